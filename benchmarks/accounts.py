@@ -66,7 +66,9 @@ class Fleet:
         return redis.Redis.from_url(self.url, socket_timeout=None, retry=None)
 
     def memory_bytes(self) -> int:
-        """What the store says it uses, once nothing is freed or rewritten behind its back any more."""
+        """
+        What the store says it uses, once nothing is freed or rewritten behind its back any more.
+        """
         with self.store() as store:
             before = -1
             while True:
@@ -84,7 +86,10 @@ class Fleet:
         """Ours and the store's."""
         with self.store() as store:
             info = store.info("server")
-        return f"tidewarden {__version__} on {info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
+        return (
+            f"tidewarden {__version__} on {info.get('server_name', 'redis')}"
+            f" {info.get('valkey_version') or info['redis_version']}"
+        )
 
 
 @contextlib.contextmanager
@@ -97,15 +102,29 @@ def fleet_up(
     providers: Sequence[str] = (PROVIDER,),
 ) -> Iterator[Fleet]:
     """
-    ``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and nothing is refreshed.
+    ``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and
+    nothing is refreshed.
 
     ``refreshers``: of each provider; 0: as many as a node makes of it by itself.
     """
     base, data, config = free_ports(10 * nodes), folder / "up", folder / "config.toml"
     section = SECTION if refreshers else SECTION.replace("refreshers = {refreshers}\n", "")
-    sections = [section.format(name=name, url=token_url, refreshers=refreshers) for name in providers if token_url]
+    sections = [
+        section.format(name=name, url=token_url, refreshers=refreshers)
+        for name in providers
+        if token_url
+    ]
     config.write_text(HEAD + "".join(sections))
-    command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(nodes), "--config", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "tidewarden",
+        "up",
+        "--nodes",
+        str(nodes),
+        "--config",
+        str(config),
+    ]
     command += ["--base-port", str(base), "--data-dir", str(data)]
     log = folder / "up.out"
     said = log.stat().st_size if log.exists() else 0
@@ -118,19 +137,27 @@ def fleet_up(
         ready_s = time.monotonic() - began
         secret = (data / "secrets" / "admin.secret").read_text().strip()
         ports = [base + 10 * number for number in range(nodes)]
-        pids = {("node" if nodes == 1 else f"node {n}"): _pid(port, secret) for n, port in enumerate(ports)}
+        pids = {
+            ("node" if nodes == 1 else f"node {n}"): _pid(port, secret)
+            for n, port in enumerate(ports)
+        }
         store = child_of(process.pid, "valkey")
         assert store is not None
         yield Fleet(folder, ports, pids | {"store": store}, ready_s, engine_url(data))
 
 
 def _pid(port: int, secret: str) -> int:
-    with redis.Redis(port=port, username="admin", password=secret, retry=None, protocol=3) as client:
+    with redis.Redis(
+        port=port, username="admin", password=secret, retry=None, protocol=3
+    ) as client:
         return int(client.execute_command("R.STATUS")[b"pid"])
 
 
 class Loader:
-    """Puts accounts into the store by the product's own script, sealed as the nodes seal them. In one event loop; close it."""
+    """
+    Puts accounts into the store by the product's own script, sealed as the nodes seal them. In one
+    event loop; close it.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._clock = SystemClock()
@@ -143,14 +170,21 @@ class Loader:
         """Connect and open the vault, which a node has made."""
         await self._link.start()
         await self._scripts.use_library(self._link, True)
-        self._vault = await open_vault(self._keyring, KeyStore(self._link.call, CLUSTER), self._clock)
+        self._vault = await open_vault(
+            self._keyring, KeyStore(self._link.call, CLUSTER), self._clock
+        )
 
     async def load(
-        self, names: list[str], due_ms: Callable[[int], int], *, life_ms: int = 300_000, provider: str = PROVIDER
+        self,
+        names: list[str],
+        due_ms: Callable[[int], int],
+        *,
+        life_ms: int = 300_000,
+        provider: str = PROVIDER,
     ) -> None:
         """
-        Put accounts of these names. ``due_ms`` tells when the n-th is refreshed, unix milliseconds; its access token lives
-        ``life_ms`` longer.
+        Put accounts of these names. ``due_ms`` tells when the n-th is refreshed, unix milliseconds;
+        its access token lives ``life_ms`` longer.
         """
         queue = queue_of(provider, CLIENT)
         now_ms = self._clock.unix_ms()
@@ -165,14 +199,19 @@ class Loader:
                 under_way.append(self._put(queue, shard, batches.pop(shard)))
             if len(under_way) >= 2 * SHARDS:
                 await under_way.pop(0)
-        for call in (*under_way, *(self._put(queue, shard, batch) for shard, batch in batches.items())):
+        for call in (
+            *under_way,
+            *(self._put(queue, shard, batch) for shard, batch in batches.items()),
+        ):
             await call
 
     def _put(self, queue: str, shard: int, args: list[Any]) -> Any:
         keys = (prefix_of(CLUSTER, queue, shard), f"{{{CLUSTER}}}:view")
         return self._scripts.run(self._link, "tokens.put", keys, (0, "bench.1", *args))
 
-    def _row(self, provider: str, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> AccountRow:
+    def _row(
+        self, provider: str, name: str, now_ms: int, due_ms: int, expires_at_ms: int
+    ) -> AccountRow:
         token = f"{name:r>64}"
         mark = self._vault.fingerprint(provider, name, token)
         seal = self._vault.seal

@@ -3,10 +3,10 @@ put → take → ack in batches through a client, beside the same scripts driven
 
     python -m benchmarks.batches [--seconds 15] [--batch 100]
 
-One client, one request under way: a batch of puts, one take of as many, one ack of them all. Through the SDK that is
-``put_many``, ``take_many``, ``ack_many`` of its asyncio client; through redis-py a pipeline of Q.PUT and two commands; both at a
-node's door. Straight, the product's own scripts are run by redis-py on the same embedded store, without a node
-between. Rounds take turns.
+One client, one request under way: a batch of puts, one take of as many, one ack of them all.
+Through the SDK that is ``put_many``, ``take_many``, ``ack_many`` of its asyncio client; through
+redis-py a pipeline of Q.PUT and two commands; both at a node's door. Straight, the product's own
+scripts are run by redis-py on the same embedded store, without a node between. Rounds take turns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ def through_sdk(target: Target, runner: asyncio.Runner, stack: contextlib.ExitSt
 def through_pipeline(target: Target) -> Batch:
     """A plain Redis client at the door."""
     client = redis.Redis(
-        target.host, target.port, single_connection_client=True, socket_timeout=None, retry=None, protocol=2
+        target.host,
+        target.port,
+        single_connection_client=True,
+        socket_timeout=None,
+        retry=None,
+        protocol=2,
     )
     ids = map(str, itertools.count())
 
@@ -90,14 +95,18 @@ def rate(target: Target, batch: Batch, size: int, seconds: float) -> tuple[float
     """Tasks a second, and processor µs a task by part."""
 
     def used() -> dict[str, float]:
-        return {part: cpu_s(pid) for part, pid in target.pids.items()} | {"client": time.process_time()}
+        return {part: cpu_s(pid) for part, pid in target.pids.items()} | {
+            "client": time.process_time()
+        }
 
     batch(size)
     before, began, count = used(), time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < seconds:
         batch(size)
         count += size
-    return count / passed, {part: (value - before[part]) / count * 1e6 for part, value in used().items()}
+    return count / passed, {
+        part: (value - before[part]) / count * 1e6 for part, value in used().items()
+    }
 
 
 def measure(
@@ -136,8 +145,12 @@ def report(found: dict[str, list[tuple[float, dict[str, float]]]]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = machine.arguments("put → take → ack in batches, beside the scripts driven straight from redis-py")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of the whole run, without starting up")
+    parser = machine.arguments(
+        "put → take → ack in batches, beside the scripts driven straight from redis-py"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="length of the whole run, without starting up"
+    )
     parser.add_argument("--batch", type=int, default=100, help="tasks of a batch, at most 1000")
     options = parser.parse_args(argv)
     with (
@@ -147,7 +160,10 @@ def main(argv: list[str] | None = None) -> None:
         contextlib.ExitStack() as stack,
     ):
         machine.print_machine(folder, target.version, f"redis-py {redis.__version__}")
-        print(f"batches of {options.batch}, payload {len(PAYLOAD)} bytes, ids of the caller's, one client")
+        print(
+            f"batches of {options.batch}, payload {len(PAYLOAD)} bytes, ids of the caller's, one"
+            " client"
+        )
         report(measure(target, runner, stack, options.batch, options.seconds))
 
 

@@ -1,5 +1,6 @@
 """
-One who sends what it likes, for ``benchmarks.strangers``: a process of its own, bounded in connections, bytes and time, loopback only.
+One who sends what it likes, for ``benchmarks.strangers``: a process of its own, bounded in
+connections, bytes and time, loopback only.
 
     python -m benchmarks.besiege < a description
 
@@ -140,7 +141,9 @@ class Siege:
             self.sent_bytes += count
             line.hello = line.hello[count:]
         size = self.shape.piece_bytes
-        while self.again and line.sent + size <= self.shape.rate_bytes * (now - line.since + TICK_S):
+        while self.again and line.sent + size <= self.shape.rate_bytes * (
+            now - line.since + TICK_S
+        ):
             if self.sent_bytes > SENT_BYTES_MAX:
                 return
             count = line.sock.send(self.again[line.position : line.position + size])
@@ -151,7 +154,12 @@ class Siege:
     def said(self) -> str:
         """For whoever asks."""
         return json.dumps(
-            {"sent_bytes": self.sent_bytes, "connects": self.connects, "failed": self.failed, "open": len(self.lines)}
+            {
+                "sent_bytes": self.sent_bytes,
+                "connects": self.connects,
+                "failed": self.failed,
+                "open": len(self.lines),
+            }
         )
 
 

@@ -1,11 +1,12 @@
 """
-How long so many connections take that all come at once, what each costs in memory, and what somebody else notices meanwhile.
+How long so many connections take that all come at once, what each costs in memory, and what
+somebody else notices meanwhile.
 
     python -m benchmarks.burst [--connections 10000]
 
-A second process opens them without waiting for one another, says who it is (AUTH, where there are passwords) and asks for one
-answer on each, and keeps them; later it closes all at once. A bystander asks something small all the time. Beside
-valkey-server and beanstalkd.
+A second process opens them without waiting for one another, says who it is (AUTH, where there are
+passwords) and asks for one answer on each, and keeps them; later it closes all at once. A bystander
+asks something small all the time. Beside valkey-server and beanstalkd.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ EVERY_S = 0.002
 
 @dataclass(frozen=True)
 class Peer:
-    """What is connected to: ``hello`` is sent on each connection, and so many line ends come back; ``probe`` has one line for an answer."""
+    """
+    What is connected to: ``hello`` is sent on each connection, and so many line ends come back;
+    ``probe`` has one line for an answer.
+    """
 
     name: str
     port: int
@@ -64,7 +68,9 @@ def all_files() -> None:
 
 
 def crowd(port: int, count: int, hello: bytes, lines: int) -> None:
-    """Open, greet, report on standard output, wait for a line of standard input, and go all at once."""
+    """
+    Open, greet, report on standard output, wait for a line of standard input, and go all at once.
+    """
     all_files()
     poll = select.epoll()
     sockets: dict[int, socket.socket] = {}
@@ -138,7 +144,10 @@ class Bystander:
         self._thread.start()
 
     def _ask(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.peer.port)) as sock, sock.makefile("rb") as answers:
+        with (
+            socket.create_connection(("127.0.0.1", self.peer.port)) as sock,
+            sock.makefile("rb") as answers,
+        ):
             sock.sendall(self.peer.hello)
             for _ in range(self.peer.lines):
                 answers.readline()
@@ -187,7 +196,9 @@ def burst(peer: Peer, count: int) -> Found:
     before, used_s = memory(peer), sum(cpu_s(pid) for pid in peer.pids)
     words = (str(peer.port), str(count), peer.hello.hex(), str(peer.lines))
     command = [sys.executable, "-m", "benchmarks.burst", "--crowd", *words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as second:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as second:
         assert second.stdin is not None
         assert second.stdout is not None
         said = json.loads(second.stdout.readline())
@@ -202,9 +213,16 @@ def burst(peer: Peer, count: int) -> Found:
     bystander.end()
     took = said["took_s"] or [END_S]
     return Found(
-        said["all_s"], percentile(took, 0.5), percentile(took, 0.99), said["failed"],
-        (with_all - before) / count, (memory(peer) - before) / count, used_s, max(opening) * 1000, max(closing) * 1000,
-    )  # fmt: skip
+        said["all_s"],
+        percentile(took, 0.5),
+        percentile(took, 0.99),
+        said["failed"],
+        (with_all - before) / count,
+        (memory(peer) - before) / count,
+        used_s,
+        max(opening) * 1000,
+        max(closing) * 1000,
+    )
 
 
 # --- who is measured
@@ -222,8 +240,9 @@ def our_node(folder: Path, count: int) -> Iterator[Peer]:
     base, secret = free_ports(5), secrets.token_urlsafe(16)
     config = folder / "node.toml"
     config.write_text(
-        f'[node]\nbase_port = {base}\ndata_dir = "{folder}/data"\n[log]\nlevel = "warning"\n[limits]\nconnections_max = {count + 100}\n'
-        f'[[users]]\nname = "u"\nsecret_hash = "{hash_generated(secret)}"\n'
+        f'[node]\nbase_port = {base}\ndata_dir = "{folder}/data"\n[log]\nlevel ='
+        f' "warning"\n[limits]\nconnections_max = {count + 100}\n[[users]]\nname = "u"\nsecret_hash'
+        f' = "{hash_generated(secret)}"\n'
     )
     command = [sys.executable, "-m", "tidewarden", "node", "--config", str(config)]
     with running(command, base, folder, "tidewarden") as process:
@@ -246,7 +265,9 @@ def valkey(folder: Path, count: int) -> Iterator[Peer]:
         "--maxclients",
         str(count + 100),
     ]
-    with running([*command, "--dir", str(folder), "--tcp-backlog", "4096"], port, folder, "valkey") as process:
+    with running(
+        [*command, "--dir", str(folder), "--tcp-backlog", "4096"], port, folder, "valkey"
+    ) as process:
         yield resp("valkey-server", port, (process.pid,), "p")
 
 
@@ -271,14 +292,23 @@ def main() -> None:
     all_files()
     with own_folder(options.folder) as folder:
         print_machine(folder)
-        print(f"{count} connections at once; seconds until all, the middle one, and 99 % have their answer;")
         print(
-            "bytes of memory each, and after they have gone; the bystander's longest wait while they came and went, ms\n"
+            f"{count} connections at once; seconds until all, the middle one, and 99 % have their"
+            " answer;"
         )
         print(
-            f"{'':16} {'all s':>7} {'p50 s':>7} {'p99 s':>7} {'failed':>7} {'CPU s':>7} {'bytes':>8} {'kept':>8} {'came':>7} {'went':>7}"
+            "bytes of memory each, and after they have gone; the bystander's longest wait while"
+            " they came and went, ms\n"
         )
-        starts = (lambda: valkey(folder, count), lambda: beanstalk(folder), lambda: our_node(folder, count))
+        print(
+            f"{'':16} {'all s':>7} {'p50 s':>7} {'p99 s':>7} {'failed':>7} {'CPU s':>7}"
+            f" {'bytes':>8} {'kept':>8} {'came':>7} {'went':>7}"
+        )
+        starts = (
+            lambda: valkey(folder, count),
+            lambda: beanstalk(folder),
+            lambda: our_node(folder, count),
+        )
         for start in starts:
             try:
                 with start() as peer:
@@ -287,16 +317,23 @@ def main() -> None:
                 print(missing)
                 continue
             print(
-                f"{peer.name:16} {found.all_s:7.2f} {found.p50_s:7.2f} {found.p99_s:7.2f} {sum(found.failed.values()):7} {found.cpu_s:7.2f}"
-                f" {found.bytes_each:8,.0f} {found.bytes_kept:8,.0f} {found.opening_ms:7.0f} {found.closing_ms:7.0f}",
-                *found.failed, sep="\n", flush=True,
-            )  # fmt: skip
+                f"{peer.name:16} {found.all_s:7.2f} {found.p50_s:7.2f} {found.p99_s:7.2f}"
+                f" {sum(found.failed.values()):7} {found.cpu_s:7.2f} {found.bytes_each:8,.0f}"
+                f" {found.bytes_kept:8,.0f} {found.opening_ms:7.0f} {found.closing_ms:7.0f}",
+                *found.failed,
+                sep="\n",
+                flush=True,
+            )
         if found.failed:
             raise SystemExit(f"some connections of ours were not served: {found.failed}")
         print(f"\nours, all served: {against(LIMIT_S, found.all_s, least=False, unit=' s')}")
-        print(f"ours, memory of one: {against(LIMIT_BYTES, found.bytes_each, least=False, unit=' bytes')}")
         print(
-            f"ours, the bystander: {against(LIMIT_PAUSE_MS, max(found.opening_ms, found.closing_ms), least=False, unit=' ms')}"
+            "ours, memory of one:"
+            f" {against(LIMIT_BYTES, found.bytes_each, least=False, unit=' bytes')}"
+        )
+        longest_ms = max(found.opening_ms, found.closing_ms)
+        print(
+            f"ours, the bystander: {against(LIMIT_PAUSE_MS, longest_ms, least=False, unit=' ms')}"
         )
 
 

@@ -3,9 +3,10 @@ What one call of the scripts costs the engine, by how many tasks go along in it.
 
     python -m benchmarks.calls [--windows 60]
 
-Each call is a batch as a busy node sends it: so many puts, acks of as many, takes of as many, of 100 bytes. A figure is µs of the
-engine's own count of its script time for each task's put, ack and take: the tenth lowest of a hundred windows of 60 calls, so that
-a busy machine hardly shows, and the middle one. To compare two versions run them in turns.
+Each call is a batch as a busy node sends it: so many puts, acks of as many, takes of as many, of
+100 bytes. A figure is µs of the engine's own count of its script time for each task's put, ack and
+take: the tenth lowest of a hundred windows of 60 calls, so that a busy machine hardly shows, and
+the middle one. To compare two versions run them in turns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Calls:
             puts += (f"id{self._number:012}", "", PAYLOAD)
         acks = [word for row in self._held for word in (row[0], row[1], "")]
         args: list[Any] = ["put", len(puts), *puts, *(("ack", len(acks), *acks) if acks else ())]
-        self._held = self._desk.run("queue.batch", 0, *args, "take", 5, 200, self._items, 0, "0", "")[-1][0]
+        self._held = self._desk.run(
+            "queue.batch", 0, *args, "take", 5, 200, self._items, 0, "0", ""
+        )[-1][0]
 
     def window(self) -> float:
         """Engine µs a task, over some calls."""
@@ -62,7 +65,10 @@ def measure(desk: Desk, windows: int) -> None:
         for _ in range(5):
             calls.window()
         found = sorted(calls.window() for _ in range(windows))
-        print(f"{items:3} a call: {found[windows // 10]:6.1f} µs a task, {found[windows // 2]:6.1f} in the middle")
+        print(
+            f"{items:3} a call: {found[windows // 10]:6.1f} µs a task, {found[windows // 2]:6.1f}"
+            " in the middle"
+        )
 
 
 def main() -> None:
@@ -71,7 +77,17 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tw-calls-") as folder:
         path = f"{folder}/s"
-        command = [str(get_binary_path()), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
+        command = [
+            str(get_binary_path()),
+            "--port",
+            "0",
+            "--unixsocket",
+            path,
+            "--save",
+            "",
+            "--dir",
+            folder,
+        ]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
                 while not Path(path).exists():

@@ -49,7 +49,9 @@ class Cluster:
 
     async def status(self, port: int) -> dict[str, Any] | None:
         """R.STATUS of a node, None while it does not answer."""
-        client = self.clients.get(port) or self.clients.setdefault(port, client_of(port, self.secret, 1.0))
+        client = self.clients.get(port) or self.clients.setdefault(
+            port, client_of(port, self.secret, 1.0)
+        )
         try:
             answer = await client.execute_command("R.STATUS")
         except (redis.RedisError, OSError):
@@ -57,12 +59,20 @@ class Cluster:
             with contextlib.suppress(redis.RedisError, OSError):
                 await client.aclose()
             return None
-        return {key.decode(): value.decode() if isinstance(value, bytes) else value for key, value in answer.items()}
+        return {
+            key.decode(): value.decode() if isinstance(value, bytes) else value
+            for key, value in answer.items()
+        }
 
     async def leader(self, ports: list[int], above: int = 0) -> tuple[int, int] | None:
         """Port and epoch of the node that sweeps under an epoch above ``above``."""
         for port, status in zip(ports, await asyncio.gather(*map(self.status, ports)), strict=True):
-            if status and status["sweeping"] and status["role"] == "leader" and int(status["epoch"]) > above:
+            if (
+                status
+                and status["sweeping"]
+                and status["role"] == "leader"
+                and int(status["epoch"]) > above
+            ):
                 return port, int(status["epoch"])
         return None
 
@@ -77,7 +87,11 @@ class Cluster:
                 while True:
                     seen = await asyncio.gather(*map(self.status, self.ports))
                     found = await self.leader(self.ports)
-                    if found and all(seen) and len({status["leader"] for status in seen if status}) == 1:
+                    if (
+                        found
+                        and all(seen)
+                        and len({status["leader"] for status in seen if status}) == 1
+                    ):
                         return found
                     await asyncio.sleep(0.1)
         raise Broken(f"the nodes did not come to rest within {CALM_S:g} s")

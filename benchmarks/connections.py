@@ -1,7 +1,9 @@
 """
-Connections that drive a queue server: a peer's file says how it puts, takes and acknowledges, a role what follows on what.
+Connections that drive a queue server: a peer's file says how it puts, takes and acknowledges, a
+role what follows on what.
 
-A connection has one request under way. ``joined(role, peer)`` makes the class that plays a role at a peer.
+A connection has one request under way. ``joined(role, peer)`` makes the class that plays a role at
+a peer.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def put_due(self, payload: bytes, delay_ms: int) -> float:
-        """Send a put of a delayed task; when it is due, unix seconds (at the latest, as the delay counts from the arrival)."""
+        """
+        Send a put of a delayed task; when it is due, unix seconds (at the latest, as the delay
+        counts from the arrival).
+        """
         due_s = time.time() + delay_ms / 1000
         self.put(payload, delay_ms)
         return due_s
@@ -207,7 +212,8 @@ async def connected(
     target: Target, role: type[Connection], board: Board, count: int = 1
 ) -> AsyncIterator[list[Connection]]:
     """
-    ``count`` connections that play ``role``; at the block's end they finish their round and are closed.
+    ``count`` connections that play ``role``; at the block's end they finish their round and are
+    closed.
 
     Raises: Broken: what a connection met.
     """
@@ -240,14 +246,17 @@ async def rate_of(
     warm_s: float = WARM_S,
 ) -> Round:
     """
-    Play ``role`` on so many connections for ``seconds``, or until ``rounds_max`` rounds are done; the figures of that time.
+    Play ``role`` on so many connections for ``seconds``, or until ``rounds_max`` rounds are done;
+    the figures of that time.
 
     Raises: Broken.
     """
     board = Board(rounds_max=rounds_max)
 
     def now() -> tuple[float, int, dict[str, float]]:
-        used = {part: cpu_s(pid) for part, pid in target.pids.items()} | {"client": time.process_time()}
+        used = {part: cpu_s(pid) for part, pid in target.pids.items()} | {
+            "client": time.process_time()
+        }
         return time.perf_counter(), board.rounds, used
 
     began, before, used_before = now()

@@ -1,20 +1,26 @@
 """
-put → take → ack per second, each connection waiting for each answer, beside beanstalkd and Tarantool.
+put → take → ack per second, each connection waiting for each answer, beside beanstalkd and
+Tarantool.
 
-    python -m benchmarks.cycle [--seconds 40] [--connections 1,50,200] [--fsync | --durability quorum | --url redis://host:port]
+    python -m benchmarks.cycle [--seconds 40] [--connections 1,50,200] [--fsync | --durability
+    quorum | --url redis://host:port]
 
-Starts a lone node on its embedded store and the peers, each on a free port, and drives all from this one process by the
-same client: uvloop, bare protocols, one request under way on a connection. Rounds take turns, because a shared
-machine's speed drifts; the ratio of the medians is the figure, the rates alone are not. Ours writes its append-only file
-(fsync every second), Tarantool its log (``--wal none``: not), beanstalkd keeps none.
+Starts a lone node on its embedded store and the peers, each on a free port, and drives all from
+this one process by the same client: uvloop, bare protocols, one request under way on a connection.
+Rounds take turns, because a shared machine's speed drifts; the ratio of the medians is the figure,
+the rates alone are not. Ours writes its append-only file (fsync every second), Tarantool its log
+(``--wal none``: not), beanstalkd keeps none.
 
-With ``--fsync`` every write is on disk before its answer: ours with ``store.fsync = "always"`` and the queue's durability
-``fsync``, beanstalkd with ``-b … -f 0``, Tarantool with ``wal_mode = fsync``.
+With ``--fsync`` every write is on disk before its answer: ours with ``store.fsync = "always"`` and
+the queue's durability ``fsync``, beanstalkd with ``-b … -f 0``, Tarantool with ``wal_mode =
+fsync``.
 
-With ``--durability quorum`` (or ``one``) ours runs on a primary with two replicas on this machine, and the peer is a plain node on its
-embedded store: what it costs that every answer waits for both replicas.
+With ``--durability quorum`` (or ``one``) ours runs on a primary with two replicas on this machine,
+and the peer is a plain node on its embedded store: what it costs that every answer waits for both
+replicas.
 
-With ``--url`` an already running node is measured instead (its default user, or the URL's; queue ``bench.cycle``).
+With ``--url`` an already running node is measured instead (its default user, or the URL's; queue
+``bench.cycle``).
 """
 
 from __future__ import annotations
@@ -71,7 +77,9 @@ def node_at(url: str) -> Target:
     return tidewarden.at(host, port, parts_of(pid) if local else {}, auth)
 
 
-async def measure(targets: list[Target], counts: list[int], seconds: float) -> dict[int, dict[str, list[Round]]]:
+async def measure(
+    targets: list[Target], counts: list[int], seconds: float
+) -> dict[int, dict[str, list[Round]]]:
     """Rounds in turn: every target once, then again, at each number of connections."""
     each = max(0.2, seconds / (len(counts) * len(targets) * ROUNDS) - WARM_S)
     found: dict[int, dict[str, list[Round]]] = {}
@@ -90,7 +98,10 @@ def report(found: dict[int, dict[str, list[Round]]], limits: dict[str, float]) -
         medians: dict[str, float] = {}
         for name, rounds in by_name.items():
             medians[name] = median([round_.rate for round_ in rounds])
-            parts = {part: median([round_.cpu_us[part] for round_ in rounds]) for part in rounds[0].cpu_us}
+            parts = {
+                part: median([round_.cpu_us[part] for round_ in rounds])
+                for part in rounds[0].cpu_us
+            }
             shown = ", ".join(f"{part} {value:.0f}" for part, value in parts.items())
             rates = " ".join(f"{round_.rate:,.0f}" for round_ in rounds)
             print(f"{count:>11}  {name:10}  {medians[name]:>8,.0f}  {rates:26}  {shown}")
@@ -112,7 +123,9 @@ def replicated(options: Any) -> None:
         plain = stack.enter_context(tidewarden.started(folder, name="plain"))
         machine.print_machine(folder, ours.version, f"{plain.version}, plain")
         try:
-            found = machine.run(measure([ours, dataclasses.replace(plain, name="plain")], counts, options.seconds))
+            found = machine.run(
+                measure([ours, dataclasses.replace(plain, name="plain")], counts, options.seconds)
+            )
         except Broken as broken:
             raise SystemExit(str(broken)) from None
         report(found, PLAIN_LIMIT)
@@ -121,29 +134,52 @@ def replicated(options: Any) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("put → take → ack per second, beside beanstalkd and Tarantool")
-    parser.add_argument("--seconds", type=float, default=40.0, help="length of the whole run, without starting up")
-    parser.add_argument("--connections", default="1,50,200", help="numbers of connections, in order")
-    parser.add_argument("--fsync", action="store_true", help="every write is on disk before its answer, here and there")
-    parser.add_argument("--wal", choices=("write", "none"), default="write", help="Tarantool's log, without --fsync")
-    parser.add_argument("--processes", type=int, default=1, help="of our node, on one port (node.processes)")
     parser.add_argument(
-        "--url", default="", help="measure this node instead of starting one: redis://[user:secret@]host[:port]"
+        "--seconds", type=float, default=40.0, help="length of the whole run, without starting up"
     )
-    parser.add_argument("--durability", choices=("one", "quorum"), default="", help="on a primary with two replicas")
+    parser.add_argument(
+        "--connections", default="1,50,200", help="numbers of connections, in order"
+    )
+    parser.add_argument(
+        "--fsync",
+        action="store_true",
+        help="every write is on disk before its answer, here and there",
+    )
+    parser.add_argument(
+        "--wal", choices=("write", "none"), default="write", help="Tarantool's log, without --fsync"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="of our node, on one port (node.processes)"
+    )
+    parser.add_argument(
+        "--url",
+        default="",
+        help="measure this node instead of starting one: redis://[user:secret@]host[:port]",
+    )
+    parser.add_argument(
+        "--durability", choices=("one", "quorum"), default="", help="on a primary with two replicas"
+    )
     options = parser.parse_args(argv)
     if options.durability:
         return replicated(options)
     if (options.fsync or options.processes > 1) and options.url:
-        parser.error("--fsync and --processes are how a node is started; with --url it runs already")
+        parser.error(
+            "--fsync and --processes are how a node is started; with --url it runs already"
+        )
     counts = [int(word) for word in options.connections.split(",")]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(machine.own_folder(options.folder))
         if options.fsync and machine.file_system(folder) in ("tmpfs", "ramfs"):
-            parser.error(f"{folder} lies in memory, where fsync costs nothing: name another place with --folder")
+            parser.error(
+                f"{folder} lies in memory, where fsync costs nothing: name another place with"
+                " --folder"
+            )
         ours = (
             node_at(options.url)
             if options.url
-            else stack.enter_context(tidewarden.started(folder, fsync=options.fsync, processes=options.processes))
+            else stack.enter_context(
+                tidewarden.started(folder, fsync=options.fsync, processes=options.processes)
+            )
         )
         peers = start_peers(
             stack,
@@ -151,10 +187,16 @@ def main(argv: list[str] | None = None) -> None:
             lambda: tarantool.started(folder, fsync=options.fsync, wal=options.wal),
         )
         machine.print_machine(folder, *(target.version for target in (ours, *peers)))
-        durable = "every write on disk before its answer" if options.fsync else "ours on disk within a second"
+        durable = (
+            "every write on disk before its answer"
+            if options.fsync
+            else "ours on disk within a second"
+        )
         print(f"payload {len(PAYLOAD)} bytes; {durable}")
         try:
-            report(machine.run(measure([ours, *peers], counts, options.seconds)), LIMITS[options.fsync])
+            report(
+                machine.run(measure([ours, *peers], counts, options.seconds)), LIMITS[options.fsync]
+            )
         except Broken as broken:
             raise SystemExit(str(broken)) from None
 

@@ -1,4 +1,7 @@
-"""The product's own scripts, driven straight at a store by redis-py: what the engine costs without a front."""
+"""
+The product's own scripts, driven straight at a store by redis-py: what the engine costs without a
+front.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,16 @@ CLUSTER = "tidewarden"
 
 class Desk:
     """
-    One shard of a queue on an embedded store, script by script; ``now_ms`` as in the scripts: 0 is the store's clock.
+    One shard of a queue on an embedded store, script by script; ``now_ms`` as in the scripts: 0 is
+    the store's clock.
 
     The queue is one that no node knows, unless it is named on purpose.
     """
 
     def __init__(self, url: str, queue: str, holder: str = "bench.1") -> None:
-        self.client = redis.Redis.from_url(url, socket_timeout=None, retry=None, single_connection_client=True)
+        self.client = redis.Redis.from_url(
+            url, socket_timeout=None, retry=None, single_connection_client=True
+        )
         self.scripts = Scripts(SHARED, SCRIPT_ROOMS)
         self.keys = (prefix_of(CLUSTER, queue, 0), f"{{{CLUSTER}}}:view")
         self.holder = holder
@@ -38,7 +44,9 @@ class Desk:
     def run(self, name: str, now_ms: int, *args: Any) -> Any:
         """The items of a script's reply."""
         function = self.scripts[name].function
-        return self.client.execute_command("FCALL", function, len(self.keys), *self.keys, now_ms, self.holder, *args)[3]
+        return self.client.execute_command(
+            "FCALL", function, len(self.keys), *self.keys, now_ms, self.holder, *args
+        )[3]
 
     def put(self, tasks: Iterable[TaskSpec], now_ms: int = 0) -> None:
         """Put them all, as a caller who gives ids."""
@@ -53,9 +61,15 @@ class Desk:
 
     def ack(self, rows: Sequence[Sequence[Any]], now_ms: int = 0) -> int:
         """How many of them were held."""
-        return sum(self.run("queue.ack", now_ms, *(word for row in rows for word in (row[0], row[1], b""))))
+        return sum(
+            self.run("queue.ack", now_ms, *(word for row in rows for word in (row[0], row[1], b"")))
+        )
 
     def busy_us(self) -> int:
         """Microseconds that the engine has spent in scripts."""
         stats = self.client.info("commandstats")
-        return sum(int(stats[name]["usec"]) for name in ("cmdstat_fcall", "cmdstat_evalsha") if name in stats)
+        return sum(
+            int(stats[name]["usec"])
+            for name in ("cmdstat_fcall", "cmdstat_evalsha")
+            if name in stats
+        )

@@ -1,9 +1,11 @@
 """
-How soon a task is with another consumer when its first one goes. What becomes of it when a node goes: ``benchmarks.failover``.
+How soon a task is with another consumer when its first one goes. What becomes of it when a node
+goes: ``benchmarks.failover``.
 
     python -m benchmarks.disconnect [--rounds 500]
 
-- *connection closed*: one consumer holds a task, another waits; the first hangs up. Beside beanstalkd and Tarantool.
+- *connection closed*: one consumer holds a task, another waits; the first hangs up. Beside
+  beanstalkd and Tarantool.
 - *consumer killed*: the same, but the connection belongs to a process that is ended by SIGKILL.
 """
 
@@ -83,10 +85,13 @@ def in_a_process(holder: Connection) -> Iterator[Callable[[], None]]:
 
 
 async def deaths(
-    target: Target, rounds: int, way: Callable[[Connection], contextlib.AbstractContextManager[Callable[[], None]]]
+    target: Target,
+    rounds: int,
+    way: Callable[[Connection], contextlib.AbstractContextManager[Callable[[], None]]],
 ) -> list[float]:
     """
-    Milliseconds from the end of a consumer that holds a task until another one has it, round by round.
+    Milliseconds from the end of a consumer that holds a task until another one has it, round by
+    round.
 
     Raises: Broken.
     """
@@ -121,28 +126,46 @@ def report_deaths(found: dict[tuple[str, str], list[float]]) -> None:
         if name != "tidewarden":
             ratio = median(found[what, "tidewarden"]) / median(values)
             print(f"  ratio of medians, {what}: {ratio:.2f} of {name}")
-    print(f"  median: {machine.against(LIMIT_CLOSED_MEDIAN_MS, median(mine), least=False, unit=' ms')}")
-    print(f"  p99: {machine.against(LIMIT_CLOSED_P99_MS, percentile(mine, 0.99), least=False, unit=' ms')}", flush=True)
+    print(
+        "  median:"
+        f" {machine.against(LIMIT_CLOSED_MEDIAN_MS, median(mine), least=False, unit=' ms')}"
+    )
+    print(
+        "  p99:"
+        f" {machine.against(LIMIT_CLOSED_P99_MS, percentile(mine, 0.99), least=False, unit=' ms')}",
+        flush=True,
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("how soon a task is with another consumer when its first one goes")
-    parser.add_argument("--rounds", type=int, default=500, help="closed connections; a tenth as many killed consumers")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=500,
+        help="closed connections; a tenth as many killed consumers",
+    )
     options = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(machine.own_folder(options.folder))
         ours = stack.enter_context(tidewarden.started(folder))
-        peers = start_peers(stack, lambda: beanstalkd.started(folder), lambda: tarantool.started(folder))
+        peers = start_peers(
+            stack, lambda: beanstalkd.started(folder), lambda: tarantool.started(folder)
+        )
         machine.print_machine(folder, *(target.version for target in (ours, *peers)))
         machine.print_heads()
 
         async def all_deaths() -> dict[tuple[str, str], list[float]]:
             found = {}
             for target in (ours, *peers):
-                found["connection closed", target.name] = await deaths(target, options.rounds, hang_up)
+                found["connection closed", target.name] = await deaths(
+                    target, options.rounds, hang_up
+                )
             for target in (ours, *peers):
-                found["consumer killed", target.name] = await deaths(target, max(1, options.rounds // 10), in_a_process)
+                found["consumer killed", target.name] = await deaths(
+                    target, max(1, options.rounds // 10), in_a_process
+                )
             return found
 
         try:

@@ -1,12 +1,14 @@
 """
-An engine's primary is killed: its own failover, and our first answer after it, under Sentinel and on a Redis Cluster.
+An engine's primary is killed: its own failover, and our first answer after it, under Sentinel and
+on a Redis Cluster.
 
     python -m benchmarks.engine_failover [--kills 5] [--only sentinel|cluster]
 
-Each kill: SIGKILL to the primary that has the queue, while a client puts to a node, one put after the other, each until it
-is answered with OK. The engine's failover ends when the replica answers ROLE with `master` and the engine says so: a
-sentinel names it, or itself as the owner of the slots. The figure is our first OK after that, and its distance from it: what
-following costs on top of the engine's own. With ``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
+Each kill: SIGKILL to the primary that has the queue, while a client puts to a node, one put after
+the other, each until it is answered with OK. The engine's failover ends when the replica answers
+ROLE with `master` and the engine says so: a sentinel names it, or itself as the owner of the slots.
+The figure is our first OK after that, and its distance from it: what following costs on top of the
+engine's own. With ``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
 """
 
 from __future__ import annotations
@@ -46,13 +48,18 @@ class Putter(threading.Thread):
     def run(self) -> None:
         number = 0
         with redis.Redis(
-            port=self._port, single_connection_client=True, socket_timeout=20, retry=Retry(NoBackoff(), 0)
+            port=self._port,
+            single_connection_client=True,
+            socket_timeout=20,
+            retry=Retry(NoBackoff(), 0),
         ) as client:
             while not self.stopping:
                 number += 1
                 while not self.stopping:
                     try:
-                        client.execute_command("Q.PUT", QUEUE, "x", "ID", f"{number}", "DELAY", 3_600_000)
+                        client.execute_command(
+                            "Q.PUT", QUEUE, "x", "ID", f"{number}", "DELAY", 3_600_000
+                        )
                     except redis.RedisError:
                         self.refused += 1
                         time.sleep(0.005)
@@ -82,11 +89,16 @@ def named(engine: Engine, port: int) -> bool:
 
 def has_slot(engine: Engine, port: int) -> bool:
     """Whether a server of a cluster says that the queue's slot is its own."""
-    return any(a <= SLOT <= b and one[1] == port for a, b, one, *_ in engine.say(port, "CLUSTER", "SLOTS"))
+    return any(
+        a <= SLOT <= b and one[1] == port for a, b, one, *_ in engine.say(port, "CLUSTER", "SLOTS")
+    )
 
 
 def once(engine: Engine, node: int) -> tuple[float, float, int]:
-    """One kill: seconds to the engine's failover, to our first OK after the kill, and how many puts were answered with an error."""
+    """
+    One kill: seconds to the engine's failover, to our first OK after the kill, and how many puts
+    were answered with an error.
+    """
     victim = owner_of(engine)
     putter = Putter(node)
     putter.start()
@@ -115,7 +127,10 @@ def replicas(engine: Engine, asked: int) -> set[int]:
 
 
 def measured(
-    name: str, folder: Path, start: Callable[[Path], contextlib.AbstractContextManager[Engine]], kills: int
+    name: str,
+    folder: Path,
+    start: Callable[[Path], contextlib.AbstractContextManager[Engine]],
+    kills: int,
 ) -> None:
     """So many kills of one kind of engine; a line for each, and the figure."""
     inside = folder / name
@@ -124,22 +139,31 @@ def measured(
         found = [once(engine, target.port) for _ in range(kills)]
     for own, first, refused in found:
         print(
-            f"{name:9} failover {own:5.2f} s   first answer {first:5.2f} s   {first - own:+5.2f} s   {refused} puts refused meanwhile"
+            f"{name:9} failover {own:5.2f} s   first answer {first:5.2f} s   {first - own:+5.2f} s "
+            f"  {refused} puts refused meanwhile"
         )
     behind = [first - own for own, first, _ in found]
     print(
-        f"{name:9} first answer behind the engine's own failover: median {machine.median(behind):.2f} s, max {max(behind):.2f} s"
+        f"{name:9} first answer behind the engine's own failover: median"
+        f" {machine.median(behind):.2f} s, max {max(behind):.2f} s"
     )
     print(f"{'':9} {machine.against(LIMIT_S, max(behind), least=False, unit=' s')}\n", flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
-    parser = machine.arguments("an engine's primary is killed: its own failover, and our first answer")
+    parser = machine.arguments(
+        "an engine's primary is killed: its own failover, and our first answer"
+    )
     parser.add_argument("--kills", type=int, default=5, help="of each kind of engine")
-    parser.add_argument("--only", choices=("sentinel", "cluster"), default=None, help="one kind alone")
+    parser.add_argument(
+        "--only", choices=("sentinel", "cluster"), default=None, help="one kind alone"
+    )
     options = parser.parse_args(argv)
-    starts = {"sentinel": engines.under_sentinel, "cluster": lambda inside: engines.cluster(inside, 3, replicas=1)}
+    starts = {
+        "sentinel": engines.under_sentinel,
+        "cluster": lambda inside: engines.cluster(inside, 3, replicas=1),
+    }
     with machine.own_folder(options.folder) as folder:
         machine.print_machine(folder, f"tidewarden {__version__}")
         for name, start in starts.items():

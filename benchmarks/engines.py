@@ -1,4 +1,7 @@
-"""Engines past one server, for benchmarks: a Redis Cluster and a primary under Sentinel, of the valkey-server that we embed."""
+"""
+Engines past one server, for benchmarks: a Redis Cluster and a primary under Sentinel, of the
+valkey-server that we embed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,16 @@ from benchmarks.targets import running
 
 SLOTS = 16384
 SERVICE = "main"
-FAST = ["--save", "", "--appendonly", "yes", "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]
+FAST = [
+    "--save",
+    "",
+    "--appendonly",
+    "yes",
+    "--repl-diskless-sync",
+    "yes",
+    "--repl-diskless-sync-delay",
+    "0",
+]
 PACKED = [
     "--hash-max-listpack-entries",
     "256",
@@ -50,7 +62,10 @@ def free_bus_ports(count: int) -> list[int]:
 
 @dataclass
 class Engine:
-    """Servers by port, the first ``primaries`` of them primaries at the start; what is needed to lose one and have it back."""
+    """
+    Servers by port, the first ``primaries`` of them primaries at the start; what is needed to lose
+    one and have it back.
+    """
 
     folder: Path
     stack: contextlib.ExitStack
@@ -65,8 +80,19 @@ class Engine:
         """Start a server; again, when it has ended."""
         home = self.folder / str(port)
         home.mkdir(exist_ok=True)
-        command = [self.binary, *words, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
-        self.processes[port] = self.stack.enter_context(running(command, port, self.folder, f"engine-{port}"))
+        command = [
+            self.binary,
+            *words,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(home),
+        ]
+        self.processes[port] = self.stack.enter_context(
+            running(command, port, self.folder, f"engine-{port}")
+        )
 
     def say(self, port: int, *words: Any) -> Any:
         """A command to one server, its reply as it came. Raises: redis.RedisError."""
@@ -88,13 +114,28 @@ class Engine:
 def cluster(
     folder: Path, primaries: int, replicas: int = 0, timeout_ms: int = 1000, binary: str = ""
 ) -> Iterator[Engine]:
-    """A Redis Cluster of so many primaries, each with so many replicas. ``binary``: another server's than ours."""
+    """
+    A Redis Cluster of so many primaries, each with so many replicas. ``binary``: another server's
+    than ours.
+    """
     with contextlib.ExitStack() as stack:
         count = primaries * (1 + replicas)
         made = Engine(folder, stack, free_bus_ports(count))
         made.binary = binary or made.binary
-        made.options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(timeout_ms), *FAST, *PACKED]
-        made.options += ["--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"]
+        made.options = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            str(timeout_ms),
+            *FAST,
+            *PACKED,
+        ]
+        made.options += [
+            "--cluster-replica-validity-factor",
+            "0",
+            "--cluster-require-full-coverage",
+            "no",
+        ]
         for epoch, port in enumerate(made.ports, 1):
             made.spawn(port, *made.options)
             made.say(port, "CLUSTER", "SET-CONFIG-EPOCH", epoch)
@@ -102,17 +143,27 @@ def cluster(
                 made.say(port, "CLUSTER", "MEET", "127.0.0.1", made.ports[0])
         for i in range(primaries):
             made.say(
-                made.ports[i], "CLUSTER", "ADDSLOTSRANGE", i * SLOTS // primaries, (i + 1) * SLOTS // primaries - 1
+                made.ports[i],
+                "CLUSTER",
+                "ADDSLOTSRANGE",
+                i * SLOTS // primaries,
+                (i + 1) * SLOTS // primaries - 1,
             )
 
         def knows(port: int) -> bool:
             info = made.say(port, "CLUSTER", "INFO")
-            facts = info if isinstance(info, dict) else dict(x.split(":", 1) for x in info.split() if ":" in x)
+            facts = (
+                info
+                if isinstance(info, dict)
+                else dict(x.split(":", 1) for x in info.split() if ":" in x)
+            )
             return facts["cluster_state"] == "ok" and int(facts["cluster_known_nodes"]) == count
 
         wait(lambda: all(map(knows, made.ports)))
         for n, port in enumerate(made.ports[primaries:]):
-            made.say(port, "CLUSTER", "REPLICATE", made.say(made.ports[n % primaries], "CLUSTER", "MYID"))
+            made.say(
+                port, "CLUSTER", "REPLICATE", made.say(made.ports[n % primaries], "CLUSTER", "MYID")
+            )
         wait(lambda: all(whole(made, port) for port in made.ports[primaries:]))
         made.url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in made.ports)
         yield made
@@ -131,12 +182,17 @@ def under_sentinel(folder: Path, down_ms: int = 1000) -> Iterator[Engine]:
             home = folder / str(port)
             home.mkdir()
             (home / "sentinel.conf").write_text(
-                f"sentinel monitor {SERVICE} 127.0.0.1 {ports[0]} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} {down_ms}\nsentinel failover-timeout {SERVICE} 3000\n"
+                f"sentinel monitor {SERVICE} 127.0.0.1 {ports[0]} 2\nsentinel"
+                f" down-after-milliseconds {SERVICE} {down_ms}\nsentinel failover-timeout {SERVICE}"
+                " 3000\n"
             )
             made.spawn(port, str(home / "sentinel.conf"), "--sentinel")
         wait(lambda: all(ready(made, port) for port in ports[2:]))
-        made.url = "redis+sentinel://" + ",".join(f"127.0.0.1:{port}" for port in ports[2:]) + f"/{SERVICE}"
+        made.url = (
+            "redis+sentinel://"
+            + ",".join(f"127.0.0.1:{port}" for port in ports[2:])
+            + f"/{SERVICE}"
+        )
         made.sentinels = ports[2:]
         yield made
 
@@ -150,5 +206,9 @@ def whole(engine: Engine, port: int) -> bool:
 def ready(engine: Engine, port: int) -> bool:
     """Whether a sentinel could fail over."""
     (replica,) = engine.say(port, "SENTINEL", "REPLICAS", SERVICE)
-    facts = replica if isinstance(replica, dict) else dict(zip(replica[::2], replica[1::2], strict=True))
+    facts = (
+        replica
+        if isinstance(replica, dict)
+        else dict(zip(replica[::2], replica[1::2], strict=True))
+    )
     return facts["flags"] == "slave" and bool(engine.say(port, "SENTINEL", "CKQUORUM", SERVICE))

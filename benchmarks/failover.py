@@ -3,15 +3,18 @@ How soon a cluster goes on when a part of it is killed.
 
     python -m benchmarks.failover [--kills 100] [--nodes 10] [--stores 10]
 
-``tidewarden up`` runs three nodes and their store; every victim is ended by SIGKILL, and started again by ``up``.
+``tidewarden up`` runs three nodes and their store; every victim is ended by SIGKILL, and started
+again by ``up``.
 
 - *leader killed*: until another node sweeps under a new epoch.
-- *node killed*: a consumer at a follower holds ten tasks, another waits at another node; until the last of the ten has come.
-- *store killed*: until a put is answered OK again, at each of the nodes; ``up`` starts the store again after 0.2 s, and after twice
-  as long each time it dies within a minute of its start: a dozen kills in a row measure that pause.
+- *node killed*: a consumer at a follower holds ten tasks, another waits at another node; until the
+  last of the ten has come.
+- *store killed*: until a put is answered OK again, at each of the nodes; ``up`` starts the store
+  again after 0.2 s, and after twice as long each time it dies within a minute of its start: a dozen
+  kills in a row measure that pause.
 
-No peer has nodes, so each stands beside its limit alone. A round takes about ten seconds, for ``up`` waits five before it starts
-a node again.
+No peer has nodes, so each stands beside its limit alone. A round takes about ten seconds, for
+``up`` waits five before it starts a node again.
 """
 
 from __future__ import annotations
@@ -70,7 +73,9 @@ async def collect(cluster: Cluster, port: int, count: int) -> float:
     """Take and acknowledge ``count`` tasks at a node; when the last had come."""
     async with client_of(port, cluster.secret) as client:
         while count:
-            rows = await client.execute_command("Q.TAKE", "COUNT", count, "WAIT", 60_000, "FROM", "bench.kills")
+            rows = await client.execute_command(
+                "Q.TAKE", "COUNT", count, "WAIT", 60_000, "FROM", "bench.kills"
+            )
             came = time.perf_counter()
             count -= len(rows)
             for queue, task_id, lease, *_ in rows:
@@ -112,7 +117,9 @@ def store_of(folder: Path) -> int:
             words, place = (path / "cmdline").read_bytes(), os.readlink(path / "cwd")
         except OSError:  # it has ended
             continue
-        if b"valkey-server" in words and (str(folder).encode() in words or Path(place).is_relative_to(folder)):
+        if b"valkey-server" in words and (
+            str(folder).encode() in words or Path(place).is_relative_to(folder)
+        ):
             return int(path.name)
     raise Broken(f"no store runs on {folder}")
 
@@ -139,7 +146,10 @@ async def kill_the_store(cluster: Cluster, folder: Path) -> list[float]:
     try:
         async with asyncio.timeout(ROUND_S):
             return [
-                came - began for came in await asyncio.gather(*(first_put(cluster, port) for port in cluster.ports))
+                came - began
+                for came in await asyncio.gather(
+                    *(first_put(cluster, port) for port in cluster.ports)
+                )
             ]
     except TimeoutError:
         raise Broken(f"puts were not answered within {ROUND_S:g} s of the store's end") from None
@@ -151,8 +161,12 @@ async def measure(folder: Path, kills: int, nodes: int, stores: int) -> None:
         if kills:
             sweeps = [await kill_the_leader(cluster) for _ in range(kills)]
             machine.line("leader killed → sweep", sweeps, "s")
-            print(f"  median: {machine.against(LIMIT_LEADER_MEDIAN_S, median(sweeps), least=False, unit=' s')}")
-            print(f"  p99: {machine.against(LIMIT_LEADER_P99_S, percentile(sweeps, 0.99), least=False, unit=' s')}")
+            print(
+                "  median:"
+                f" {machine.against(LIMIT_LEADER_MEDIAN_S, median(sweeps), least=False, unit=' s')}"
+            )
+            p99_s = percentile(sweeps, 0.99)
+            print(f"  p99: {machine.against(LIMIT_LEADER_P99_S, p99_s, least=False, unit=' s')}")
         if nodes:
             tasks = [await kill_a_follower(cluster) for _ in range(nodes)]
             machine.line("node killed → its tasks", tasks, "s")
@@ -170,7 +184,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--stores", type=int, default=3, help="killed stores; 0: none")
     options = parser.parse_args(argv)
     with machine.own_folder(options.folder) as folder:
-        said = subprocess.run([get_binary_path(), "--version"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [get_binary_path(), "--version"], capture_output=True, text=True, check=True
+        ).stdout
         machine.print_machine(folder, f"tidewarden {__version__} on {' '.join(said.split()[:3])}")
         print(f"{NODES} nodes on one store; {HELD} tasks held by the node that is killed; pace 1")
         machine.print_heads()

@@ -1,21 +1,26 @@
 """
-Many accounts in one store: how fast they are loaded, what they weigh, and whether a refresh costs more among them.
+Many accounts in one store: how fast they are loaded, what they weigh, and whether a refresh costs
+more among them.
 
     python -m benchmarks.fleet [--accounts 200000] [--beside 10000] [--seconds 60]
 
-Two stores, each under a node as ``tidewarden up`` runs it: one with ``--accounts``, the other with ``--beside``. Accounts have two
-sealed tokens of 64 characters and are refreshed once an hour, spread evenly over it. In this order:
+Two stores, each under a node as ``tidewarden up`` runs it: one with ``--accounts``, the other with
+``--beside``. Accounts have two sealed tokens of 64 characters and are refreshed once an hour,
+spread evenly over it. In this order:
 
 - *load*: by the product's own put script, in batches from one process that seals them; the rate;
-- *memory*: the engine's ``used_memory`` an account, and how much of it are the rows alone, as ``MEMORY USAGE`` has it: the rest is
-  the queue's, its index of due times and what tasks have of records by themselves apart from all else that the store holds;
-- *steady*: ``--seconds`` of refreshing what falls due, against an endpoint that costs nothing: how far it is behind, processor
-  time by part;
+- *memory*: the engine's ``used_memory`` an account, and how much of it are the rows alone, as
+  ``MEMORY USAGE`` has it: the rest is the queue's, its index of due times and what tasks have of
+  records by themselves apart from all else that the store holds;
+- *steady*: ``--seconds`` of refreshing what falls due, against an endpoint that costs nothing: how
+  far it is behind, processor time by part;
 - *restart*: from the start of the processes until the node serves;
-- *engine*: the scripts of a refresh driven straight, with a clock that runs as fast as needed: moving due tasks (what the sweep
-  does), taking, intent and write-back; µs of the store an account, by its own count, in one store and in the other.
+- *engine*: the scripts of a refresh driven straight, with a clock that runs as fast as needed:
+  moving due tasks (what the sweep does), taking, intent and write-back; µs of the store an account,
+  by its own count, in one store and in the other.
 
-Ten million accounts take 3.6 GB of memory for the store, up to as much again while its log is rewritten, 4 GB of disk, and half an hour.
+Ten million accounts take 3.6 GB of memory for the store, up to as much again while its log is
+rewritten, 4 GB of disk, and half an hour.
 """
 
 from __future__ import annotations
@@ -64,7 +69,9 @@ class Store:
     rows_bytes: float = 0.0
     index_bytes: float = 0.0
     ready_bytes: float = 0.0
-    """Of tasks that fell due before all were loaded; each takes more there than while it was delayed."""
+    """
+    Of tasks that fell due before all were loaded; each takes more there than while it was delayed.
+    """
     records_bytes: float = 0.0
     ready_s: float = 0.0
     engine_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -82,10 +89,16 @@ async def load(store: Store, fleet: Fleet, rate: float) -> None:
         for first in range(0, store.accounts, CHUNK):
             numbers = range(first, min(store.accounts, first + CHUNK))
             # In an order that has nothing to do with the names.
-            places = [store.begin_ms + HOUR_MS * (n * 7919 % store.accounts) // store.accounts for n in numbers]
+            places = [
+                store.begin_ms + HOUR_MS * (n * 7919 % store.accounts) // store.accounts
+                for n in numbers
+            ]
             await loader.load([name_of(n) for n in numbers], places.__getitem__)
             passed_s = time.perf_counter() - began
-            progress.say(f"{numbers.stop:,} of {store.accounts:,} accounts, {numbers.stop / passed_s:,.0f} a second")
+            progress.say(
+                f"{numbers.stop:,} of {store.accounts:,} accounts, {numbers.stop / passed_s:,.0f} a"
+                " second"
+            )
     finally:
         progress.end()
         await loader.stop()
@@ -95,9 +108,11 @@ async def load(store: Store, fleet: Fleet, rate: float) -> None:
     added = store.whole_bytes - store.rows_bytes
     rest = added - store.index_bytes - store.ready_bytes - store.records_bytes
     print(
-        f"{store.accounts:,} accounts loaded in {store.loaded_s:,.1f} s, {store.accounts / store.loaded_s:,.0f} a second;"
-        f" {store.whole_bytes:.1f} bytes each: {store.rows_bytes:.1f} the row, {added:.1f} the queue, of these {store.index_bytes:.1f}"
-        f" its index, {store.ready_bytes:.1f} what is due already, {store.records_bytes:.1f} records of tasks, {rest:.1f} all else",
+        f"{store.accounts:,} accounts loaded in {store.loaded_s:,.1f} s,"
+        f" {store.accounts / store.loaded_s:,.0f} a second; {store.whole_bytes:.1f} bytes each:"
+        f" {store.rows_bytes:.1f} the row, {added:.1f} the queue, of these {store.index_bytes:.1f}"
+        f" its index, {store.ready_bytes:.1f} what is due already, {store.records_bytes:.1f}"
+        f" records of tasks, {rest:.1f} all else",
         flush=True,
     )
 
@@ -149,7 +164,10 @@ async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float)
     if late_s < 0:
         await asyncio.sleep(-late_s)
     else:
-        print(f"loading took longer than was thought: {due():,.0f} accounts are due already", flush=True)
+        print(
+            f"loading took longer than was thought: {due():,.0f} accounts are due already",
+            flush=True,
+        )
     first, first_due, used, began = endpoint.answered(), due(), fleet.used_s(), time.perf_counter()
     behind: list[float] = []
     while time.perf_counter() < began + seconds:
@@ -160,8 +178,9 @@ async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float)
     shown = ", ".join(f"{part} {spent / passed_s:.0%}" for part, spent in parts.items())
     wanted = (due() - first_due) / passed_s
     print(
-        f"steady for {passed_s:.0f} s: {done / passed_s:,.1f} refreshes a second of {wanted:,.1f} that fall due;"
-        f" behind by {max(0, median(behind)):,.0f} accounts, at most {max(0, *behind):,.0f}; of a processor: {shown}",
+        f"steady for {passed_s:.0f} s: {done / passed_s:,.1f} refreshes a second of {wanted:,.1f}"
+        f" that fall due; behind by {max(0, median(behind)):,.0f} accounts, at most"
+        f" {max(0, *behind):,.0f}; of a processor: {shown}",
         flush=True,
     )
     each = ", ".join(f"{part} {spent / max(1, done) * 1e6:.0f}" for part, spent in parts.items())
@@ -201,18 +220,30 @@ class Engine:
             spent[phase] += desk.busy_us() - used
             return found
 
-        run("due", "queue.take", 200, 1, 0, 0, "nobody")  # Moves what is due, then finds no task of that name.
+        # Moves what is due, then finds no task of that name.
+        run("due", "queue.take", 200, 1, 0, 0, "nobody")
         (rows,) = run("take", "queue.take", 1, 4 * STEP, 40_000, 0, "")
         if not rows:
             return 0
         opened = run("intent", "tokens.intent", *_flat((row[0], row[1], 40_000) for row in rows))
         pairs: list[Any] = []
         for (account, *_), reply in zip(rows, opened, strict=True):
-            if reply[0] != b"OK":  # the steady minute's last refreshes were under way when their node ended
+            # the steady minute's last refreshes were under way when their node ended
+            if reply[0] != b"OK":
                 continue
             old, due_ms = parse_row(reply[2]), now_ms + HOUR_MS
-            new = replace(old, generation=old.generation + 1, due_ms=due_ms, expires_at_ms=due_ms + 300_000)
-            pairs += (account, old.grant, old.generation, new.pack(), due_ms, new.expires_at_ms, b"")
+            new = replace(
+                old, generation=old.generation + 1, due_ms=due_ms, expires_at_ms=due_ms + 300_000
+            )
+            pairs += (
+                account,
+                old.grant,
+                old.generation,
+                new.pack(),
+                due_ms,
+                new.expires_at_ms,
+                b"",
+            )
         if pairs:
             run("stored", "tokens.stored", *pairs)
         return len(rows)
@@ -238,26 +269,39 @@ def engine(stores: list[Store], fleets: list[Fleet], seconds: float) -> None:
 
 def report(stores: list[Store]) -> None:
     """What the engine's scripts cost in each store, and the limits."""
-    print(f"\n{'engine µs an account':22}  {'  '.join(f'{phase:>7}' for phase in PHASES)}  {'all':>7}")
+    print(
+        f"\n{'engine µs an account':22}  {'  '.join(f'{phase:>7}' for phase in PHASES)}  {'all':>7}"
+    )
     sums = []
     for store in stores:
         found = [median(store.engine_us[phase]) for phase in PHASES]
         sums.append(sum(found))
-        print(f"{store.accounts:>13,} accounts  {'  '.join(f'{us:>7.1f}' for us in found)}  {sums[-1]:>7.1f}")
+        print(
+            f"{store.accounts:>13,} accounts  {'  '.join(f'{us:>7.1f}' for us in found)} "
+            f" {sums[-1]:>7.1f}"
+        )
     few, many = stores
     ratio = sums[1] / sums[0]
-    print(f"a refresh in the engine: {ratio:.2f} ×; {machine.against(LIMIT_ENGINE, ratio, least=False, unit=' ×')}")
+    print(
+        f"a refresh in the engine: {ratio:.2f} ×;"
+        f" {machine.against(LIMIT_ENGINE, ratio, least=False, unit=' ×')}"
+    )
     added = many.whole_bytes - many.rows_bytes
     limit = machine.against(LIMIT_ADDED, added, least=False, aim=f", aim {AIM_ADDED}")
     print(f"bytes that the queue adds to an account: {added:.0f}; {limit}")
     print(
-        f"restart until it serves: {few.ready_s:.1f} s with {few.accounts:,} accounts, {many.ready_s:.1f} s with {many.accounts:,}"
+        f"restart until it serves: {few.ready_s:.1f} s with {few.accounts:,} accounts,"
+        f" {many.ready_s:.1f} s with {many.accounts:,}"
     )
 
 
 def fill(store: Store, endpoint: Endpoint, seconds: float, rate: float, refreshers: int) -> None:
-    """Load a store and, if ``seconds`` are given, refresh its accounts for so long; its processes end with it."""
-    with fleet_up(store.folder) as fleet:  # without a provider: nothing is refreshed before all are there
+    """
+    Load a store and, if ``seconds`` are given, refresh its accounts for so long; its processes end
+    with it.
+    """
+    # without a provider: nothing is refreshed before all are there
+    with fleet_up(store.folder) as fleet:
         machine.run(load(store, fleet, rate))
     if seconds:
         with fleet_up(store.folder, refreshers=refreshers, token_url=endpoint.url) as fleet:
@@ -270,7 +314,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--accounts", type=int, default=200_000, help="of the full store")
     parser.add_argument("--beside", type=int, default=10_000, help="of the other one")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of steady refreshing, and half as long of the engine alone"
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="of steady refreshing, and half as long of the engine alone",
     )
     parser.add_argument("--refreshers", type=int, default=256, help="requests under way at most")
     options = parser.parse_args(argv)

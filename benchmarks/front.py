@@ -1,12 +1,15 @@
 """
-Where the front's processor time goes, by stage: inside the process without sockets, and the sockets' price beside it.
+Where the front's processor time goes, by stage: inside the process without sockets, and the
+sockets' price beside it.
 
     python -m benchmarks.front [--connections 50] [--cycles 50000]
 
-The stages are timed around real connections, queues and scripts whose two transports are lists: *read* is a request from its
-bytes to its place in a batch, *send* a batch from there to the store's bytes, *answer* the store's bytes to the replies'. Each
-figure is µs a request, the lowest tenth of all rounds, so that a busy machine hardly shows. The price of the sockets is what a
-server that answers ``+OK`` to anything pays for a request on this machine, with as many connections: the limit of any front.
+The stages are timed around real connections, queues and scripts whose two transports are lists:
+*read* is a request from its bytes to its place in a batch, *send* a batch from there to the store's
+bytes, *answer* the store's bytes to the replies'. Each figure is µs a request, the lowest tenth of
+all rounds, so that a busy machine hardly shows. The price of the sockets is what a server that
+answers ``+OK`` to anything pays for a request on this machine, with as many connections: the limit
+of any front.
 """
 
 from __future__ import annotations
@@ -112,7 +115,9 @@ async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     (shard,) = queues._build(QUEUE, settings_of_new(QUEUE))
     server = RespServer(config, queues, None, None, Cluster(), clock)
     server.loop = asyncio.get_running_loop()
-    peers: list[tuple[Connection, List]] = [(Connection(server), List()) for _ in range(connections)]
+    peers: list[tuple[Connection, List]] = [
+        (Connection(server), List()) for _ in range(connections)
+    ]
     for connection, transport in peers:
         connection.connection_made(transport)  # type: ignore[arg-type]
     store = Store(scripts, wire)
@@ -172,7 +177,9 @@ class Okay(asyncio.Protocol):
 
 def serve(pipe: Pipe) -> None:
     async def main() -> None:
-        server = await asyncio.get_running_loop().create_server(lambda: Okay(b"+OK\r\n"), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Okay(b"+OK\r\n"), "127.0.0.1", 0
+        )
         pipe.send(server.sockets[0].getsockname()[1])
         while not pipe.poll():
             await asyncio.sleep(0.05)
@@ -198,7 +205,9 @@ async def floor(connections: int) -> float:
     request = hiredis.pack_command(("Q.PUT", QUEUE, PAYLOAD))
     loop = asyncio.get_running_loop()
     made = [
-        await loop.create_connection(lambda: Okay(request, answered), "127.0.0.1", port, family=socket.AF_INET)
+        await loop.create_connection(
+            lambda: Okay(request, answered), "127.0.0.1", port, family=socket.AF_INET
+        )
         for _ in range(connections)
     ]
     await asyncio.sleep(0.2)

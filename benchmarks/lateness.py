@@ -3,9 +3,10 @@ How late a due task reaches a consumer that waits, beside beanstalkd and Taranto
 
     python -m benchmarks.lateness [--seconds 45] [--rate 200] [--tasks 200000]
 
-One connection puts tasks that are due in one or two seconds (beanstalkd counts whole ones), ten others wait for them: unix time
-of arrival less due time, all on one host and one clock. In our store lie ``--tasks`` further tasks, and half-way through it is
-told to rewrite its append-only file, so that the fork and the copying fall into the run.
+One connection puts tasks that are due in one or two seconds (beanstalkd counts whole ones), ten
+others wait for them: unix time of arrival less due time, all on one host and one clock. In our
+store lie ``--tasks`` further tasks, and half-way through it is told to rewrite its append-only
+file, so that the fork and the copying fall into the run.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Consumer(Connection):
         self.take()
 
 
-async def lateness(target: Target, seconds: float, rate: float, rewrite: bool = False) -> list[float]:
+async def lateness(
+    target: Target, seconds: float, rate: float, rewrite: bool = False
+) -> list[float]:
     """
     Milliseconds by which each of ``rate * seconds`` tasks came late.
 
@@ -91,14 +94,20 @@ async def lateness(target: Target, seconds: float, rate: float, rewrite: bool = 
     except TimeoutError:
         raise Broken(f"{target.name}: {board.problem or 'the run did not end'}") from None
     if board.due_s:
-        raise Broken(f"{target.name}: {len(board.due_s)} tasks did not come within {GRACE_S:g} s of their time")
+        raise Broken(
+            f"{target.name}: {len(board.due_s)} tasks did not come within {GRACE_S:g} s of their"
+            " time"
+        )
     return board.late_ms
 
 
 async def _watch(target: Target, board: Watch, seconds: float, rate: float, rewrite: bool) -> None:
     dice = random.Random(1)
     half = asyncio.get_running_loop().time() + seconds / 2
-    async with connected(target, Consumer, board, CONSUMERS), connected(target, Producer, board) as (*_, producer):
+    async with (
+        connected(target, Consumer, board, CONSUMERS),
+        connected(target, Producer, board) as (*_, producer),
+    ):
         rewriting: asyncio.Task[None] | None = None
         for number in range(int(rate * seconds)):
             payload = b"%d" % number
@@ -122,11 +131,13 @@ async def rewrite_log(target: Target) -> None:
     async with redis.asyncio.Redis.from_url(target.engine) as store:
         began = time.perf_counter()
         await store.bgrewriteaof()
-        while (info := await store.info("everything"))["aof_rewrite_in_progress"] or not info["aof_rewrites"]:
+        while (info := await store.info("everything"))["aof_rewrite_in_progress"] or not info[
+            "aof_rewrites"
+        ]:
             await asyncio.sleep(0.1)
         print(
-            f"inside the run the store ({info['used_memory'] / 1e6:,.0f} MB) rewrote its log:"
-            f" fork {info['latest_fork_usec'] / 1000:.1f} ms, {time.perf_counter() - began:.1f} s in all"
+            f"inside the run the store ({info['used_memory'] / 1e6:,.0f} MB) rewrote its log: fork"
+            f" {info['latest_fork_usec'] / 1000:.1f} ms, {time.perf_counter() - began:.1f} s in all"
         )
 
 
@@ -142,7 +153,9 @@ async def measure(targets: list[Target], seconds: float, rate: float) -> dict[st
     """One target after the other."""
     found: dict[str, list[float]] = {}
     for target in targets:
-        found[target.name] = await lateness(target, seconds / len(targets), rate, rewrite=bool(target.engine))
+        found[target.name] = await lateness(
+            target, seconds / len(targets), rate, rewrite=bool(target.engine)
+        )
     return found
 
 
@@ -163,17 +176,26 @@ def report(found: dict[str, list[float]]) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("how late a due task reaches a waiting consumer")
-    parser.add_argument("--seconds", type=float, default=45.0, help="length of the whole run, without starting up")
+    parser.add_argument(
+        "--seconds", type=float, default=45.0, help="length of the whole run, without starting up"
+    )
     parser.add_argument("--rate", type=float, default=200.0, help="tasks a second")
-    parser.add_argument("--tasks", type=int, default=200_000, help="tasks that lie in our store besides")
+    parser.add_argument(
+        "--tasks", type=int, default=200_000, help="tasks that lie in our store besides"
+    )
     options = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(machine.own_folder(options.folder))
         ours = stack.enter_context(tidewarden.started(folder))
         load(ours, options.tasks)
-        peers = start_peers(stack, lambda: beanstalkd.started(folder), lambda: tarantool.started(folder))
+        peers = start_peers(
+            stack, lambda: beanstalkd.started(folder), lambda: tarantool.started(folder)
+        )
         machine.print_machine(folder, *(target.version for target in (ours, *peers)))
-        print(f"{options.rate:g} tasks a second, {CONSUMERS} waiting consumers, {options.tasks:,} tasks besides")
+        print(
+            f"{options.rate:g} tasks a second, {CONSUMERS} waiting consumers, {options.tasks:,}"
+            " tasks besides"
+        )
         try:
             found = machine.run(measure([ours, *peers], options.seconds, options.rate))
         except Broken as broken:

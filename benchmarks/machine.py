@@ -45,20 +45,31 @@ def print_machine(folder: Path, *versions: str) -> None:
     """Versions, one a line, and what they run on."""
     for version in versions:
         print(version)
-    print(f"Python {platform.python_version()}, uvloop {uvloop.__version__}, hiredis {hiredis.__version__}")
     print(
-        f"Linux {platform.release()}, {os.cpu_count()} cores of {processor()}, load {os.getloadavg()[0]:.1f},"
-        f" files on {file_system(folder)}",
+        f"Python {platform.python_version()}, uvloop {uvloop.__version__}, hiredis"
+        f" {hiredis.__version__}"
+    )
+    print(
+        f"Linux {platform.release()}, {os.cpu_count()} cores of {processor()}, load"
+        f" {os.getloadavg()[0]:.1f}, files on {file_system(folder)}",
         flush=True,
     )
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """A parser with what every script takes. From here on SIGTERM ends a script as Ctrl-C does, so that it leaves nothing behind."""
+    """
+    A parser with what every script takes. From here on SIGTERM ends a script as Ctrl-C does, so
+    that it leaves nothing behind.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument(
-        "--folder", type=Path, default=None, help="where data may lie while it runs; the system's temporary folder"
+        "--folder",
+        type=Path,
+        default=None,
+        help="where data may lie while it runs; the system's temporary folder",
     )
     return parser
 
@@ -66,7 +77,9 @@ def arguments(about: str) -> argparse.ArgumentParser:
 @contextlib.contextmanager
 def own_folder(inside: Path | None) -> Iterator[Path]:
     """A folder that is gone after the block."""
-    with tempfile.TemporaryDirectory(prefix="tw-bench-", dir=inside, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="tw-bench-", dir=inside, ignore_cleanup_errors=True
+    ) as name:
         yield Path(name)
 
 
@@ -101,5 +114,8 @@ def line(name: str, found: Sequence[float], unit: str) -> None:
     """A row: how many there were, their median, p99 and maximum."""
     figures = (median(found), percentile(found, 0.99), max(found))
     print(
-        f"{name:34}  {len(found):>6}  " + "  ".join(f"{figure:>8.2f}" for figure in figures) + f"  {unit}", flush=True
+        f"{name:34}  {len(found):>6}  "
+        + "  ".join(f"{figure:>8.2f}" for figure in figures)
+        + f"  {unit}",
+        flush=True,
     )

@@ -3,11 +3,12 @@ Bytes of memory per stored task, beside Tarantool and beanstalkd.
 
     python -m benchmarks.memory [--tasks 200000] [--body 136]
 
-A body of 136 bytes under an id of 16, delayed and ready. Ours goes through the product's own scripts into the embedded store
-of a node, as the daemon starts it, and is the difference of ``used_memory``; Tarantool's is tuples and indexes;
-beanstalkd, which has no figure of its own, is judged by resident memory. *The queue adds* is the difference to the
-same record stored without a queue in the same engine: here in hashes of 64 records (the tightest plain way of the
-store; one big hash is printed beside it), there in a space with a primary key.
+A body of 136 bytes under an id of 16, delayed and ready. Ours goes through the product's own
+scripts into the embedded store of a node, as the daemon starts it, and is the difference of
+``used_memory``; Tarantool's is tuples and indexes; beanstalkd, which has no figure of its own, is
+judged by resident memory. *The queue adds* is the difference to the same record stored without a
+queue in the same engine: here in hashes of 64 records (the tightest plain way of the store; one big
+hash is printed beside it), there in a space with a primary key.
 """
 
 from __future__ import annotations
@@ -58,11 +59,17 @@ def batches(count: int) -> Iterator[range]:
 
 def spread(dice: random.Random, body: bytes, numbers: Iterable[int]) -> list[TaskSpec]:
     """Tasks that are due some time tomorrow."""
-    return [TaskSpec(payload=body, id=id_of(n), delay_ms=DAY_MS + dice.randrange(DAY_MS)) for n in numbers]
+    return [
+        TaskSpec(payload=body, id=id_of(n), delay_ms=DAY_MS + dice.randrange(DAY_MS))
+        for n in numbers
+    ]
 
 
 def fill_queue(target: Target, state: str, count: int, body: bytes) -> float:
-    """Put ``count`` tasks into a queue of their own; the bytes that each takes. They are removed again."""
+    """
+    Put ``count`` tasks into a queue of their own; the bytes that each takes. They are removed
+    again.
+    """
     desk = Desk(target.engine, f"bench.memory-{state}")
     dice = random.Random(1)
     desk.put([TaskSpec(payload=body, id="first")])
@@ -109,7 +116,10 @@ def fill_plain(target: Target, count: int, body: bytes, entries: int) -> float:
 
 def ours(folder: Path, count: int, body: bytes) -> Memory:
     with tidewarden.started(folder) as target:
-        tight, big = fill_plain(target, count, body, TIGHT_ENTRIES), fill_plain(target, count, body, count)
+        tight, big = (
+            fill_plain(target, count, body, TIGHT_ENTRIES),
+            fill_plain(target, count, body, count),
+        )
         return Memory(
             target.name,
             fill_queue(target, "delayed", count, body),
@@ -126,7 +136,9 @@ def of_tarantool(folder: Path, count: int, body: bytes) -> Memory:
         for delay_ms, plain in ((0, True), (DAY_MS, False), (0, False)):
             tarantool.ask(target, "fill", count, len(body), delay_ms, plain)
             seen.append(tarantool.memory_bytes(target))
-        record, delayed, ready = ((after - before) / count for before, after in itertools.pairwise(seen))
+        record, delayed, ready = (
+            (after - before) / count for before, after in itertools.pairwise(seen)
+        )
         return Memory(target.name, delayed, ready, record, target.version)
 
 
@@ -138,13 +150,21 @@ def of_beanstalkd(folder: Path, count: int, body: bytes) -> Memory:
             beanstalkd.fill(target, count, body, delay_s)
             found.append((beanstalkd.memory_bytes(target) - before) / count)
             version = target.version
-    return Memory("beanstalkd", found[0], found[1], 0, version, "resident memory, its ids are numbers")
+    return Memory(
+        "beanstalkd", found[0], found[1], 0, version, "resident memory, its ids are numbers"
+    )
 
 
 def report(rows: list[Memory]) -> None:
-    print(f"\n{'bytes a task':12}  {'record alone':>12}  {'delayed':>8}  {'it adds':>8}  {'ready':>8}  {'it adds':>8}")
+    print(
+        f"\n{'bytes a task':12}  {'record alone':>12}  {'delayed':>8}  {'it adds':>8}  {'ready':>8}"
+        f"  {'it adds':>8}"
+    )
     for row in rows:
-        adds = [f"{whole - row.record:>8.0f}" if row.record else f"{'-':>8}" for whole in (row.delayed, row.ready)]
+        adds = [
+            f"{whole - row.record:>8.0f}" if row.record else f"{'-':>8}"
+            for whole in (row.delayed, row.ready)
+        ]
         record = f"{row.record:>12.0f}" if row.record else f"{'-':>12}"
         print(
             f"{row.name:12}  {record}  {row.delayed:>8.0f}  {adds[0]}  {row.ready:>8.0f}  {adds[1]}"
@@ -153,11 +173,14 @@ def report(rows: list[Memory]) -> None:
     mine = rows[0]
     for peer in rows[1:]:
         print(
-            f"{'ratio':12}  {'':12}  {mine.delayed / peer.delayed:>8.2f}  {'':8}  {mine.ready / peer.ready:>8.2f}  of {peer.name}"
+            f"{'ratio':12}  {'':12}  {mine.delayed / peer.delayed:>8.2f}  {'':8} "
+            f" {mine.ready / peer.ready:>8.2f}  of {peer.name}"
         )
+    added = mine.delayed - mine.record
     print(
         f"whole, delayed: {machine.against(LIMIT_WHOLE, mine.delayed, least=False)};"
-        f" the queue adds: {machine.against(LIMIT_ADDED, mine.delayed - mine.record, least=False, aim=f', aim {AIM_ADDED}')}"
+        " the queue adds:"
+        f" {machine.against(LIMIT_ADDED, added, least=False, aim=f', aim {AIM_ADDED}')}"
     )
 
 

@@ -1,24 +1,30 @@
 """
-How many accounts expire when a provider is away: the order of token queues beside others, and the least that any order allows.
+How many accounts expire when a provider is away: the order of token queues beside others, and the
+least that any order allows.
 
-    python -m benchmarks.outage [--quick] [--accounts 18000] [--outages 10 30 50] [--capacities 1.1 1.25 1.5 2] [--svg FILE]
+    python -m benchmarks.outage [--quick] [--accounts 18000] [--outages 10 30 50] [--capacities 1.1
+    1.25 1.5 2] [--svg FILE]
 
-Accounts with one-hour tokens, refreshed five minutes before they expire. For so many minutes nothing can be refreshed; then
-refreshes are done at ``capacity`` times the rate at which tokens fall due in quiet times. Time is compressed: the product's own
-scripts run in the embedded store of a node, with a clock that the benchmark hands in, and the product's own policy says
-when each token is due next. *Spread*: expiries lie evenly. *Clustered*: seven in ten lie in three crowds of four minutes.
+Accounts with one-hour tokens, refreshed five minutes before they expire. For so many minutes
+nothing can be refreshed; then refreshes are done at ``capacity`` times the rate at which tokens
+fall due in quiet times. Time is compressed: the product's own scripts run in the embedded store of
+a node, with a clock that the benchmark hands in, and the product's own policy says when each token
+is due next. *Spread*: expiries lie evenly. *Clustered*: seven in ten lie in three crowds of four
+minutes.
 
 - ``ever`` counts the accounts whose token had expired at any time before it was refreshed;
 - ``minutes`` are the token-minutes that they were without one.
 
-Orders: ``tokens`` is what token queues have, with the leveller that every node runs: where there is nothing to do, it has what will
-fall due together refreshed ahead. ``order`` is the same without it. ``bands`` is the default of all other queues, ``edf`` the earliest
-deadline first. ``live`` is of this benchmark alone: the living first, the earliest first, whatever it costs the dead: among what
+Orders: ``tokens`` is what token queues have, with the leveller that every node runs: where there is
+nothing to do, it has what will fall due together refreshed ahead. ``order`` is the same without it.
+``bands`` is the default of all other queues, ``edf`` the earliest deadline first. ``live`` is of
+this benchmark alone: the living first, the earliest first, whatever it costs the dead: among what
 is due no order lets fewer expire.
 
-Then what levelling before an outage gains: a fleet imported in three crowds goes on for two cycles of 55 minutes with and without
-it, at five times the load, for in quiet times there is room; then the outage comes. Its beginning is moved by fifths of a cycle,
-because an outage between two crowds harms little, and one that meets a crowd much: the mean of the five, and the worst.
+Then what levelling before an outage gains: a fleet imported in three crowds goes on for two cycles
+of 55 minutes with and without it, at five times the load, for in quiet times there is room; then
+the outage comes. Its beginning is moved by fifths of a cycle, because an outage between two crowds
+harms little, and one that meets a crowd much: the mean of the five, and the worst.
 """
 
 from __future__ import annotations
@@ -32,13 +38,26 @@ from pathlib import Path
 
 from benchmarks import machine, outage_chart
 from benchmarks.desk import Desk
-from benchmarks.outage_fleet import BEGIN_MS, CYCLE_MS, LIFE_S, MARGIN_S, STEP_MS, Fleet, Levelling, Run, fleet_of
+from benchmarks.outage_fleet import (
+    BEGIN_MS,
+    CYCLE_MS,
+    LIFE_S,
+    MARGIN_S,
+    STEP_MS,
+    Fleet,
+    Levelling,
+    Run,
+    fleet_of,
+)
 from benchmarks.peers import tidewarden
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 
 LIMIT_EVER, LIMIT_MINUTES = 1.05, 1.10
 JUDGED_FROM = 1.25
-"""Capacity from which the limits are meant: below it nearly everything that comes in is needed for the living alone."""
+"""
+Capacity from which the limits are meant: below it nearly everything that comes in is needed for the
+living alone.
+"""
 WEEK_MS = 7 * 86_400_000
 ACCOUNTS, ACCOUNTS_QUICK = 18_000, 3_000
 
@@ -105,7 +124,10 @@ def row_of(case: Case, found: dict[str, Fleet]) -> str:
     words = [str(case)]
     for name in ORDERS:
         ever, minutes = len(found[name].ever), found[name].minutes
-        words.append(f"{ever:>7,} {ever / max(1, least):>5.2f}  {minutes:>9,.0f} {minutes / max(1.0, edf):>5.2f}")
+        words.append(
+            f"{ever:>7,} {ever / max(1, least):>5.2f}  {minutes:>9,.0f}"
+            f" {minutes / max(1.0, edf):>5.2f}"
+        )
     return " │ ".join(words)
 
 
@@ -129,7 +151,10 @@ def judge(results: dict[Case, dict[str, Fleet]]) -> None:
     for name in ("tokens", "order"):
         ever = max(len(found[name].ever) / max(1, len(found["live"].ever)) for found in meant)
         minutes = max(found[name].minutes / max(1.0, found["edf"].minutes) for found in meant)
-        print(f"  {name}, ever expired: {ever:.3f} × live; {machine.against(LIMIT_EVER, ever, least=False, unit=' ×')}")
+        print(
+            f"  {name}, ever expired: {ever:.3f} × live;"
+            f" {machine.against(LIMIT_EVER, ever, least=False, unit=' ×')}"
+        )
         limit = machine.against(LIMIT_MINUTES, minutes, least=False, unit=" ×")
         print(f"  {name}, token-minutes: {minutes:.3f} × edf; {limit}")
 
@@ -140,11 +165,23 @@ def show_levelling(bench: Bench, cases: Sequence[Case]) -> None:
     for case in cases:
         means = []
         for name in ("order", "tokens"):
-            fleets = [bench.run(case, name, CYCLES * CYCLE_MS + n * CYCLE_MS // PHASES) for n in range(PHASES)]
-            ever, minutes = [len(fleet.ever) for fleet in fleets], [fleet.minutes for fleet in fleets]
+            fleets = [
+                bench.run(case, name, CYCLES * CYCLE_MS + n * CYCLE_MS // PHASES)
+                for n in range(PHASES)
+            ]
+            ever, minutes = (
+                [len(fleet.ever) for fleet in fleets],
+                [fleet.minutes for fleet in fleets],
+            )
             means.append((sum(ever) / PHASES, sum(minutes) / PHASES))
-            words = (f"{means[-1][0]:>9,.0f} {max(ever):>7,}", f"{means[-1][1]:>11,.0f} {max(minutes):>9,.0f}")
-            print(" │ ".join([f"{case if name == 'order' else '  levelled'!s:29}", *words]), flush=True)
+            words = (
+                f"{means[-1][0]:>9,.0f} {max(ever):>7,}",
+                f"{means[-1][1]:>11,.0f} {max(minutes):>9,.0f}",
+            )
+            print(
+                " │ ".join([f"{case if name == 'order' else '  levelled'!s:29}", *words]),
+                flush=True,
+            )
         (ever_plain, minutes_plain), (ever_level, minutes_level) = means
         saved = (1 - ever_level / max(1, ever_plain), 1 - minutes_level / max(1.0, minutes_plain))
         print(f"  saved{'':22} │ {saved[0]:>9.0%} {'':7} │ {saved[1]:>11.0%}", flush=True)
@@ -154,9 +191,13 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("accounts that expire after an outage, by the order of the queue")
     parser.add_argument("--quick", action="store_true", help="four of the runs")
-    parser.add_argument("--accounts", type=int, default=None, help=f"{ACCOUNTS}, with --quick {ACCOUNTS_QUICK}")
+    parser.add_argument(
+        "--accounts", type=int, default=None, help=f"{ACCOUNTS}, with --quick {ACCOUNTS_QUICK}"
+    )
     parser.add_argument("--outages", type=int, nargs="+", default=[10, 30, 50], metavar="MINUTES")
-    parser.add_argument("--capacities", type=float, nargs="+", default=[1.1, 1.25, 1.5, 2], metavar="TIMES")
+    parser.add_argument(
+        "--capacities", type=float, nargs="+", default=[1.1, 1.25, 1.5, 2], metavar="TIMES"
+    )
     parser.add_argument("--svg", type=Path, default=None, help="write a chart there")
     options = parser.parse_args(argv)
     accounts: int = options.accounts or (ACCOUNTS_QUICK if options.quick else ACCOUNTS)

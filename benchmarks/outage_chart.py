@@ -1,4 +1,6 @@
-"""The chart of :mod:`benchmarks.outage`: accounts that ever expired, by capacity, one panel an outage."""
+"""
+The chart of :mod:`benchmarks.outage`: accounts that ever expired, by capacity, one panel an outage.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,24 @@ def write(path: Path, results: Mapping[CaseLike, Mapping[str, FleetLike]]) -> No
     width = LEFT + len(outages) * (WIDTH + GAP)
     height = TOP + len(kinds) * (HEIGHT + 62)
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>",
+        (
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}'"
+            f" width='{width}' height='{height}'>"
+        ),
         f"<rect width='{width}' height='{height}' fill='white'/>",
-        f"<text x='{LEFT}' y='20' {FONT} font-weight='bold'>Accounts that ever expired after an outage</text>",
+        (
+            f"<text x='{LEFT}' y='20' {FONT} font-weight='bold'>Accounts that ever expired after an"
+            " outage</text>"
+        ),
         *_legend(),
     ]
     for row, clustered in enumerate(kinds):
         for column, outage_min in enumerate(outages):
-            mine = {c.capacity: f for c, f in results.items() if (c.outage_min, c.clustered) == (outage_min, clustered)}
+            mine = {
+                c.capacity: f
+                for c, f in results.items()
+                if (c.outage_min, c.clustered) == (outage_min, clustered)
+            }
             x, y = LEFT + column * (WIDTH + GAP), TOP + row * (HEIGHT + 62)
             title = f"{outage_min} min, expiries {'in crowds' if clustered else 'spread evenly'}"
             parts += _panel(x, y, title, mine, top)
@@ -67,7 +79,9 @@ def _legend() -> Iterable[str]:
         x += 34 + 7 * len(name)
 
 
-def _panel(x: int, y: int, title: str, found: Mapping[float, Mapping[str, FleetLike]], top: int) -> Iterable[str]:
+def _panel(
+    x: int, y: int, title: str, found: Mapping[float, Mapping[str, FleetLike]], top: int
+) -> Iterable[str]:
     capacities = sorted(found)
     step = WIDTH / max(1, len(capacities))
     bar = step * 0.8 / len(NAMES)
@@ -75,14 +89,24 @@ def _panel(x: int, y: int, title: str, found: Mapping[float, Mapping[str, FleetL
     for share in (0, 0.5, 1):
         line = y + HEIGHT * (1 - share)
         yield f"<line x1='{x}' x2='{x + WIDTH}' y1='{line:.0f}' y2='{line:.0f}' stroke='#ddd'/>"
-        yield f"<text x='{x - 6}' y='{line + 4:.0f}' {FONT} text-anchor='end'>{top * share:,.0f}</text>"
+        yield (
+            f"<text x='{x - 6}' y='{line + 4:.0f}' {FONT}"
+            f" text-anchor='end'>{top * share:,.0f}</text>"
+        )
     for i, capacity in enumerate(capacities):
         at = x + step * (i + 0.1)
         for j, order in enumerate(NAMES):
             tall = HEIGHT * len(found[capacity][order].ever) / top
             yield (
-                f"<rect x='{at + j * bar:.1f}' y='{y + HEIGHT - tall:.1f}' width='{bar - 1:.1f}' height='{tall:.1f}'"
-                f" fill='{COLOURS[order]}'><title>{NAMES[order]}: {len(found[capacity][order].ever):,}</title></rect>"
+                f"<rect x='{at + j * bar:.1f}' y='{y + HEIGHT - tall:.1f}' width='{bar - 1:.1f}'"
+                f" height='{tall:.1f}' fill='{COLOURS[order]}'><title>{NAMES[order]}:"
+                f" {len(found[capacity][order].ever):,}</title></rect>"
             )
-        yield f"<text x='{x + step * (i + 0.5):.0f}' y='{y + HEIGHT + 16}' {FONT} text-anchor='middle'>{capacity:g} ×</text>"
-    yield f"<text x='{x + WIDTH / 2:.0f}' y='{y + HEIGHT + 32}' {FONT} text-anchor='middle'>capacity / load</text>"
+        yield (
+            f"<text x='{x + step * (i + 0.5):.0f}' y='{y + HEIGHT + 16}' {FONT}"
+            f" text-anchor='middle'>{capacity:g} ×</text>"
+        )
+    yield (
+        f"<text x='{x + WIDTH / 2:.0f}' y='{y + HEIGHT + 32}' {FONT} text-anchor='middle'>capacity"
+        " / load</text>"
+    )

@@ -1,4 +1,7 @@
-"""A fleet of accounts in one shard, refreshed in compressed time: by the product's own scripts, policy and leveller."""
+"""
+A fleet of accounts in one shard, refreshed in compressed time: by the product's own scripts, policy
+and leveller.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class Fleet:
 
 
 def fleet_of(accounts: int, clustered: bool) -> Fleet:
-    """Accounts none of which is overdue: expiries evenly spread, or seven in ten in three crowds of four minutes."""
+    """
+    Accounts none of which is overdue: expiries evenly spread, or seven in ten in three crowds of
+    four minutes.
+    """
     dice = random.Random(7)
     first_ms = BEGIN_MS + MARGIN_S * 1000
     crowds = [first_ms + int(share * CYCLE_MS) for share in CROWDS]
@@ -83,7 +89,9 @@ class Levelling:
         self._now_ms = self._next_ms = 0
         self._period_s = PERIOD_S[1]
         ledger = AccountStore(self._script, lambda _queue, _account: 0)
-        self._leveller = Leveller(PROVIDER, "bench", ledger, ManualClock(), lambda: float(LIFE_S), lambda: True)
+        self._leveller = Leveller(
+            PROVIDER, "bench", ledger, ManualClock(), lambda: float(LIFE_S), lambda: True
+        )
 
     async def _script(self, name: str, _queue: str, shard: int, args: Sequence[Any]) -> Any:
         return self._desk.run(name, self._now_ms, *args) if shard == 0 else (0, -1)
@@ -93,14 +101,22 @@ class Levelling:
         if now_ms < self._next_ms:
             return
         self._now_ms = now_ms
-        self._period_s = self._loop.run_until_complete(self._leveller.round(self._period_s)) if room else PERIOD_S[1]
+        self._period_s = (
+            self._loop.run_until_complete(self._leveller.round(self._period_s))
+            if room
+            else PERIOD_S[1]
+        )
         self._next_ms = now_ms + int(self._period_s * 1000)
 
 
 class Run:
-    """A fleet under one order. ``capacity``: times the rate at which tokens fall due on the average."""
+    """
+    A fleet under one order. ``capacity``: times the rate at which tokens fall due on the average.
+    """
 
-    def __init__(self, desk: Desk, fleet: Fleet, settings: QueueSettings, levelling: Levelling | None) -> None:
+    def __init__(
+        self, desk: Desk, fleet: Fleet, settings: QueueSettings, levelling: Levelling | None
+    ) -> None:
         self.fleet = fleet
         self._desk = desk
         self._load = len(fleet.expires_ms) / CYCLE_MS * STEP_MS
@@ -117,7 +133,8 @@ class Run:
         wanted = int(self._credit)
         rows = self._desk.take(wanted, now_ms) if wanted else []
         room = len(rows) < wanted
-        self._credit = 0.0 if room else self._credit - len(rows)  # an idle refresher saves nothing up
+        # an idle refresher saves nothing up
+        self._credit = 0.0 if room else self._credit - len(rows)
         if rows:
             self._desk.ack(rows, now_ms)
             self._desk.put([self.fleet.refreshed(int(row[0][1:]), now_ms) for row in rows], now_ms)

@@ -17,17 +17,21 @@ _claims: deque[socket.socket] = deque()
 
 def free_ports(count: int, *, also: int = 0) -> int:
     """
-    The first of ``count`` ports in a row that nothing listens on, and that no other process is given here while this one lives.
+    The first of ``count`` ports in a row that nothing listens on, and that no other process is
+    given here while this one lives.
 
-    ``also``: as many are free at this distance above, too. Nobody comes between the look and the server's own bind: a name in
-    the kernel's abstract namespace is the claim on a block of ten, and ends with its process however that ends.
+    ``also``: as many are free at this distance above, too. Nobody comes between the look and the
+    server's own bind: a name in the kernel's abstract namespace is the claim on a block of ten, and
+    ends with its process however that ends.
     """
     places = (LAST - FIRST - count - also) // BLOCK
     while True:
         base = FIRST + secrets.randbelow(places) * BLOCK  # tests seed `random`, and alike
         ports = [start + number for start in {base, base + also} for number in range(count)]
         with contextlib.ExitStack() as claims, contextlib.suppress(OSError):
-            taken = [claims.enter_context(_claim(block)) for block in {port // BLOCK for port in ports}]
+            taken = [
+                claims.enter_context(_claim(block)) for block in {port // BLOCK for port in ports}
+            ]
             with contextlib.ExitStack() as looks:
                 for port in ports:
                     looks.enter_context(socket.create_server(("127.0.0.1", port)))

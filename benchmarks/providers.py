@@ -1,17 +1,22 @@
 """
-Many providers: what a node costs that has 3,000 of 10 accounts each, beside one that has as many accounts of one provider.
+Many providers: what a node costs that has 3,000 of 10 accounts each, beside one that has as many
+accounts of one provider.
 
     python -m benchmarks.providers [--providers 3000] [--each 10] [--seconds 20]
 
-Both in one run, each under ``tidewarden up`` with a store of its own, and an endpoint of ours that costs nothing:
+Both in one run, each under ``tidewarden up`` with a store of its own, and an endpoint of ours that
+costs nothing:
 
-- *start*: from the start of the processes until the node serves, with an empty store, and again with all accounts in it;
-- *import*: all accounts fall due together; from then until all are fresh, refreshes a second, processor µs a refresh;
+- *start*: from the start of the processes until the node serves, with an empty store, and again
+  with all accounts in it;
+- *import*: all accounts fall due together; from then until all are fresh, refreshes a second,
+  processor µs a refresh;
 - *rest*: all are fresh and nobody asks: processor ms a second of node and store, memory of both;
-- *asked*: ``T.STATS``, ``GET /v1/providers``, ``/metrics`` (time, size, and how many token series it has), and all pages of ``T.LIST``.
+- *asked*: ``T.STATS``, ``GET /v1/providers``, ``/metrics`` (time, size, and how many token series
+  it has), and all pages of ``T.LIST``.
 
-The ratios of one run count. What tells of each provider by itself (``T.STATS``, ``/v1/providers``, ``/metrics``) cannot be as
-short for 3,000 of them as for one: for these the limit is a time.
+The ratios of one run count. What tells of each provider by itself (``T.STATS``, ``/v1/providers``,
+``/metrics``) cannot be as short for 3,000 of them as for one: for these the limit is a time.
 """
 
 from __future__ import annotations
@@ -38,13 +43,22 @@ LIMIT_RATIO = 1.5
 LIMIT_ASKED_S = 2.0
 """What tells of every provider: Prometheus waits ten seconds, and an operator less."""
 STUCK_S = 600.0
-SETTLE_S = 125.0  # Until takes that found nothing wait for longer: what follows an import is no rest.
+# Until takes that found nothing wait for longer: what follows an import is no rest.
+SETTLE_S = 125.0
 ASKED = 3
 PAGE = 1000
 RATIOS = (
-    "start, empty (s)", "start, full (s)", "until all are fresh (s)", "node µs a refresh", "store µs a refresh",
-    "node at rest (ms/s)", "store at rest (ms/s)", "node memory (MiB)", "store memory (MiB)", "T.LIST, all pages (s)",
-)  # fmt: skip
+    "start, empty (s)",
+    "start, full (s)",
+    "until all are fresh (s)",
+    "node µs a refresh",
+    "store µs a refresh",
+    "node at rest (ms/s)",
+    "store at rest (ms/s)",
+    "node memory (MiB)",
+    "store memory (MiB)",
+    "T.LIST, all pages (s)",
+)
 TIMES = ("T.STATS (s)", "GET /v1/providers (s)", "GET /metrics (s)")
 
 
@@ -73,7 +87,8 @@ async def fill(shape: Shape, fleet: Fleet, endpoint: Endpoint) -> None:
     loader, found = Loader(fleet), shape.found
     await loader.start()
     answered = endpoint.answered()
-    due_ms = int(time.time() * 1000 + 5_000 + shape.accounts)  # loading takes a part of a millisecond each
+    # loading takes a part of a millisecond each
+    due_ms = int(time.time() * 1000 + 5_000 + shape.accounts)
     try:
         for number, name in enumerate(shape.names):
             names = [name_of(number * shape.each + one) for one in range(shape.each)]
@@ -111,14 +126,23 @@ def ask(shape: Shape, fleet: Fleet) -> None:
     """What operators and their programs ask."""
     secret = (fleet.folder / "up" / "secrets" / "admin.secret").read_text().strip()
     with redis.Redis(
-        port=fleet.ports[0], username="admin", password=secret, retry=None, protocol=3, socket_timeout=120
+        port=fleet.ports[0],
+        username="admin",
+        password=secret,
+        retry=None,
+        protocol=3,
+        socket_timeout=120,
     ) as client:
         shape.found["T.STATS (s)"] = timed(lambda: client.execute_command("T.STATS"))
         shape.found["GET /v1/providers (s)"] = timed(lambda: got(fleet, secret, "/v1/providers"))
         scraped: list[bytes] = []
-        shape.found["GET /metrics (s)"] = timed(lambda: scraped.append(got(fleet, secret, "/metrics")))
+        shape.found["GET /metrics (s)"] = timed(
+            lambda: scraped.append(got(fleet, secret, "/metrics"))
+        )
         shape.found["/metrics (KiB)"] = len(scraped[-1]) / 1024
-        shape.found["/metrics, series of accounts"] = scraped[-1].count(b"\ntidewarden_tokens_accounts{")
+        shape.found["/metrics, series of accounts"] = scraped[-1].count(
+            b"\ntidewarden_tokens_accounts{"
+        )
         shape.found["T.LIST, all pages (s)"] = timed(lambda: listed(client, shape.accounts), 1)
 
 
@@ -145,7 +169,9 @@ def listed(client: redis.Redis, accounts: int) -> None:
     """All pages. Raises: Broken: accounts are missing."""
     after, met = "", set()
     while True:
-        found = client.execute_command("T.LIST", "COUNT", PAGE, *(("AFTER", after) if after else ()))
+        found = client.execute_command(
+            "T.LIST", "COUNT", PAGE, *(("AFTER", after) if after else ())
+        )
         page, after = (found[b"accounts"], found[b"after"]) if isinstance(found, dict) else found
         met.update(one[b"account"] for one in page)
         if not after:
@@ -157,13 +183,17 @@ def listed(client: redis.Redis, accounts: int) -> None:
 def measure(shape: Shape, endpoint: Endpoint, seconds: float) -> str:
     """All of one shape; the versions."""
     shape.folder.mkdir()
-    with fleet_up(shape.folder, refreshers=0, token_url=endpoint.url, providers=shape.names) as fleet:
+    with fleet_up(
+        shape.folder, refreshers=0, token_url=endpoint.url, providers=shape.names
+    ) as fleet:
         shape.found["start, empty (s)"] = fleet.ready_s
         machine.run(fill(shape, fleet, endpoint))
         machine.run(rest(shape, fleet, seconds))
         ask(shape, fleet)
         versions = fleet.version()
-    with fleet_up(shape.folder, refreshers=0, token_url=endpoint.url, providers=shape.names) as fleet:
+    with fleet_up(
+        shape.folder, refreshers=0, token_url=endpoint.url, providers=shape.names
+    ) as fleet:
         shape.found["start, full (s)"] = fleet.ready_s
     return versions
 
@@ -177,7 +207,9 @@ def report(few: Shape, many: Shape) -> None:
         limit = ""
         if name in RATIOS:
             ratio = other / one if one else float("inf")
-            limit = f"{ratio:>8.2f} ×; {machine.against(LIMIT_RATIO, ratio, least=False, unit=' ×')}"
+            limit = (
+                f"{ratio:>8.2f} ×; {machine.against(LIMIT_RATIO, ratio, least=False, unit=' ×')}"
+            )
         elif name in TIMES:
             limit = f"{'':>10}  {machine.against(LIMIT_ASKED_S, other, least=False, unit=' s')}"
         print(f"{name:32}  {one:>12,.2f}  {other:>12,.2f}  {limit}")

@@ -1,16 +1,19 @@
 """
-Refreshes a second of one node, or of several, beside bare HTTP clients that do nothing but the same POSTs.
+Refreshes a second of one node, or of several, beside bare HTTP clients that do nothing but the same
+POSTs.
 
     python -m benchmarks.refresh [--seconds 40] [--nodes 1] [--refreshers 256]
 
-A token endpoint of its own (``benchmarks.token_endpoint``, too fast to matter, its processor time printed) answers all of
-them. Ours is ``tidewarden up`` with an embedded store as users have it: each refresh takes its task, has its intent on disk,
-asks, has the sealed answer in the journal on disk, and writes it back, on disk again. The peers keep nothing of what they
-hear: httpx on its own transport (32 requests under way, for its pool slows down with their number), httpx on aiohttp's (which
-is ours, too), aiohttp alone, each with as many under way as ours.
+A token endpoint of its own (``benchmarks.token_endpoint``, too fast to matter, its processor time
+printed) answers all of them. Ours is ``tidewarden up`` with an embedded store as users have it:
+each refresh takes its task, has its intent on disk, asks, has the sealed answer in the journal on
+disk, and writes it back, on disk again. The peers keep nothing of what they hear: httpx on its own
+transport (32 requests under way, for its pool slows down with their number), httpx on aiohttp's
+(which is ours, too), aiohttp alone, each with as many under way as ours.
 
-A round of ours is a batch of accounts that fall due together; it is timed from its first tenth to its last. Rounds take turns,
-because a shared machine's speed drifts; the ratios of one run count, and processor µs a refresh, the rates alone do not.
+A round of ours is a batch of accounts that fall due together; it is timed from its first tenth to
+its last. Rounds take turns, because a shared machine's speed drifts; the ratios of one run count,
+and processor µs a refresh, the rates alone do not.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ class Round:
 async def by_aiohttp(url: str, at_once: int) -> AsyncIterator[Post]:
     """aiohttp alone."""
     connector = aiohttp.TCPConnector(limit=at_once)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
 
         async def post() -> bytes:
             async with session.post(url, data=FORM, headers=HEADERS) as response:
@@ -76,7 +81,9 @@ async def by_httpx(url: str, at_once: int, *, own: bool) -> AsyncIterator[Post]:
     """httpx, on its ``own`` transport or on aiohttp's."""
     limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
     transport = None if own else httpx_aiohttp.AiohttpTransport(limits=limits)
-    async with httpx.AsyncClient(limits=limits, transport=transport, trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(
+        limits=limits, transport=transport, trust_env=False, timeout=30
+    ) as client:
 
         async def post() -> bytes:
             return (await client.post(url, data=FORM, headers=HEADERS)).content
@@ -145,7 +152,9 @@ class Ours:
         done = count * 8 / 10
         await self._after(first + count)
         self.rate = done / (until - since)
-        cpu = {part: used_then[part] - used[part] for part in used} | {"endpoint": answering_then_s - answering_s}
+        cpu = {part: used_then[part] - used[part] for part in used} | {
+            "endpoint": answering_then_s - answering_s
+        }
         return Round(self.rate, {part: spent / done * 1e6 for part, spent in cpu.items()})
 
     async def _after(self, answers: int) -> tuple[float, dict[str, float], float]:
@@ -155,13 +164,16 @@ class Ours:
             if time.perf_counter() > stuck:
                 said = (self.fleet.folder / "up" / "n0" / "output.log").read_text()[-1500:]
                 raise Broken(
-                    f"{answers - self.endpoint.answered():,} refreshes are missing after {STUCK_S:g} s\n{said}"
+                    f"{answers - self.endpoint.answered():,} refreshes are missing after"
+                    f" {STUCK_S:g} s\n{said}"
                 )
             await asyncio.sleep(0.005)
         return time.perf_counter(), self.fleet.used_s(), self.endpoint.used_s()
 
 
-async def measure(fleet: Fleet, endpoint: Endpoint, at_once: int, seconds: float) -> dict[str, list[Round]]:
+async def measure(
+    fleet: Fleet, endpoint: Endpoint, at_once: int, seconds: float
+) -> dict[str, list[Round]]:
     """Rounds in turn."""
     each = max(0.3, seconds / ((len(CLIENTS) + 1) * ROUNDS))
     found: dict[str, list[Round]] = {name: [] for name in (*CLIENTS, OURS)}
@@ -174,7 +186,9 @@ async def measure(fleet: Fleet, endpoint: Endpoint, at_once: int, seconds: float
             # The order turns too: what runs second finds the machine as the first left it.
             for name in list(found)[:: 1 if number % 2 == 0 else -1]:
                 if sys.stderr.isatty():
-                    print(f"\r\033[Kround {number + 1}: {name}", end="", file=sys.stderr, flush=True)
+                    print(
+                        f"\r\033[Kround {number + 1}: {name}", end="", file=sys.stderr, flush=True
+                    )
                 one = (
                     await ours.round(max(FIRST, int(ours.rate * each)))
                     if name == OURS
@@ -195,12 +209,20 @@ def report(found: dict[str, list[Round]]) -> None:
     for name, rounds in found.items():
         parts = {part: median([one.cpu_us[part] for one in rounds]) for part in rounds[0].cpu_us}
         shown = ", ".join(f"{part} {value:.0f}" for part, value in parts.items())
-        print(f"{name:16}  {rates[name]:>8,.0f}  {' '.join(f'{one.rate:,.0f}' for one in rounds):23}  {shown}")
-    print(f"refreshes a second: {machine.against(LIMIT_RATE, rates[OURS], least=True, aim=f', aim {AIM_RATE:,}')}")
+        print(
+            f"{name:16}  {rates[name]:>8,.0f}  {' '.join(f'{one.rate:,.0f}' for one in rounds):23} "
+            f" {shown}"
+        )
+    print(
+        "refreshes a second:"
+        f" {machine.against(LIMIT_RATE, rates[OURS], least=True, aim=f', aim {AIM_RATE:,}')}"
+    )
     ratio = rates[OURS] / rates[BARE]
     nodes = [part for part in found[OURS][0].cpu_us if part.startswith("node")]
     # The limit is one node's: each client is one process, too.
-    limit = f"; {machine.against(LIMIT_RATIO, ratio, least=True, unit=' ×')}" if len(nodes) == 1 else ""
+    limit = (
+        f"; {machine.against(LIMIT_RATIO, ratio, least=True, unit=' ×')}" if len(nodes) == 1 else ""
+    )
     print(f"of {BARE}: {ratio:.2f} ×{limit}")
     ours_us = median([sum(one.cpu_us[part] for part in nodes) for one in found[OURS]])
     for name in CLIENTS:
@@ -212,11 +234,17 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("refreshes a second, beside bare HTTP clients")
     parser.add_argument(
-        "--seconds", type=float, default=40.0, help="length of the whole run, without starting up and loading"
+        "--seconds",
+        type=float,
+        default=40.0,
+        help="length of the whole run, without starting up and loading",
     )
     parser.add_argument("--nodes", type=int, default=1, help="of ours")
     parser.add_argument(
-        "--refreshers", type=int, default=256, help="requests under way at most: of each node, and of each client"
+        "--refreshers",
+        type=int,
+        default=256,
+        help="requests under way at most: of each node, and of each client",
     )
     options = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
@@ -224,13 +252,22 @@ def main(argv: list[str] | None = None) -> None:
         try:
             endpoint = stack.enter_context(token_endpoint.started(folder))
             fleet = stack.enter_context(
-                fleet_up(folder, nodes=options.nodes, refreshers=options.refreshers, token_url=endpoint.url)
+                fleet_up(
+                    folder,
+                    nodes=options.nodes,
+                    refreshers=options.refreshers,
+                    token_url=endpoint.url,
+                )
             )
             clients = (
-                f"httpx {httpx.__version__}, httpx-aiohttp {version('httpx-aiohttp')}, aiohttp {aiohttp.__version__}"
+                f"httpx {httpx.__version__}, httpx-aiohttp {version('httpx-aiohttp')}, aiohttp"
+                f" {aiohttp.__version__}"
             )
             machine.print_machine(folder, fleet.version(), clients)
-            print(f"{options.nodes} node(s), {options.refreshers} requests under way at most, journal and vault on")
+            print(
+                f"{options.nodes} node(s), {options.refreshers} requests under way at most, journal"
+                " and vault on"
+            )
             report(machine.run(measure(fleet, endpoint, options.refreshers, options.seconds)))
         except Broken as broken:
             raise SystemExit(str(broken)) from None

@@ -1,7 +1,8 @@
 """
 A slot moves with a shard of accounts in it: how long servers stand still, what a node answers.
 
-    python -m benchmarks.slot_migration [--accounts 1000000,10000000] [--servers embedded,redis-server]
+    python -m benchmarks.slot_migration [--accounts 1000000,10000000] [--servers
+    embedded,redis-server]
         [--moves atomic:2000,keys:60000,keys:2000]
 
 A token queue has 16 shards, so of a million accounts one shard has 62,500. These are put through a
@@ -84,7 +85,9 @@ class Prober(threading.Thread):
     ``longest_s``: the longest time to an answer. ``errors``: how often it was refused, by words.
     """
 
-    def __init__(self, connect: Callable[[], redis.Redis], ask: Callable[[redis.Redis], object]) -> None:
+    def __init__(
+        self, connect: Callable[[], redis.Redis], ask: Callable[[redis.Redis], object]
+    ) -> None:
         super().__init__(daemon=True)
         self._connect, self._ask = connect, ask
         self.longest_s = 0.0
@@ -119,9 +122,13 @@ class Move:
 def client(port: int, timeout_s: float, **options: Any) -> redis.Redis:
     """One connection, nothing repeated."""
     return redis.Redis(
-        port=port, single_connection_client=True, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0),
-        decode_responses=True, **options,
-    )  # fmt: skip
+        port=port,
+        single_connection_client=True,
+        socket_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+        **options,
+    )
 
 
 def at_node(port: int) -> redis.Redis:
@@ -135,7 +142,8 @@ def owner_of(engine: Engine, slot: int) -> int:
         with contextlib.suppress(redis.RedisError):
             role = engine.say(port, "ROLE")[0]
             if role == "master" and any(
-                a <= slot <= b and one[1] == port for a, b, one, *_ in engine.say(port, "CLUSTER", "SLOTS")
+                a <= slot <= b and one[1] == port
+                for a, b, one, *_ in engine.say(port, "CLUSTER", "SLOTS")
             ):
                 return port
     return 0
@@ -155,9 +163,20 @@ def node_on(folder: Path, engine: Engine) -> Iterator[int]:
     base, config = free_ports(5), folder / "node.toml"
     config.write_text(CONFIG.format(secret_hash=hash_generated(SECRET)))
     settings: dict[str, object] = {
-        "node.base_port": base, "node.data_dir": folder / "node", "log.level": "warning", "store.url": engine.url,
-    }  # fmt: skip
-    command = [sys.executable, "-m", "tidewarden", "node", "--config", str(config), *tidewarden.setting_words(settings)]
+        "node.base_port": base,
+        "node.data_dir": folder / "node",
+        "log.level": "warning",
+        "store.url": engine.url,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "tidewarden",
+        "node",
+        "--config",
+        str(config),
+        *tidewarden.setting_words(settings),
+    ]
     with running(command, base, folder, "node"):
         wait(lambda: tidewarden.is_ready(base + 1))
         yield base
@@ -173,7 +192,8 @@ def load(port: int, accounts: int) -> None:
     left = itertools.islice(account_names(), accounts)
     with at_node(port) as node:
         while part := list(itertools.islice(left, PUTS)):
-            while part:  # on a busy machine replicas are behind now and then, which is answered NOQUORUM
+            # on a busy machine replicas are behind now and then, which is answered NOQUORUM
+            while part:
                 pipeline: Any = node.pipeline(transaction=False)
                 for name in part:
                     put_account(pipeline, name)
@@ -210,7 +230,9 @@ def by_keys(engine: Engine, source: int, target: int, *options: str) -> Move:
         with client(source, 2 * MIGRATE_MS / 1000) as one:
             while keys := one.execute_command("CLUSTER", "GETKEYSINSLOT", SLOT, PIPELINE):
                 at = time.monotonic()
-                one.execute_command("MIGRATE", "127.0.0.1", target, "", 0, MIGRATE_MS, *options, "KEYS", *keys)
+                one.execute_command(
+                    "MIGRATE", "127.0.0.1", target, "", 0, MIGRATE_MS, *options, "KEYS", *keys
+                )
                 if ROWS in keys:
                     move.largest_s = time.monotonic() - at
         for port in (target, source):
@@ -226,7 +248,14 @@ def atomic(engine: Engine, source: int, target: int) -> Move:
     move = Move()
     began = time.monotonic()
     engine.say(
-        source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", SLOT, SLOT, "NODE", engine.say(target, "CLUSTER", "MYID")
+        source,
+        "CLUSTER",
+        "MIGRATESLOTS",
+        "SLOTSRANGE",
+        SLOT,
+        SLOT,
+        "NODE",
+        engine.say(target, "CLUSTER", "MYID"),
     )
     ended = ("success", "failed", "cancelled")
 
@@ -244,14 +273,26 @@ def atomic(engine: Engine, source: int, target: int) -> Move:
 WAYS = {"keys": by_keys, "atomic": atomic}
 
 
-def probers(engine: Engine, node: int, servers: dict[str, int]) -> tuple[dict[str, Prober], dict[str, Prober]]:
-    """PINGs to the servers concerned, and requests to the node; all have been answered a few times."""
-    pings = {name: Prober(partial(client, port, 120), redis.Redis.ping) for name, port in servers.items()}
+def probers(
+    engine: Engine, node: int, servers: dict[str, int]
+) -> tuple[dict[str, Prober], dict[str, Prober]]:
+    """
+    PINGs to the servers concerned, and requests to the node; all have been answered a few times.
+    """
+    pings = {
+        name: Prober(partial(client, port, 120), redis.Redis.ping) for name, port in servers.items()
+    }
     account = next(account_names())
     asks = {"put, moving shard": Prober(partial(at_node, node), partial(put_account, name=account))}
     third = next(port for port in primaries_of(engine) if port not in servers.values())
-    for name, port in {"source": servers["source"], "target": servers["target"], "third": third}.items():
-        asks[f"put, {name}"] = Prober(partial(at_node, node), partial(put_task, shard=probe_at(engine, port)))
+    for name, port in {
+        "source": servers["source"],
+        "target": servers["target"],
+        "third": third,
+    }.items():
+        asks[f"put, {name}"] = Prober(
+            partial(at_node, node), partial(put_task, shard=probe_at(engine, port))
+        )
     wait(lambda: all(prober.answers > 5 for prober in (*pings.values(), *asks.values())))
     for prober in (*pings.values(), *asks.values()):
         prober.longest_s = 0.0
@@ -264,7 +305,9 @@ def probe_at(engine: Engine, port: int) -> int:
 
     def known() -> bool:
         slots = {i: slot_of(prefix_of(CLUSTER, PROBE, i)) for i in range(PROBE_SHARDS)}
-        found.extend(i for i, slot in slots.items() if slot != SLOT and owner_of(engine, slot) == port)
+        found.extend(
+            i for i, slot in slots.items() if slot != SLOT and owner_of(engine, slot) == port
+        )
         return bool(found)
 
     wait(known)
@@ -272,7 +315,9 @@ def probe_at(engine: Engine, port: int) -> int:
 
 
 def measured(engine: Engine, node: int, way: str, timeout_ms: int) -> float:
-    """One move under this ``cluster-node-timeout``: its lines; the longest that a primary stood still."""
+    """
+    One move under this ``cluster-node-timeout``: its lines; the longest that a primary stood still.
+    """
     source = owner_of(engine, SLOT)
     target = next(port for port in primaries_of(engine) if port != source)
     servers = {"source": source, "target": target}
@@ -286,17 +331,25 @@ def measured(engine: Engine, node: int, way: str, timeout_ms: int) -> float:
     move = WAYS[way](engine, source, target)
     time.sleep(REST_S)
     set_timeout(engine, TIMEOUT_MS)
-    wait(lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120)
+    wait(
+        lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120
+    )
     for prober in (*pings.values(), *asks.values()):
         prober.stopping = True
     for prober in (*pings.values(), *asks.values()):
         prober.join()
     print(
-        f"{way:7} timeout {timeout_ms / 1000:g} s: {rows:,} rows of {size / 2**20:.0f} MB, {keys:,} keys of the slot;"
-        f" moved in {move.took_s:.2f} s" + (f", the rows alone {move.largest_s:.2f} s" if move.largest_s else "")
+        f"{way:7} timeout {timeout_ms / 1000:g} s: {rows:,} rows of {size / 2**20:.0f} MB, {keys:,}"
+        f" keys of the slot; moved in {move.took_s:.2f} s"
+        + (f", the rows alone {move.largest_s:.2f} s" if move.largest_s else "")
     )
-    print(f"        still: {', '.join(f'{name} {one.longest_s:.2f} s' for name, one in pings.items())}")
-    print(f"        node:  {', '.join(f'{name} {one.longest_s:.2f} s' for name, one in asks.items())}")
+    print(
+        "        still:"
+        f" {', '.join(f'{name} {one.longest_s:.2f} s' for name, one in pings.items())}"
+    )
+    print(
+        f"        node:  {', '.join(f'{name} {one.longest_s:.2f} s' for name, one in asks.items())}"
+    )
     for name, one in asks.items():
         for words, times in one.errors.items():
             print(f"        refused, {name}: {times} × {words}")
@@ -321,7 +374,11 @@ def outcome(engine: Engine, servers: dict[str, int], rows: int) -> str:
     names = {port: name for name, port in servers.items()}
     masters = primaries_of(engine)
     failed_over = [name for name in ("source", "target") if servers[name] not in masters]
-    left = {names[port]: int(engine.say(port, "CLUSTER", "COUNTKEYSINSLOT", SLOT)) for port in masters if port in names}
+    left = {
+        names[port]: int(engine.say(port, "CLUSTER", "COUNTKEYSINSLOT", SLOT))
+        for port in masters
+        if port in names
+    }
     open_at = [names.get(port, str(port)) for port in masters if opened(engine, port)]
     owner = owner_of(engine, SLOT)
     with client(owner, 60) as one:
@@ -330,18 +387,22 @@ def outcome(engine: Engine, servers: dict[str, int], rows: int) -> str:
         except redis.ResponseError as error:
             lost = f"unknown ({str(error).split()[0]})"
     return (
-        f"failed over: {', '.join(failed_over) or 'none'}; the slot is the {names.get(owner, owner)}'s"
-        f"{', open at ' + ', '.join(open_at) if open_at else ''}; keys at {left}; rows lost there: {lost}"
+        f"failed over: {', '.join(failed_over) or 'none'}; the slot is the"
+        f" {names.get(owner, owner)}'s{', open at ' + ', '.join(open_at) if open_at else ''}; keys"
+        f" at {left}; rows lost there: {lost}"
     )
 
 
 def mend(engine: Engine, servers: dict[str, int], rows: int) -> None:
     """
-    As docs/operations.md tells an operator, under a timeout that no MIGRATE exceeds: what lies at the slot's owner counts. Where
-    that one still knows that the slot moves, the move is finished with REPLACE; else it goes on there, and copies elsewhere go.
+    As docs/operations.md tells an operator, under a timeout that no MIGRATE exceeds: what lies at
+    the slot's owner counts. Where that one still knows that the slot moves, the move is finished
+    with REPLACE; else it goes on there, and copies elsewhere go.
     """
     set_timeout(engine, MIGRATE_MS)
-    wait(lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120)
+    wait(
+        lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120
+    )
     owner = owner_of(engine, SLOT)
     others = [port for port in primaries_of(engine) if port != owner and opened(engine, port)]
     if opened(engine, owner) and others:
@@ -357,7 +418,9 @@ def mend(engine: Engine, servers: dict[str, int], rows: int) -> None:
                         one.execute_command("ASKING")
                         one.execute_command("UNLINK", key)
             engine.say(port, "CLUSTER", "SETSLOT", SLOT, "STABLE")
-    wait(lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120)
+    wait(
+        lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120
+    )
     print(f"        mended ({how}): {outcome(engine, servers, rows)}")
 
 
@@ -365,7 +428,9 @@ def problems(node: int) -> int:
     """How many of the queue's problems ``tidewarden doctor`` would tell of."""
     with at_node(node) as one:
         answer: Any = one.execute_command("Q.CHECK", queue_of(PROVIDER, CLIENT))
-    found = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    found = (
+        answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+    )
     return int(found["problems"])
 
 
@@ -383,36 +448,52 @@ def opened(engine: Engine, port: int) -> bool:
 
 def put_account(one: Any, name: str) -> None:
     """An account again as it is: that changes nothing, and has to be asked of the store."""
-    fields = {"refresh_token": f"{name:r>64}", "access_token": f"{name:a>64}", "expires_in": 2 * DAY_S}
+    fields = {
+        "refresh_token": f"{name:r>64}",
+        "access_token": f"{name:a>64}",
+        "expires_in": 2 * DAY_S,
+    }
     one.execute_command("T.PUT", f"{PROVIDER}/{name}", json.dumps(fields))
 
 
 def put_task(one: Any, shard: int) -> None:
     """Into one shard of the probers' queue."""
-    one.execute_command("Q.PUT", PROBE, "x", "ID", carry(f"{time.monotonic_ns()}", shard), "DELAY", 3_600_000)
+    one.execute_command(
+        "Q.PUT", PROBE, "x", "ID", carry(f"{time.monotonic_ns()}", shard), "DELAY", 3_600_000
+    )
 
 
 def settled(engine: Engine, port: int) -> bool:
     """Whether it serves, and a replica has all that its primary has."""
     role, info = engine.say(port, "ROLE"), engine.say(port, "CLUSTER", "INFO")
-    state = info["cluster_state"] if isinstance(info, dict) else info.partition("cluster_state:")[2].split()[0]
+    state = (
+        info["cluster_state"]
+        if isinstance(info, dict)
+        else info.partition("cluster_state:")[2].split()[0]
+    )
     return bool(state == "ok" and (role[0] == "master" or role[3] == "connected"))
 
 
 def version_of(binary: str) -> str:
-    return subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split(" sha=")[0]
+    return subprocess.run(
+        [binary, "--version"], capture_output=True, text=True, check=True
+    ).stdout.split(" sha=")[0]
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("a slot moves with a shard of accounts in it")
-    parser.add_argument("--accounts", default="1000000", help="in all 16 shards; those of one are put")
+    parser.add_argument(
+        "--accounts", default="1000000", help="in all 16 shards; those of one are put"
+    )
     parser.add_argument(
         "--moves",
         default="atomic:2000,keys:60000,keys:2000",
         help="each a way and the cluster-node-timeout meanwhile, ms",
     )
-    parser.add_argument("--servers", default="embedded,redis-server", help="programs; embedded: ours")
+    parser.add_argument(
+        "--servers", default="embedded,redis-server", help="programs; embedded: ours"
+    )
     options = parser.parse_args(argv)
     longest_s = 0.0
     with machine.own_folder(options.folder) as folder:
@@ -423,7 +504,10 @@ def main(argv: list[str] | None = None) -> None:
             for accounts in map(int, options.accounts.split(",")):
                 inside = folder / f"{number}-{accounts}"
                 inside.mkdir()
-                with engines.cluster(inside, 3, 1, TIMEOUT_MS, binary) as engine, node_on(inside, engine) as node:
+                with (
+                    engines.cluster(inside, 3, 1, TIMEOUT_MS, binary) as engine,
+                    node_on(inside, engine) as node,
+                ):
                     with at_node(node) as one:
                         one.execute_command("Q.CONFIG", PROBE, "SET", "shards", PROBE_SHARDS)
                     load(node, accounts // SHARDS)

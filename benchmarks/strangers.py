@@ -1,12 +1,14 @@
 """
-What peers cost a node that nobody has let in: processor time and memory, at each door, for each shape of rubbish.
+What peers cost a node that nobody has let in: processor time and memory, at each door, for each
+shape of rubbish.
 
     python -m benchmarks.strangers [--python PATH] [--seconds 3] [--only WORD …]
 
-``tidewarden up`` runs three nodes; their leader is besieged, by one connection and by many, while a neighbour who was let in
-sends PING. ``--python``: the interpreter that has the version to be measured. A row each: connections, kilobytes that
-were sent in the time measured, processor time of the node a kilobyte, and as a share of a core (what it uses without
-strangers taken off), memory in all and a connection, the neighbour's longest PING, whether leadership moved.
+``tidewarden up`` runs three nodes; their leader is besieged, by one connection and by many, while a
+neighbour who was let in sends PING. ``--python``: the interpreter that has the version to be
+measured. A row each: connections, kilobytes that were sent in the time measured, processor time of
+the node a kilobyte, and as a share of a core (what it uses without strangers taken off), memory in
+all and a connection, the neighbour's longest PING, whether leadership moved.
 """
 
 from __future__ import annotations
@@ -80,7 +82,13 @@ SHAPES = (
     Shape("RESP", "an announced GiB", hello="*1\r\n$1073741824\r\n", again="x"),
     Shape("RESP", "16 KiB, again and again", again=resp("ECHO", "x" * 16_000)),
     Shape("RESP", "many arguments", again=resp("AUTH", *["x"] * 2000)),
-    Shape("RESP", "a byte at a time", again=resp("AUTH", "u", "x" * 4000), piece_bytes=1, rate_bytes=3000),
+    Shape(
+        "RESP",
+        "a byte at a time",
+        again=resp("AUTH", "u", "x" * 4000),
+        piece_bytes=1,
+        rate_bytes=3000,
+    ),
     Shape("RESP", "random bytes", again=RUBBISH),
     Shape("RESP", "come and go", stays_s=0.001),
     Shape("RESP", "silent", connections=1500),
@@ -92,9 +100,20 @@ SHAPES = (
     Shape("HTTP", "no such path", again=http("/" + "x" * 50)),
     Shape("HTTP", "many headers", again=http("/", *(f"x{n}: {'y' * 50}" for n in range(100)))),
     Shape("HTTP", "a head without end", hello="GET / HTTP/1.1\r\n", again="a: b\r\n"),
-    Shape("HTTP", "chunks", hello=http("/v1/tokens/p/a", CHUNKED, method="PUT"), again="1\r\nx\r\n"),
-    Shape("HTTP", "a body", hello=http("/v1/tokens/p/a", "Content-Length: 900000", method="PUT"), again="x"),
-    Shape("HTTP", "another node's path", again=http("/v1/peers", "Content-Length: 4", method="POST", body="aaaa")),
+    Shape(
+        "HTTP", "chunks", hello=http("/v1/tokens/p/a", CHUNKED, method="PUT"), again="1\r\nx\r\n"
+    ),
+    Shape(
+        "HTTP",
+        "a body",
+        hello=http("/v1/tokens/p/a", "Content-Length: 900000", method="PUT"),
+        again="x",
+    ),
+    Shape(
+        "HTTP",
+        "another node's path",
+        again=http("/v1/peers", "Content-Length: 4", method="POST", body="aaaa"),
+    ),
     Shape("HTTP", "a byte at a time", again=http("/health/live"), piece_bytes=1, rate_bytes=3000),
     Shape("HTTP", "random bytes", again=RUBBISH),
     Shape("HTTP", "come and go", stays_s=0.001),
@@ -148,7 +167,9 @@ class Neighbour:
 def besieged(shape: Shape, port: int, connections: int) -> Iterator[subprocess.Popen[str]]:
     """So many connections at this port."""
     argv = [sys.executable, "-m", "benchmarks.besiege"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdin is not None
             process.stdin.write(shape.described(port, connections) + "\n")
@@ -189,21 +210,24 @@ class Found:
     def kept(self) -> bool:
         """Whether all limits were."""
         share = LIMIT_ONE if self.connections == 1 else LIMIT_ALL
-        memory = self.grown_mib <= LIMIT_ALL_MIB and (self.connections == 1 or self.each_kib <= LIMIT_EACH_KIB)
+        memory = self.grown_mib <= LIMIT_ALL_MIB and (
+            self.connections == 1 or self.each_kib <= LIMIT_EACH_KIB
+        )
         return self.share <= share + NOISE and memory and not self.moved
 
     def row(self) -> str:
         """For people."""
         return (
-            f"{self.shape.door:5} {self.shape.name:26} {self.connections:5} {self.sent_kb:9,.0f} {self.us_per_kb:9,.1f}"
-            f" {100 * self.share:7.1f} {self.grown_mib:7.1f} {self.each_kib:8.1f} {self.ping_ms:8.0f}"
-            f" {'MOVED' if self.moved else 'stayed':>7} {'kept' if self.kept else 'MISSED':>7}"
+            f"{self.shape.door:5} {self.shape.name:26} {self.connections:5} {self.sent_kb:9,.0f}"
+            f" {self.us_per_kb:9,.1f} {100 * self.share:7.1f} {self.grown_mib:7.1f}"
+            f" {self.each_kib:8.1f} {self.ping_ms:8.0f} {'MOVED' if self.moved else 'stayed':>7}"
+            f" {'kept' if self.kept else 'MISSED':>7}"
         )
 
 
 HEAD = (
-    f"{'door':5} {'shape':26} {'conns':>5} {'KB sent':>9} {'us/KB':>9} {'core %':>7} {'MiB':>7} {'KiB each':>8} {'PING ms':>8}"
-    f" {'leader':>7} {'limits':>7}"
+    f"{'door':5} {'shape':26} {'conns':>5} {'KB sent':>9} {'us/KB':>9} {'core %':>7} {'MiB':>7}"
+    f" {'KiB each':>8} {'PING ms':>8} {'leader':>7} {'limits':>7}"
 )
 
 
@@ -220,7 +244,12 @@ async def measure(cluster: Cluster, shape: Shape, connections: int, seconds: flo
     with besieged(shape, port + PORTS[shape.door], connections) as process:
         await asyncio.sleep(SETTLE_S)
         neighbour.longest_ms()
-        sent, used_s, began, most = (await asyncio.to_thread(told, process)), cpu_s(pid), time.perf_counter(), before
+        sent, used_s, began, most = (
+            (await asyncio.to_thread(told, process)),
+            cpu_s(pid),
+            time.perf_counter(),
+            before,
+        )
         while time.perf_counter() - began < seconds:
             await asyncio.sleep(0.1)
             most = max(most, resident_bytes(pid))
@@ -232,9 +261,16 @@ async def measure(cluster: Cluster, shape: Shape, connections: int, seconds: flo
     sent_kb = (after["sent_bytes"] - sent["sent_bytes"]) / 1000
     grown = max(0, most - before)
     return Found(
-        shape, connections, sent_kb, 1e6 * share * took_s / max(sent_kb, 1.0), share, grown / (1 << 20),
-        grown / 1024 / connections, neighbour.longest_ms(), (now, now_epoch) != (port, epoch),
-    )  # fmt: skip
+        shape,
+        connections,
+        sent_kb,
+        1e6 * share * took_s / max(sent_kb, 1.0),
+        share,
+        grown / (1 << 20),
+        grown / 1024 / connections,
+        neighbour.longest_ms(),
+        (now, now_epoch) != (port, epoch),
+    )
 
 
 def rows(words: list[str]) -> Iterator[tuple[Shape, int]]:
@@ -245,7 +281,10 @@ def rows(words: list[str]) -> Iterator[tuple[Shape, int]]:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> int:
-    """All shapes; how many rows missed a limit. Nodes that do not come to rest after one are given up for others."""
+    """
+    All shapes; how many rows missed a limit. Nodes that do not come to rest after one are given up
+    for others.
+    """
     missed, left = 0, list(rows(options.only))
     while left:
         async with cluster_up(Path(tempfile.mkdtemp(dir=folder)), options.python) as cluster:
@@ -257,7 +296,10 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
                     found = await measure(cluster, shape, connections, options.seconds)
                 except Broken as broken:
                     missed += 1
-                    print(f"{shape.door:5} {shape.name:26} {connections:5} MISSED: {broken}", flush=True)
+                    print(
+                        f"{shape.door:5} {shape.name:26} {connections:5} MISSED: {broken}",
+                        flush=True,
+                    )
                     break
                 missed += not found.kept
                 print(found.row(), flush=True)
@@ -267,15 +309,29 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
 def main() -> None:
     """See above."""
     parser = machine.arguments("What strangers cost a node.")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the version to be measured")
-    parser.add_argument("--seconds", type=float, default=3.0, help="measured of each row, after two to settle")
-    parser.add_argument("--only", nargs="*", default=[], help="shapes whose door and name have one of these words")
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        help="the interpreter that has the version to be measured",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measured of each row, after two to settle"
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="shapes whose door and name have one of these words"
+    )
     options = parser.parse_args()
     with machine.own_folder(options.folder) as folder:
         machine.print_machine(folder)
         missed = machine.run(run(options, folder))
-    one, share = f"{100 * LIMIT_ONE:g} % of a core", f"{100 * LIMIT_ALL:g} % and {LIMIT_ALL_MIB:g} MiB"
-    print(f"\none stranger: limit ≤ {one}; all together: limit ≤ {share}: {missed} rows missed a limit")
+    one, share = (
+        f"{100 * LIMIT_ONE:g} % of a core",
+        f"{100 * LIMIT_ALL:g} % and {LIMIT_ALL_MIB:g} MiB",
+    )
+    print(
+        f"\none stranger: limit ≤ {one}; all together: limit ≤ {share}: {missed} rows missed a"
+        " limit"
+    )
 
 
 if __name__ == "__main__":

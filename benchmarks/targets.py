@@ -102,12 +102,21 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def process_of(
-    command: list[str], folder: Path, name: str, surroundings: Mapping[str, str] | None = None, grace_s: float = 20.0
+    command: list[str],
+    folder: Path,
+    name: str,
+    surroundings: Mapping[str, str] | None = None,
+    grace_s: float = 20.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process of ours in a group of its own, its output in ``folder``, ended with the block."""
     with (folder / f"{name}.out").open("ab") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=surroundings
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=surroundings,
         )
     try:
         yield process
@@ -117,7 +126,11 @@ def process_of(
 
 @contextlib.contextmanager
 def running(
-    command: list[str], port: int, folder: Path, name: str, surroundings: Mapping[str, str] | None = None
+    command: list[str],
+    port: int,
+    folder: Path,
+    name: str,
+    surroundings: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The same, once it listens on ``port``."""
     with process_of(command, folder, name, surroundings) as process:
@@ -148,7 +161,10 @@ def fronts_of(pid: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(pid) and b"tidewarden.node.secondary" in (folder / "cmdline").read_bytes():
+            if (
+                parent == str(pid)
+                and b"tidewarden.node.secondary" in (folder / "cmdline").read_bytes()
+            ):
                 found.append(int(folder.name))
     return sorted(found)
 

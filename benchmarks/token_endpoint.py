@@ -3,8 +3,9 @@ A token endpoint that costs next to nothing: what is left of a refresh's time is
 
     python -m benchmarks.token_endpoint PORT FILE [LIFE]
 
-It answers every POST with a new pair of 64 characters each, good for ``LIFE`` seconds (3600), looks at nothing of the
-request but where it ends, and keeps the number of its answers in ``FILE`` (8 bytes, little-endian).
+It answers every POST with a new pair of 64 characters each, good for ``LIFE`` seconds (3600), looks
+at nothing of the request but where it ends, and keeps the number of its answers in ``FILE`` (8
+bytes, little-endian).
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from benchmarks.targets import cpu_s, running
 
 LENGTH = b"content-length:"
 BODY = b'{"access_token":"a%063d","token_type":"Bearer","expires_in":%d,"refresh_token":"r%063d"}'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: %d\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control:"
+    b" no-store\r\nContent-Length: %d\r\n\r\n"
+)
 
 
 class Grants(asyncio.Protocol):
@@ -93,4 +97,6 @@ def started(folder: Path, life_s: int = 3600) -> Iterator[Endpoint]:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3600))
+    uvloop.run(
+        serve(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3600)
+    )

@@ -1,16 +1,19 @@
 """
 What a task costs when consumers wait for it: put → in a consumer's hands, beside beanstalkd.
 
-    python -m benchmarks.waiting [--seconds 60] [--sizes 1x50,8x50,1x1] [--pause-ms 1] [--before PYTHON]
+    python -m benchmarks.waiting [--seconds 60] [--sizes 1x50,8x50,1x1] [--pause-ms 1] [--before
+    PYTHON]
 
-``NxM``: N producers, each of which puts its next task a moment after its last is done (``--pause-ms``), and M consumers that take,
-waiting, and acknowledge. One process drives all by one client, as in ``benchmarks.cycle``; rounds take turns. The latency is
-measured from the put's bytes to the task's.
+``NxM``: N producers, each of which puts its next task a moment after its last is done
+(``--pause-ms``), and M consumers that take, waiting, and acknowledge. One process drives all by one
+client, as in ``benchmarks.cycle``; rounds take turns. The latency is measured from the put's bytes
+to the task's.
 
-How many takes are asked and how many calls are made at the store, per task, is read from the store's ``MONITOR``, in a round of
-their own.
+How many takes are asked and how many calls are made at the store, per task, is read from the
+store's ``MONITOR``, in a round of their own.
 
-``--before`` is the interpreter of another installation of ours, whose node is measured in the same turns.
+``--before`` is the interpreter of another installation of ours, whose node is measured in the same
+turns.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ END = "benchmarks.waiting has counted"
 
 @dataclass
 class Hall(Board):
-    """What is under way, by its payload: since when, and whose it is; and how long it took, in ms."""
+    """
+    What is under way, by its payload: since when, and whose it is; and how long it took, in ms.
+    """
 
     under_way: dict[bytes, tuple[float, Producer]] = field(default_factory=dict)
     took_ms: list[float] = field(default_factory=list)
@@ -144,7 +149,9 @@ async def figures(target: Target, sizes: Sizes, seconds: float) -> Figures:
     async with at_work(target, sizes) as hall:
 
         def now() -> tuple[float, int, dict[str, float]]:
-            used = {part: cpu_s(pid) for part, pid in target.pids.items()} | {"client": time.process_time()}
+            used = {part: cpu_s(pid) for part, pid in target.pids.items()} | {
+                "client": time.process_time()
+            }
             return time.perf_counter(), hall.rounds, used
 
         await asyncio.sleep(WARM_S)
@@ -224,7 +231,9 @@ Results = dict[Sizes, dict[str, Found]]
 
 
 async def measure(targets: list[Target], pairs: list[Sizes], seconds: float) -> Results:
-    """Rounds in turn: every target once, then again, with each pair of sizes; then takes are counted."""
+    """
+    Rounds in turn: every target once, then again, with each pair of sizes; then takes are counted.
+    """
     each = max(0.2, seconds / (len(pairs) * len(targets) * ROUNDS) - 2 * WARM_S)
     results: Results = {}
     for sizes in pairs:
@@ -240,26 +249,39 @@ async def measure(targets: list[Target], pairs: list[Sizes], seconds: float) -> 
 
 
 def report(results: Results) -> None:
-    print(f"\n{'sizes':>8}  {'':10}  {'tasks/s':>8}  {'p50 ms':>7}  {'p99 ms':>7}  takes  calls  processor µs per task")
+    print(
+        f"\n{'sizes':>8}  {'':10}  {'tasks/s':>8}  {'p50 ms':>7}  {'p99 ms':>7}  takes  calls "
+        " processor µs per task"
+    )
     for sizes, by_name in results.items():
         for name, found in by_name.items():
-            parts = {part: median([r.cpu_us[part] for r in found.rounds]) for part in found.rounds[0].cpu_us}
+            parts = {
+                part: median([r.cpu_us[part] for r in found.rounds])
+                for part in found.rounds[0].cpu_us
+            }
             shown = ", ".join(f"{part} {value:.0f}" for part, value in parts.items())
             asked = f"{found.asked:>5.2f}  {found.calls:>5.2f}" if found.calls else f"{'':12}"
             print(
-                f"{sizes.producers:>4}x{sizes.consumers:<3}  {name:10}  {found.middle('rate'):>8,.0f}  {found.took(0.5):>7.3f}"
-                f"  {found.took(0.99):>7.3f}  {asked}  {shown}"
+                f"{sizes.producers:>4}x{sizes.consumers:<3}  {name:10} "
+                f" {found.middle('rate'):>8,.0f}  {found.took(0.5):>7.3f}  {found.took(0.99):>7.3f}"
+                f"  {asked}  {shown}"
             )
         ours = by_name["tidewarden"]
         for name, found in by_name.items():
             if found is not ours:
                 print(
-                    f"{'':8}  {'ratio':10}  {ours.middle('rate') / found.middle('rate'):>8.2f}"
-                    f"  {ours.took(0.5) / found.took(0.5):>7.2f}  {ours.took(0.99) / found.took(0.99):>7.2f}  of {name}"
+                    f"{'':8}  {'ratio':10}  {ours.middle('rate') / found.middle('rate'):>8.2f} "
+                    f" {ours.took(0.5) / found.took(0.5):>7.2f} "
+                    f" {ours.took(0.99) / found.took(0.99):>7.2f}  of {name}"
                 )
         if (sizes.producers, sizes.consumers) == LIMIT_SIZES:
-            print(f"takes a task: {machine.against(LIMIT_TAKES, round(ours.asked, 2), least=False)}")
-            print(f"store calls a task: {machine.against(LIMIT_CALLS, round(ours.calls, 2), least=False)}")
+            print(
+                f"takes a task: {machine.against(LIMIT_TAKES, round(ours.asked, 2), least=False)}"
+            )
+            print(
+                "store calls a task:"
+                f" {machine.against(LIMIT_CALLS, round(ours.calls, 2), least=False)}"
+            )
 
 
 @contextlib.contextmanager
@@ -276,10 +298,18 @@ def nodes(folder: Path, before: str) -> Iterator[Sequence[Target]]:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("put → in the hands of a consumer that waits, beside beanstalkd")
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of the whole run, without starting up")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="length of the whole run, without starting up"
+    )
     parser.add_argument("--sizes", default="1x50,8x50,1x1", help="producers x consumers, in order")
-    parser.add_argument("--pause-ms", type=float, default=1.0, help="of a producer, after its task was done")
-    parser.add_argument("--before", default="", help="interpreter of another installation, measured in turns with this")
+    parser.add_argument(
+        "--pause-ms", type=float, default=1.0, help="of a producer, after its task was done"
+    )
+    parser.add_argument(
+        "--before",
+        default="",
+        help="interpreter of another installation, measured in turns with this",
+    )
     options = parser.parse_args(argv)
     pairs = []
     for pair in options.sizes.split(","):

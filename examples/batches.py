@@ -23,7 +23,10 @@ async def main(total: int) -> None:
             if not tasks:
                 break
             done += sum(await queue.ack_many(tasks))
-        print(f"{done} of {total} tasks put, taken and acknowledged in {time.perf_counter() - begun:.2f} s")
+        print(
+            f"{done} of {total} tasks put, taken and acknowledged in"
+            f" {time.perf_counter() - begun:.2f} s"
+        )
 
 
 asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))

@@ -1,5 +1,6 @@
 """
-Put tasks: at once, later, wanted soon, many together. With a worker running (see worker_app.py) it shows a result, too.
+Put tasks: at once, later, wanted soon, many together. With a worker running (see worker_app.py) it
+shows a result, too.
 
     tidewarden up                      # in one terminal
     python examples/producer.py        # in another, in the same folder
@@ -10,10 +11,16 @@ from tidewarden.client import Client
 with Client() as client:
     mails = client.queue("mails")
 
-    # An id of your own makes the put safe to repeat: by the SDK after a broken connection, and by you.
+    # An id of your own makes the put safe to repeat: by the SDK after a broken connection, and by
+    # you.
     print("put", mails.put_json({"to": "ada@example.com"}, id="welcome-ada"))
     print("put", mails.put_json({"to": "bob@example.com"}, delay_ms=500))
-    print("put", mails.put_json({"to": "eve@example.com"}, within_ms=60_000, priority=10, attempts=3, backoff_ms=200))
+    print(
+        "put",
+        mails.put_json(
+            {"to": "eve@example.com"}, within_ms=60_000, priority=10, attempts=3, backoff_ms=200
+        ),
+    )
 
     reports = client.queue("reports")
     ids = reports.put_many([f"page {number}" for number in range(1, 21)])

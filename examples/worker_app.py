@@ -3,7 +3,8 @@ A worker for the tasks of producer.py.
 
     tidewarden worker examples.worker_app:worker      # or: python -m examples.worker_app
 
-Kill it while it works (kill -9) and start it again, or another one beside it: what it held is with the next worker at once.
+Kill it while it works (kill -9) and start it again, or another one beside it: what it held is with
+the next worker at once.
 """
 
 import asyncio
@@ -21,7 +22,10 @@ class MailServerAway(Exception):
 
 @worker.task("mails", backoff={MailServerAway: 30_000}, bury_on=(KeyError,))
 async def send(task: AsyncTask) -> None:
-    """A coroutine: many of them share the worker's one thread. A mail without an address is put aside: no retry will help."""
+    """
+    A coroutine: many of them share the worker's one thread. A mail without an address is put aside:
+    no retry will help.
+    """
     address = task.json()["to"]
     await asyncio.sleep(0.1)
     print(f"sent to {address}, attempt {task.attempt}", flush=True)
@@ -30,7 +34,8 @@ async def send(task: AsyncTask) -> None:
 @worker.task("reports", lease_ms=10_000)
 def report(task: Task) -> dict[str, str]:
     """
-    A plain function: it has a thread for itself. Its lease is renewed while it runs, however long that is.
+    A plain function: it has a thread for itself. Its lease is renewed while it runs, however long
+    that is.
 
     What it returns is the task's result, for those who wait for its end.
     """

@@ -1,4 +1,7 @@
-"""Fixtures every test may use: one real valkey-server for the session, emptied before each test that asks for it."""
+"""
+Fixtures every test may use: one real valkey-server for the session, emptied before each test that
+asks for it.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +43,31 @@ from tidewarden.queue.queues import Queues
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.scripts import loader as store_scripts
 
-# redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
+# redis-py parses its own package's metadata for every connection, which takes longer than
+# connecting to a socket.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 # And typer's runner builds the parsers of all verbs anew for every call.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
-# What is imported and collected stays to the end: the collector of rings need not walk over it again and again.
+# What is imported and collected stays to the end: the collector of rings need not walk over it
+# again and again.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """The end of that. Nothing is collected before: to look through all of it takes each process a quarter of a second."""
+    """
+    The end of that. Nothing is collected before: to look through all of it takes each process a
+    quarter of a second.
+    """
     gc.enable()
     gc.freeze()
 
 
 # Folders that are marks, too.
 MARKS = {"live", "soak"}
-# These look through a history for what must never be: one finding is enough, and is not run again to be rid of it.
+# These look through a history for what must never be: one finding is enough, and is not run again
+# to be rid of it.
 ONCE = {
     "live/faults/test_storm", "live/faults/test_single_links", "live/engines/test_tokens",
     "live/engines/test_cluster_resize", "soak/test_engine_faults",
@@ -67,16 +76,18 @@ ONCE = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    The longest files come first, the others in their order; what stands in ``live`` or ``soak`` is marked so.
+    The longest files come first, the others in their order; what stands in ``live`` or ``soak`` is
+    marked so.
 
-    `make test` runs a failed test a second time (``--reruns``), for a machine that stalls; but not those of ``ONCE``.
+    `make test` runs a failed test a second time (``--reruns``), for a machine that stalls; but not
+    those of ``ONCE``.
     """
     here = Path(__file__).parent
     turn = {here / name: number for number, name in enumerate(LONGEST)}
     once = {here / f"{name}.py" for name in ONCE}
     items.sort(key=lambda item: turn.get(item.path, len(turn)))
     for item in items:
-        (folder, *_) = item.path.relative_to(here).parts
+        folder, *_ = item.path.relative_to(here).parts
         if folder in MARKS:
             item.add_marker(folder)
         if item.path in once:
@@ -85,7 +96,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where files are shared out (``--dist loadfile``), from both ends: :mod:`support.run.both_ends`."""
+    """
+    Where files are shared out (``--dist loadfile``), from both ends: :mod:`support.run.both_ends`.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from support.run.both_ends import BothEnds
@@ -94,7 +107,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why the first runs failed of tests that were run a second time: whatever came of that, somebody has to look at it."""
+    """
+    Why the first runs failed of tests that were run a second time: whatever came of that, somebody
+    has to look at it.
+    """
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.write_sep("=", f"first run of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
@@ -108,7 +124,10 @@ def pytest_sessionfinish() -> None:
 
 
 def let_go() -> None:
-    """What a failed test leaves open is let go at once, in silence: or it fails the test under which it is collected."""
+    """
+    What a failed test leaves open is let go at once, in silence: or it fails the test under which
+    it is collected.
+    """
     for name in ("last_exc", "last_value", "last_traceback"):
         vars(sys).pop(name, None)
     heed, sys.unraisablehook = sys.unraisablehook, lambda _: None
@@ -142,7 +161,10 @@ def valkey_server() -> Iterator[StoreServer]:
 
 @pytest.fixture(scope="session")
 def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    """A Redis of one's own: TIDEWARDEN_TEST_REDIS names it, or it is on PATH; else the valkey-server again."""
+    """
+    A Redis of one's own: TIDEWARDEN_TEST_REDIS names it, or it is on PATH; else the valkey-server
+    again.
+    """
     binary = os.environ.get("TIDEWARDEN_TEST_REDIS") or shutil.which("redis-server")
     if binary:
         yield from serving(binary)
@@ -151,13 +173,20 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
-def cluster_of_three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
-    """A cluster of three primaries of either make, for the session; those of the second ask for a password."""
+def cluster_of_three(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterSet]:
+    """
+    A cluster of three primaries of either make, for the session; those of the second ask for a
+    password.
+    """
     binary = shutil.which("redis-server") if request.param == "redis" else str(get_binary_path())
     if binary is None:
         pytest.skip("no redis-server on this machine")
     folder = tmp_path_factory.mktemp("three")
-    with cluster_set(binary, folder, password="p@ss:w/d" if request.param == "redis" else "") as made:
+    with cluster_set(
+        binary, folder, password="p@ss:w/d" if request.param == "redis" else ""
+    ) as made:
         yield made
 
 
@@ -178,7 +207,10 @@ def valkey(valkey_server: StoreServer) -> StoreServer:
 
 @pytest.fixture
 def store_proxy(valkey: StoreServer) -> Iterator[Proxy]:
-    """A proxy on a TCP port before the session's valkey-server: ``url=f"redis://127.0.0.1:{store_proxy.port}/0"``."""
+    """
+    A proxy on a TCP port before the session's valkey-server:
+    ``url=f"redis://127.0.0.1:{store_proxy.port}/0"``.
+    """
 
     def connect(_peer: str) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
@@ -192,9 +224,14 @@ def store_proxy(valkey: StoreServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def until() -> Callable[..., object]:
-    """``until(condition, limit_s=30)`` waits (blocking) until ``condition()`` is true and returns what it returned."""
+    """
+    ``until(condition, limit_s=30)`` waits (blocking) until ``condition()`` is true and returns what
+    it returned.
+    """
 
-    def wait(condition: Callable[[], object], limit_s: float = 30.0, every_s: float = 0.02) -> object:
+    def wait(
+        condition: Callable[[], object], limit_s: float = 30.0, every_s: float = 0.02
+    ) -> object:
         end = time.monotonic() + limit_s
         while True:
             value = condition()
@@ -206,10 +243,13 @@ def until() -> Callable[..., object]:
     return wait
 
 
-# `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
-# None is refused for its time, which on a starved machine any may take. They try the same each time, so that what was green stays
-# green; `make soak` searches.
-UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# `make check` tries fewer examples than `make test` does; a test with a count of its own has a
+# share of the profile's. None is refused for its time, which on a starved machine any may take.
+# They try the same each time, so that what was green stays green; `make soak` searches.
+UNTIMED: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
 hypothesis.settings.register_profile("quick", max_examples=10, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("usual", max_examples=40, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("search", max_examples=1000, print_blob=True, **UNTIMED)
@@ -218,10 +258,13 @@ hypothesis.settings.load_profile("usual")
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Hypothesis reads every file of ours for its constants, in each process anew, and draws some of them: so examples would be
-    others after every change of a file, and after every import. Only a search has use for that.
+    Hypothesis reads every file of ours for its constants, in each process anew, and draws some of
+    them: so examples would be others after every change of a file, and after every import. Only a
+    search has use for that.
     """
-    if config.getoption("--hypothesis-profile", None) != "search" and hasattr(providers, "_get_local_constants"):
+    if config.getoption("--hypothesis-profile", None) != "search" and hasattr(
+        providers, "_get_local_constants"
+    ):
         providers._get_local_constants = lambda: providers._local_constants
 
 
@@ -229,7 +272,10 @@ whole_text = store_scripts.shared_text
 
 
 def in_pieces(shared: tuple[str, ...]) -> str:
-    """The shared Lua with hashes and pieces of the layout cut after a few entries, so that every test meets many."""
+    """
+    The shared Lua with hashes and pieces of the layout cut after a few entries, so that every test
+    meets many.
+    """
     usual = "BUCKET_MEAN, BUCKET_FIRST, PIECE_MAX, PIECE_LOOK = "
     text, count = re.subn(usual + r"\d+, \d+, \d+, \d+", usual + "2, 3, 4, 1", whole_text(shared))
     assert count == 1
@@ -248,13 +294,18 @@ def audit() -> Callable[[StoreServer], int]:
 
 @pytest.fixture
 def serve_store() -> Callable[..., tuple[subprocess.Popen[bytes], StoreServer]]:
-    """``serve_store(binary, folder, *options)``: see :func:`serve`; the test stops what it started."""
+    """
+    ``serve_store(binary, folder, *options)``: see :func:`serve`; the test stops what it started.
+    """
     return serve
 
 
 @pytest.fixture(scope="session")
 def scripts_in_pieces() -> Scripts:
-    """The queue's scripts with a layout that cuts its hashes and pieces after a few entries, so that a handful of tasks meets many."""
+    """
+    The queue's scripts with a layout that cuts its hashes and pieces after a few entries, so that a
+    handful of tasks meets many.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_scripts, "shared_text", in_pieces)
         return Scripts(SHARED, ("tidewarden.queue",))
@@ -268,8 +319,13 @@ def queue_scripts_fixture() -> Scripts:
 
 @pytest.fixture(params=["embedded", pytest.param("own", marks=pytest.mark.thorough)])
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    """A :class:`Desk` on a store as we embed it, and on a Redis of one's own, where the machine has one."""
-    server: StoreServer = request.getfixturevalue("valkey_server" if request.param == "embedded" else "other_server")
+    """
+    A :class:`Desk` on a store as we embed it, and on a Redis of one's own, where the machine has
+    one.
+    """
+    server: StoreServer = request.getfixturevalue(
+        "valkey_server" if request.param == "embedded" else "other_server"
+    )
     server.client.flushall()
     desk = Desk(server, views=request.param == "embedded")
     yield desk
@@ -292,7 +348,9 @@ MakeNode = Callable[..., Awaitable[Node]]
 
 @functools.cache
 def configured(*settings: tuple[str, str]) -> Config:
-    """The configuration with these settings; thousands of tests have the same, and nobody changes one."""
+    """
+    The configuration with these settings; thousands of tests have the same, and nobody changes one.
+    """
     return load(None, {}, dict(settings))
 
 
@@ -306,7 +364,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
 
 @pytest.fixture
 async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
-    """``await node("n0", views=False)`` builds a node on the session's valkey; all are stopped, then the store is audited."""
+    """
+    ``await node("n0", views=False)`` builds a node on the session's valkey; all are stopped, then
+    the store is audited.
+    """
     made: list[Node] = []
     clock = SystemClock()
 
@@ -321,7 +382,9 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     ) -> Node:
         config = configured(*({"cluster.name": CLUSTER, "node.name": name} | (flags or {})).items())
         scripts = queue_scripts(library=views)
-        link = StoreConnection(url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url))
+        link = StoreConnection(
+            url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url)
+        )
         await link.start()
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
@@ -363,7 +426,10 @@ def asked_of(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 @pytest.fixture
 def eventually() -> Callable[..., Awaitable[Any]]:
-    """``await eventually(condition, limit_s=20)`` lets the loop run until ``condition()`` is true; returns what it returned."""
+    """
+    ``await eventually(condition, limit_s=20)`` lets the loop run until ``condition()`` is true;
+    returns what it returned.
+    """
 
     async def wait(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
         end, pause_s = time.monotonic() + limit_s, 0.002

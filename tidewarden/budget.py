@@ -21,7 +21,10 @@ class Budget:
         self._at = float("-inf")
 
     def spend(self, cost_s: float, now: float) -> None:
-        """So much was spent by ``now``, in seconds of the monotonic clock; it may be more than there was."""
+        """
+        So much was spent by ``now``, in seconds of the monotonic clock; it may be more than there
+        was.
+        """
         self._left_s = self.left_s(now) - cost_s
         self._at = now
 
@@ -32,7 +35,9 @@ class Budget:
     def left_s(self, now: float) -> float:
         """Seconds that may be spent at once; below zero: more was spent than there was."""
         passed_s = max(0.0, now - self._at)
-        return min(self._burst_s, self._left_s + self._share * passed_s) if passed_s else self._left_s
+        return (
+            min(self._burst_s, self._left_s + self._share * passed_s) if passed_s else self._left_s
+        )
 
     def wait_s(self, now: float, least_s: float = 0.0) -> float:
         """Seconds until ``least_s`` may be spent at once; 0: now."""

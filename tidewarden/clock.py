@@ -1,8 +1,9 @@
 """
-Time, handed in. Two times, never mixed: monotonic seconds for time-outs, unix milliseconds for what outlives a process.
+Time, handed in. Two times, never mixed: monotonic seconds for time-outs, unix milliseconds for what
+outlives a process.
 
-Due times, deadlines and leases are judged by the *store's* clock, inside its scripts; the clock here is for this
-process's own timers, and for wall-clock text.
+Due times, deadlines and leases are judged by the *store's* clock, inside its scripts; the clock
+here is for this process's own timers, and for wall-clock text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when told to: an hour of one-second timers plays in a fraction of a second."""
+    """
+    A clock that moves when told to: an hour of one-second timers plays in a fraction of a second.
+    """
 
     def __init__(self, unix_ms: int = 1_700_000_000_000) -> None:
         self._monotonic = 1000.0
@@ -88,8 +91,8 @@ async def sleep(clock: Clock, seconds: float) -> None:
 
 class Duty:
     """
-    Whether a loop that should go on for ever does. It calls :meth:`step` when something that it waited for has come, and
-    :meth:`rest` before it waits for a moment.
+    Whether a loop that should go on for ever does. It calls :meth:`step` when something that it
+    waited for has come, and :meth:`rest` before it waits for a moment.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -103,7 +106,9 @@ class Duty:
         self.rest(self._clock.monotonic())
 
     def rest(self, until: float) -> None:
-        """There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken."""
+        """
+        There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken.
+        """
         self.steps += 1
         self._at = until
 

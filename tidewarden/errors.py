@@ -1,8 +1,9 @@
 """
 The error words of Tidewarden: one tree, one table, the same at every door.
 
-A door renders an :class:`Error` as ``-CODE message`` (RESP) or as ``{"error": code, "message": …}`` with
-:attr:`Error.http_status` (HTTP). What a caller should do about each word is in ``docs/protocol.md``.
+A door renders an :class:`Error` as ``-CODE message`` (RESP) or as ``{"error": code, "message": …}``
+with :attr:`Error.http_status` (HTTP). What a caller should do about each word is in
+``docs/protocol.md``.
 """
 
 from __future__ import annotations
@@ -11,21 +12,30 @@ from typing import ClassVar
 
 
 class Error(Exception):
-    """Base of every error a caller may handle. ``str(error)`` is the message, a whole sentence without the code."""
+    """
+    Base of every error a caller may handle. ``str(error)`` is the message, a whole sentence without
+    the code.
+    """
 
     code: ClassVar[str] = "ERR"
     http_status: ClassVar[int] = 500
 
 
 class BadArg(Error):
-    """A request is malformed: which argument, what was found, what is allowed. Correct it; a retry will not help."""
+    """
+    A request is malformed: which argument, what was found, what is allowed. Correct it; a retry
+    will not help.
+    """
 
     code = "BADARG"
     http_status = 400
 
 
 class NoAuth(Error):
-    """The caller has not said who it is, or said it wrongly. Send AUTH (RESP) or a bearer token (HTTP)."""
+    """
+    The caller has not said who it is, or said it wrongly. Send AUTH (RESP) or a bearer token
+    (HTTP).
+    """
 
     code = "NOAUTH"
     http_status = 401
@@ -60,21 +70,28 @@ class Exists(Error):
 
 
 class NotHeld(Error):
-    """The task is not held under this lease: it ended, or it was never taken. Drop the work; somebody else has it."""
+    """
+    The task is not held under this lease: it ended, or it was never taken. Drop the work; somebody
+    else has it.
+    """
 
     code = "NOTHELD"
     http_status = 409
 
 
 class Stale(Error):
-    """A leader or node of the past spoke. Nothing was changed. The message carries what is stored."""
+    """
+    A leader or node of the past spoke. Nothing was changed. The message carries what is stored.
+    """
 
     code = "STALE"
     http_status = 409
 
 
 class NoQuorum(Error):
-    """A write missed its durability in time. It may or may not exist: repeat it with the same id."""
+    """
+    A write missed its durability in time. It may or may not exist: repeat it with the same id.
+    """
 
     code = "NOQUORUM"
     http_status = 503
@@ -116,7 +133,10 @@ class Timeout(Error):
 
 
 class StoreDown(Error):
-    """The store cannot be reached or refuses; the message is in its own words. A write may or may not exist."""
+    """
+    The store cannot be reached or refuses; the message is in its own words. A write may or may not
+    exist.
+    """
 
     code = "STOREDOWN"
     http_status = 503
@@ -131,7 +151,8 @@ class Internal(Error):
 
 class Unreachable(Error):
     """
-    The SDK's: no node could be reached in time, or a connection broke after a request that cannot be repeated safely.
+    The SDK's: no node could be reached in time, or a connection broke after a request that cannot
+    be repeated safely.
 
     The message says which; in the second case it may or may not have happened. No door answers it.
     """
@@ -141,7 +162,10 @@ class Unreachable(Error):
 
 
 class ConfigError(Error):
-    """The configuration cannot be used. ``problems`` lists every one: file, key, what was found, what is allowed."""
+    """
+    The configuration cannot be used. ``problems`` lists every one: file, key, what was found, what
+    is allowed.
+    """
 
     code = "CONFIG"
 
@@ -155,7 +179,10 @@ BY_CODE: dict[str, type[Error]] = {cls.code: cls for cls in _ALL}
 
 
 def from_wire(line: str) -> Error:
-    """The error that a reply line ``CODE message`` stands for; an unknown word becomes a plain :class:`Error`."""
+    """
+    The error that a reply line ``CODE message`` stands for; an unknown word becomes a plain
+    :class:`Error`.
+    """
     code, _, message = line.partition(" ")
     cls = BY_CODE.get(code)
     if cls is None or cls is ConfigError:

@@ -1,7 +1,9 @@
 """
-Logs: for a person on a terminal, a JSON object a line otherwise; each node's also in its data folder.
+Logs: for a person on a terminal, a JSON object a line otherwise; each node's also in its data
+folder.
 
-Whoever logs leaves secrets out. :class:`Redaction` is the second line of defence: it blanks what looks like one.
+Whoever logs leaves secrets out. :class:`Redaction` is the second line of defence: it blanks what
+looks like one.
 """
 
 from __future__ import annotations
@@ -26,21 +28,41 @@ FILES_KEPT = 5
 REPEAT_S = 10.0
 REPEATS_MAX = 3
 REPEATS_KEPT = 256
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1", logging.DEBUG: "2"}
-# httpx writes each request's address at INFO, secrets in the query and all; PySyncObj its peers' every reconnect.
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_COLOURS = {
+    logging.WARNING: "33",
+    logging.ERROR: "31",
+    logging.CRITICAL: "31;1",
+    logging.DEBUG: "2",
+}
+# httpx writes each request's address at INFO, secrets in the query and all; PySyncObj its peers'
+# every reconnect.
 QUIET = ("httpx", "httpcore", "aiohttp.access", "asyncio", "pysyncobj", "apscheduler")
 _NAMES = (
-    "access_token|refresh_token|client_secret|client_assertion|assertion|subject_token|password|authorization|secret"
+    "access_token|refresh_token|client_secret|client_assertion|assertion|subject_token"
+    "|password|authorization|secret"
 )
 _SECRETS = (
-    re.compile(rf"""(?i)((?:{_NAMES})["']?\s*[=:]\s*(?:(?:basic|bearer)\s+)?["']?)[^\s"'&,;}}\])]+"""),
+    re.compile(
+        rf"""(?i)((?:{_NAMES})["']?\s*[=:]\s*(?:(?:basic|bearer)\s+)?["']?)[^\s"'&,;}}\])]+"""
+    ),
     re.compile(r"(?i)(\b(?:basic|bearer)\s+)[A-Za-z0-9+/=._~-]{8,}"),
-    # The scheme is bounded, for a long word without "://" would be read anew from each of its letters.
+    # The scheme is bounded, for a long word without "://" would be read anew from each of its
+    # letters.
     re.compile(r"([a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+(?=@)"),
 )
 # What a record has of its own; all else came by ``extra=``.
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "said"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "said",
+}
 
 
 def redact(text: str) -> str:
@@ -51,7 +73,10 @@ def redact(text: str) -> str:
 
 
 class Json(logging.Formatter):
-    """A JSON object a line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``node``, ``message``, then ``extra=``."""
+    """
+    A JSON object a line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``node``, ``message``,
+    then ``extra=``.
+    """
 
     def __init__(self, node: str) -> None:
         super().__init__()
@@ -96,13 +121,15 @@ class Human(logging.Formatter):
 
 class Repeats:
     """
-    Lets a warning or an error in the same words pass :data:`REPEATS_MAX` times within :data:`REPEAT_S` seconds; the next one after
-    them says how many were kept back: a store that is away for an hour must not fill the log. All handlers share one.
+    Lets a warning or an error in the same words pass :data:`REPEATS_MAX` times within
+    :data:`REPEAT_S` seconds; the next one after them says how many were kept back: a store that is
+    away for an hour must not fill the log. All handlers share one.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # since when, how often, kept back
+        # since when, how often, kept back
+        self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is said."""
@@ -112,7 +139,9 @@ class Repeats:
         return passes
 
     def _fresh(self, record: logging.LogRecord) -> bool:
-        extra = tuple((name, str(value)) for name, value in record.__dict__.items() if name not in _STANDARD)
+        extra = tuple(
+            (name, str(value)) for name, value in record.__dict__.items() if name not in _STANDARD
+        )
         error = str(record.exc_info[1]) if record.exc_info else ""
         key = (record.name, record.levelno, record.getMessage(), error, extra)
         now = self._clock.monotonic()
@@ -130,7 +159,10 @@ class Repeats:
 
 
 class File(logging.handlers.RotatingFileHandler):
-    """A node's log file. One that could not be written, on a full disk, is opened anew for the next line, which begins one of its own."""
+    """
+    A node's log file. One that could not be written, on a full disk, is opened anew for the next
+    line, which begins one of its own.
+    """
 
     _torn = False
 
@@ -151,9 +183,12 @@ class File(logging.handlers.RotatingFileHandler):
         return stream
 
 
-def setup(config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None) -> None:
+def setup(
+    config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None
+) -> None:
     """
-    Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by size.
+    Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by
+    size.
 
     Replaces whatever was set up before. Warnings and what nobody caught are logged, too.
 
@@ -163,13 +198,17 @@ def setup(config: Config, stream: IO[str] | None = None, file: bool = True, cloc
     terminal = out.isatty()
     human = config.log.format == "human" or (config.log.format == "auto" and terminal)
     console = logging.StreamHandler(out)
-    console.setFormatter(Human(config.node.name, colour=terminal) if human else Json(config.node.name))
+    console.setFormatter(
+        Human(config.node.name, colour=terminal) if human else Json(config.node.name)
+    )
     handlers: list[logging.Handler] = [console]
     if file:
         folder = Path(config.node.data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{config.node.name}.log"
-        rotating = File(path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8")
+        rotating = File(
+            path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8"
+        )
         rotating.setFormatter(Json(config.node.name))
         handlers.append(rotating)
     repeats = Repeats(clock or SystemClock())
@@ -182,7 +221,8 @@ def setup(config: Config, stream: IO[str] | None = None, file: bool = True, cloc
         root.addHandler(handler)
     for name in QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
-    logging.raiseExceptions = False  # a full disk or a closed terminal must not spill traces or stop the daemon
+    # a full disk or a closed terminal must not spill traces or stop the daemon
+    logging.raiseExceptions = False
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
 
@@ -202,7 +242,9 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> No
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    logging.getLogger("tidewarden").critical("uncaught %s", kind.__name__, exc_info=(kind, error, trace))
+    logging.getLogger("tidewarden").critical(
+        "uncaught %s", kind.__name__, exc_info=(kind, error, trace)
+    )
 
 
 def _time(record: logging.LogRecord) -> datetime:

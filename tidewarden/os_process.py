@@ -29,12 +29,14 @@ END_S = 25.0
 FILES_WANTED = 65_536
 WATCHDOG_SHARE = 4  # of the time that a supervisor waits: one message that is late does no harm
 PR_SET_DUMPABLE = 4
-FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
+# for everything but the doors' connections: the store's, the nodes', logs and journals
+FILES_BESIDE = 512
 
 
 def calm_collector() -> None:
     """
-    Let the cycle collector run rarely: what requests make dies by its reference count, and there is much of it.
+    Let the cycle collector run rarely: what requests make dies by its reference count, and there is
+    much of it.
 
     With Python's defaults it took a seventh of the processor time under load.
     """
@@ -54,8 +56,9 @@ def raise_file_limit(limits: Limits) -> ConnectionBudget:
     """
     Let this process open as many files as it needs, or as the host allows: each connection is one.
 
-    Returns: how many connections it has files for, at most what ``limits`` says, with both doors full: half of too few
-    are for RESP, and of the rest half for all that is no connection at a door.
+    Returns: how many connections it has files for, at most what ``limits`` says, with both doors
+    full: half of too few are for RESP, and of the rest half for all that is no connection at a
+    door.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     beside = FILES_BESIDE + limits.http_connections_max
@@ -78,7 +81,10 @@ def raise_file_limit(limits: Limits) -> ConnectionBudget:
 
 
 def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Tell systemd (``Type=notify``) how we are: ``READY=1``, ``STOPPING=1``. Nothing, when nobody has asked to be told."""
+    """
+    Tell systemd (``Type=notify``) how we are: ``READY=1``, ``STOPPING=1``. Nothing, when nobody has
+    asked to be told.
+    """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -91,17 +97,22 @@ def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None
         log.warning("the supervisor could not be told %s: %s", state, error)
 
 
-async def tell_watchdog(clock: Clock, dead: Callable[[], str], environ: Mapping[str, str] = os.environ) -> None:
+async def tell_watchdog(
+    clock: Clock, dead: Callable[[], str], environ: Mapping[str, str] = os.environ
+) -> None:
     """
-    Tell systemd (``WatchdogSec=``) again and again that this process lives, as long as ``dead()`` gives no reason to kill it;
-    for ever, also where nobody has asked to be told.
+    Tell systemd (``WatchdogSec=``) again and again that this process lives, as long as ``dead()``
+    gives no reason to kill it; for ever, also where nobody has asked to be told.
     """
     within_s, said = _watchdog_s(environ), ""
     while within_s:
         if not (why := dead()):
             tell_supervisor("WATCHDOG=1", environ)
         elif why != said:
-            log.critical("the supervisor is not told any more that this process lives, and will end it: %s", why)
+            log.critical(
+                "the supervisor is not told any more that this process lives, and will end it: %s",
+                why,
+            )
         said = why
         await sleep(clock, within_s / WATCHDOG_SHARE)
     await asyncio.get_running_loop().create_future()
@@ -119,8 +130,13 @@ def hold_hangups() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
-def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT now call ``stop`` in the loop, and end the process in time; SIGHUP ``reload``, one that came before too."""
+def heed_signals(
+    loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]
+) -> None:
+    """
+    SIGTERM and SIGINT now call ``stop`` in the loop, and end the process in time; SIGHUP
+    ``reload``, one that came before too.
+    """
     loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
@@ -134,17 +150,23 @@ def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Call
 
 def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
     """
-    The process ends by itself, or after ``limit_s`` seconds at once, and says what it was waiting for (a store that is silent, say).
+    The process ends by itself, or after ``limit_s`` seconds at once, and says what it was waiting
+    for (a store that is silent, say).
 
     Nothing is lost by it that a kill would not lose: what must last is on disk before it counts.
     """
 
     def give_up() -> None:
         waiting = sorted(
-            {getattr(task.get_coro(), "__qualname__", task.get_name()) for task in asyncio.all_tasks(loop)}
+            {
+                getattr(task.get_coro(), "__qualname__", task.get_name())
+                for task in asyncio.all_tasks(loop)
+            }
         )
         log.error(
-            "not ended within %g s of being told to; ending at once. Still under way: %s", limit_s, ", ".join(waiting)
+            "not ended within %g s of being told to; ending at once. Still under way: %s",
+            limit_s,
+            ", ".join(waiting),
         )
         os._exit(1)
 
@@ -155,11 +177,14 @@ def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
 
 def keep_memory_private() -> None:
     """
-    No core dump of this process, and nobody of the same user reads its memory: keys and tokens are in there.
+    No core dump of this process, and nobody of the same user reads its memory: keys and tokens are
+    in there.
 
-    What it starts is not hindered: a program that is executed begins anew, but for the limit of its core file.
+    What it starts is not hindered: a program that is executed begins anew, but for the limit of its
+    core file.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux's; a handler of cores that is a pipe ignores the limit
+    # Linux's; a handler of cores that is a pipe ignores the limit
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

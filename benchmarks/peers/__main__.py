@@ -4,11 +4,13 @@ One table: ours beside beanstalkd, Tarantool, Celery, RQ, Dramatiq, arq, huey, t
     make bench
     python -m benchmarks.peers [--only beanstalkd,rq] [--seconds 20] [--death-seconds 5]
 
-*Servers* (tidewarden, beanstalkd, Tarantool) are driven by 50 bare connections from one process, each with one request under
-way; ours comes once more at the end, so that the machine's drift in between is seen. *Libraries* run as their users have
-them: one worker of their own by their defaults (50 jobs at a time where they are asynchronous), a producer, and a Valkey of
-their own with the settings of ours; each is installed once into an environment of its own under .bench-venv. ``tidewarden
-worker`` is ours measured as they are, by the client and the worker of its SDK at a node.
+*Servers* (tidewarden, beanstalkd, Tarantool) are driven by 50 bare connections from one process,
+each with one request under way; ours comes once more at the end, so that the machine's drift in
+between is seen. *Libraries* run as their users have them: one worker of their own by their defaults
+(50 jobs at a time where they are asynchronous), a producer, and a Valkey of their own with the
+settings of ours; each is installed once into an environment of its own under .bench-venv.
+``tidewarden worker`` is ours measured as they are, by the client and the worker of its SDK at a
+node.
 
 | column | servers | libraries |
 | --- | --- | --- |
@@ -19,8 +21,9 @@ worker`` is ours measured as they are, by the client and the worker of its SDK a
 | redelivery | SIGKILL of the consumer until another has its task, median of 20 | SIGKILL of the worker with all its processes, once |
 | memory | of a ready task with 100 bytes: the engine's figure; tuples and indexes; beanstalkd: resident | the store's figure |
 
-A word in a cell says why there is no figure: ``>6 s: 1 h`` is not within six seconds, by its defaults after an hour; ``lost``:
-the library keeps no copy while a task runs. Late by less than nothing is early: RQ's scheduler counts whole seconds.
+A word in a cell says why there is no figure: ``>6 s: 1 h`` is not within six seconds, by its
+defaults after an hour; ``lost``: the library keeps no copy while a task runs. Late by less than
+nothing is early: RQ's scheduler counts whole seconds.
 """
 
 from __future__ import annotations
@@ -58,11 +61,27 @@ def one_row(name: str, folder: Path, seconds: float, death_s: float) -> Row:
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
     first, *others = server.SERVERS
-    names = [first, environments.WORKER.name, *others, *(one.name for one in environments.LIBRARIES)]
+    names = [
+        first,
+        environments.WORKER.name,
+        *others,
+        *(one.name for one in environments.LIBRARIES),
+    ]
     parser = machine.arguments("ours beside every peer")
-    parser.add_argument("--only", default="", help=f"some peers, by commas, ours always beside: {', '.join(names[1:])}")
-    parser.add_argument("--seconds", type=float, default=16.0, help="measuring time of one peer, without starting up")
-    parser.add_argument("--death-seconds", type=float, default=6.0, help="how long a redelivery is waited for")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"some peers, by commas, ours always beside: {', '.join(names[1:])}",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=16.0,
+        help="measuring time of one peer, without starting up",
+    )
+    parser.add_argument(
+        "--death-seconds", type=float, default=6.0, help="how long a redelivery is waited for"
+    )
     options = parser.parse_args(argv)
     wanted = [name for name in options.only.split(",") if name] or names[1:]
     unknown = [name for name in wanted if name not in names]
@@ -78,7 +97,9 @@ def main(argv: list[str] | None = None) -> None:
             except (Missing, Broken) as problem:
                 absent[name] = str(problem).removeprefix(f"{name} is ").removeprefix(f"{name}: ")
         versions = {row.name: row.version for row in rows}
-        machine.print_machine(folder, ", ".join(shown_version(name, text) for name, text in versions.items()))
+        machine.print_machine(
+            folder, ", ".join(shown_version(name, text) for name, text in versions.items())
+        )
     print(f"payload {len(PAYLOAD)} bytes; {time.monotonic() - began:.0f} s in all")
     if len(rows) > 1 and rows[-1].name == names[0]:
         rows[-1].name += " again"

@@ -33,7 +33,9 @@ class BeanstalkdConnection(Connection):
     def put(self, payload: bytes | None = None, delay_ms: int = 0) -> None:
         plain = payload is None and not delay_ms
         self.transport.write(
-            self.plain_put if plain else self.put_request(self.board.payload if payload is None else payload, delay_ms)
+            self.plain_put
+            if plain
+            else self.put_request(self.board.payload if payload is None else payload, delay_ms)
         )
 
     def take(self) -> None:
@@ -78,7 +80,9 @@ def started(folder: Path, *, fsync: bool = False) -> Iterator[Target]:
         log = folder / "beanstalkd-log"
         log.mkdir(exist_ok=True)
         command += ["-b", str(log), "-f", "0"]
-    version = subprocess.run([binary, "-v"], capture_output=True, text=True, check=False).stdout.strip()
+    version = subprocess.run(
+        [binary, "-v"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     with running(command, port, folder, "beanstalkd") as process:
         yield Target(
             "beanstalkd",
@@ -102,7 +106,10 @@ def fill(target: Target, count: int, payload: bytes, delay_s: int) -> None:
     Raises: Broken.
     """
     request = BeanstalkdConnection.put_request(payload, delay_s * 1000)
-    with socket.create_connection((target.host, target.port)) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection((target.host, target.port)) as connection,
+        connection.makefile("rb") as answers,
+    ):
         for begin in range(0, count, PIPELINED):
             number = min(PIPELINED, count - begin)
             connection.sendall(request * number)

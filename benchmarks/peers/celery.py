@@ -1,4 +1,7 @@
-"""Celery on Redis: acknowledged late, so that a task is not lost with its worker; otherwise as it comes (a process a core)."""
+"""
+Celery on Redis: acknowledged late, so that a task is not lost with its worker; otherwise as it
+comes (a process a core).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from celery import Celery
 from benchmarks.peers.runs import URL, ran
 
 app = Celery("bench", broker=os.environ[URL])
-app.conf.update(task_acks_late=True, task_ignore_result=True, broker_connection_retry_on_startup=True)
+app.conf.update(
+    task_acks_late=True, task_ignore_result=True, broker_connection_retry_on_startup=True
+)
 
 
 @app.task(name="run")

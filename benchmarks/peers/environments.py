@@ -15,7 +15,10 @@ ENVIRONMENTS = ROOT / ".bench-venv"
 
 @dataclass(frozen=True)
 class Library:
-    """What has to be installed for one, and what it does about a dead worker by its defaults, in a word."""
+    """
+    What has to be installed for one, and what it does about a dead worker by its defaults, in a
+    word.
+    """
 
     name: str
     requires: tuple[str, ...]
@@ -23,7 +26,8 @@ class Library:
 
 
 WORKER = Library("worker", (), "5 s")  # ours by its SDK; the grace of its session
-# The newest that pip gives, each with the dependencies it wants: arq, for one, refuses a current redis-py.
+# The newest that pip gives, each with the dependencies it wants: arq, for one, refuses a current
+# redis-py.
 LIBRARIES = (
     Library("celery", ("celery[redis]>=5.5", "hiredis"), "1 h"),  # visibility_timeout
     Library("rq", ("rq>=2", "hiredis"), "minutes"),  # its registries' cleaning
@@ -39,7 +43,8 @@ LIBRARIES = (
 
 def environment(library: Library) -> Path:
     """
-    The Python of the library's environment, made when it is not there or was made for other requirements.
+    The Python of the library's environment, made when it is not there or was made for other
+    requirements.
 
     Raises: Missing.
     """
@@ -51,7 +56,16 @@ def environment(library: Library) -> Path:
     print(f"setting up {folder.relative_to(ROOT)} (once) …", file=sys.stderr, flush=True)
     for command in (
         [sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)],
-        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *library.requires],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            *library.requires,
+        ],
     ):
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:

@@ -1,10 +1,12 @@
 """
-What runs inside a library's own virtual environment: its worker, or a producer that is told by lines what to put.
+What runs inside a library's own virtual environment: its worker, or a producer that is told by
+lines what to put.
 
     python -m benchmarks.peers.inside NAME worker|producer
 
-Each line to the producer is a JSON object: ``{"do": "enqueue", …}``, and each answer another. The library's file has ``put``
-(blocking, or a coroutine function: then 50 of them are under way), ``work``, and perhaps a coroutine function ``connect``.
+Each line to the producer is a JSON object: ``{"do": "enqueue", …}``, and each answer another. The
+library's file has ``put`` (blocking, or a coroutine function: then 50 of them are under way),
+``work``, and perhaps a coroutine function ``connect``.
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ class Producer:
         return {"count": count, "seconds": time.monotonic() - began}
 
     def cycle(self, seconds: float) -> dict[str, float]:
-        """A closed loop: a task is put whenever fewer than 50 are unfinished; runs in the time after a first quarter."""
+        """
+        A closed loop: a task is put whenever fewer than 50 are unfinished; runs in the time after a
+        first quarter.
+        """
         first = len(self.runs)
         began, put = time.monotonic(), 0
         warm_at, warm = began + seconds / 4, 0
@@ -107,7 +112,10 @@ class Producer:
         return {"count": done - warm, "seconds": time.monotonic() - warm_at}
 
     def delayed(self, count: int, seconds: float, delay_s: float) -> dict[str, float]:
-        """So many over so long, each due that much later, and a random bit, as pollers look at the same moments."""
+        """
+        So many over so long, each due that much later, and a random bit, as pollers look at the
+        same moments.
+        """
         dice = random.Random(1)
         for _ in range(count):
             done = self.one(delay_s + dice.random())
@@ -127,7 +135,10 @@ class Producer:
 def produce(library: ModuleType, name: str) -> None:
     """Do what each line says until there are no more."""
     producer = Producer(library)
-    print(json.dumps({"version": importlib.metadata.version(getattr(library, "PACKAGE", name))}), flush=True)
+    print(
+        json.dumps({"version": importlib.metadata.version(getattr(library, "PACKAGE", name))}),
+        flush=True,
+    )
     for line in sys.stdin:
         words = json.loads(line)
         print(json.dumps(getattr(producer, words.pop("do"))(**words)), flush=True)

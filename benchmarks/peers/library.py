@@ -1,8 +1,9 @@
 """
-A Python queue as its users have it: its own virtual environment, a store of its own, its own worker, a producer.
+A Python queue as its users have it: its own virtual environment, a store of its own, its own
+worker, a producer.
 
-Nothing of it is imported here: what runs in its environment is inside.py, which the rows' figures are asked from and whose
-workers leave a record of each run (runs.py).
+Nothing of it is imported here: what runs in its environment is inside.py, which the rows' figures
+are asked from and whose workers leave a record of each run (runs.py).
 """
 
 from __future__ import annotations
@@ -171,8 +172,25 @@ def own_valkey(folder: Path) -> Iterator[tuple[str, int]]:
     port = free_ports(1)
     data = folder / "valkey"
     data.mkdir()
-    command = [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(data)]
-    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+    command = [
+        str(get_binary_path()),
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(data),
+    ]
+    command += [
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "everysec",
+        "--maxmemory-policy",
+        "noeviction",
+    ]
     with running(command, port, folder, "valkey-log"):
         yield f"redis://127.0.0.1:{port}/0", port
 
@@ -191,7 +209,9 @@ def measure(library: Library, folder: Path, seconds: float, death_s: float) -> R
         def used_bytes() -> int:
             return int(client.info("memory")["used_memory"])
 
-        bench = Bench(library.name, python, folder, url, Runs(folder / "runs"), client.flushall, stack)
+        bench = Bench(
+            library.name, python, folder, url, Runs(folder / "runs"), client.flushall, stack
+        )
         row = Row(library.name)
         fill_row(row, bench, used_bytes, seconds, death_s, library.rescue)
         return row
@@ -212,14 +232,23 @@ def measure_worker(folder: Path, seconds: float, death_s: float) -> Row:
                 client.execute_command("Q.PURGE", name)
 
         url = f"redis://127.0.0.1:{target.port}"
-        bench = Bench(WORKER.name, Path(sys.executable), folder, url, Runs(folder / "runs"), empty, stack)
+        bench = Bench(
+            WORKER.name, Path(sys.executable), folder, url, Runs(folder / "runs"), empty, stack
+        )
         row = Row("tidewarden worker")
-        fill_row(row, bench, lambda: tidewarden.memory_bytes(target), seconds, death_s, WORKER.rescue)
+        fill_row(
+            row, bench, lambda: tidewarden.memory_bytes(target), seconds, death_s, WORKER.rescue
+        )
         return row
 
 
 def fill_row(
-    row: Row, bench: Bench, used_bytes: Callable[[], int], seconds: float, death_s: float, rescue: str
+    row: Row,
+    bench: Bench,
+    used_bytes: Callable[[], int],
+    seconds: float,
+    death_s: float,
+    rescue: str,
 ) -> None:
     """Measure one thing after the other."""
     bench.stack.callback(bench.stop_workers)

@@ -1,4 +1,6 @@
-"""Ours on a primary of one's own with replicas, all on this machine: what durability ``quorum`` costs."""
+"""
+Ours on a primary of one's own with replicas, all on this machine: what durability ``quorum`` costs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ REPLICAS = 2
 
 @contextlib.contextmanager
 def servers(folder: Path, count: int) -> Iterator[dict[str, tuple[int, int]]]:
-    """A primary and ``count`` replicas, as operations.md recommends; port and process of each, by what it is."""
+    """
+    A primary and ``count`` replicas, as operations.md recommends; port and process of each, by what
+    it is.
+    """
     first = free_ports(1 + count)
     packed = [word for name, value in LISTPACKS.items() for word in (f"--{name}", str(value))]
     found: dict[str, tuple[int, int]] = {}
@@ -31,12 +36,27 @@ def servers(folder: Path, count: int) -> Iterator[dict[str, tuple[int, int]]]:
             port, name = first + number, f"replica {number}" if number else "primary"
             home = folder / name.replace(" ", "-")
             home.mkdir()
-            command = [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home), *packed]
+            command = [
+                str(get_binary_path()),
+                "--port",
+                str(port),
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                str(home),
+                *packed,
+            ]
             command += ["--appendonly", "yes", "--save", "", "--repl-diskless-sync-delay", "0"]
             command += ["--replicaof", "127.0.0.1", str(first)] if number else []
-            found[name] = (port, stack.enter_context(running(command, port, folder, name.replace(" ", "-"))).pid)
+            found[name] = (
+                port,
+                stack.enter_context(running(command, port, folder, name.replace(" ", "-"))).pid,
+            )
         with redis.Redis(port=first) as client:
-            while client.set("probe", 1, px=1000) and int(client.execute_command("WAIT", count, 100)) < count:
+            while (
+                client.set("probe", 1, px=1000)
+                and int(client.execute_command("WAIT", count, 100)) < count
+            ):
                 time.sleep(0.05)
         yield found
 
@@ -61,5 +81,7 @@ def started(folder: Path, durability: str) -> Iterator[Target]:
                 client.execute_command("Q.CONFIG", QUEUE, "SET", "durability", durability)
             pids = {"front": process.pid} | {name: pid for name, (_, pid) in found.items()}
             target = at("127.0.0.1", base, pids)
-            version = f"{target.version}, durability {durability} on a primary with {REPLICAS} replicas"
+            version = (
+                f"{target.version}, durability {durability} on a primary with {REPLICAS} replicas"
+            )
             yield dataclasses.replace(target, version=version)

@@ -43,7 +43,10 @@ def print_table(rows: Sequence[Row], absent: dict[str, str]) -> None:
     print(" " * NAME + "".join(f"{unit:>{WIDTH}}" for _, _, unit, _ in COLUMNS))
     for row in rows:
         cells = [(getattr(row, name), digits) for name, _, _, digits in COLUMNS]
-        print(f"{row.name:{NAME}}" + "".join(f"{shown(cell, digits):>{WIDTH}}" for cell, digits in cells))
+        print(
+            f"{row.name:{NAME}}"
+            + "".join(f"{shown(cell, digits):>{WIDTH}}" for cell, digits in cells)
+        )
         if row is not rows[0]:
             first = [getattr(rows[0], name) for name, *_ in COLUMNS]
             ratios = [ratio(cell, ours) for (cell, _), ours in zip(cells, first, strict=True)]

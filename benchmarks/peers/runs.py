@@ -1,4 +1,7 @@
-"""Every run of a task leaves a record in one file, which all workers append to: a microsecond's work, and nobody waits for it."""
+"""
+Every run of a task leaves a record in one file, which all workers append to: a microsecond's work,
+and nobody waits for it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def ran(number: int, due_s: float, hold_s: float = 0.0) -> None:
 
 
 def note(number: int, due_s: float) -> None:
-    """Task ``number``, due at that time of the monotonic clock (which is the whole machine's), runs in this process."""
+    """
+    Task ``number``, due at that time of the monotonic clock (which is the whole machine's), runs in
+    this process.
+    """
     global _file  # one descriptor a process, also after a fork
     if _file < 0:
         _file = os.open(os.environ[PATH], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -32,7 +38,9 @@ def note(number: int, due_s: float) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: which task, when it was due and when it began (monotonic seconds), in which process."""
+    """
+    One run: which task, when it was due and when it began (monotonic seconds), in which process.
+    """
 
     number: int
     due_s: float
@@ -55,4 +63,7 @@ class Runs:
         with self.path.open("rb") as file:
             file.seek(first * RECORD.size)
             data = file.read()
-        return [Run(*found) for found in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])]
+        return [
+            Run(*found)
+            for found in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])
+        ]

@@ -14,7 +14,9 @@ from benchmarks.peers.runs import URL, note
 queue = Queue.from_url(os.environ[URL])
 
 
-async def run(ctx: dict[str, Any], *, number: int, due_s: float, hold_s: float, payload: str) -> None:
+async def run(
+    ctx: dict[str, Any], *, number: int, due_s: float, hold_s: float, payload: str
+) -> None:
     note(number, due_s)
     if hold_s:
         await asyncio.sleep(hold_s)
@@ -28,7 +30,14 @@ async def put(arguments: tuple[Any, ...], delay_s: float) -> None:
     number, due_s, hold_s, payload = arguments
     scheduled = {"scheduled": time.time() + delay_s} if delay_s else {}
     await queue.enqueue(
-        "run", number=number, due_s=due_s, hold_s=hold_s, payload=payload, ttl=-1, timeout=120, **scheduled
+        "run",
+        number=number,
+        due_s=due_s,
+        hold_s=hold_s,
+        payload=payload,
+        ttl=-1,
+        timeout=120,
+        **scheduled,
     )
 
 

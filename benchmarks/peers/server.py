@@ -1,4 +1,7 @@
-"""A queue server's row: ours, beanstalkd, Tarantool, each driven by 50 bare connections from this one process."""
+"""
+A queue server's row: ours, beanstalkd, Tarantool, each driven by 50 bare connections from this one
+process.
+"""
 
 from __future__ import annotations
 

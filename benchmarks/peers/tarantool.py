@@ -97,8 +97,9 @@ class TarantoolConnection(Connection):
 @contextlib.contextmanager
 def started(folder: Path, *, fsync: bool = False, wal: str = "write") -> Iterator[Target]:
     """
-    A Tarantool with its data in ``folder``; ``wal`` is its ``wal_mode``: ``write`` (its default, and nearest to our
-    append-only file: written, not waited for), ``none``. ``fsync``: on disk before each answer, whatever ``wal`` says.
+    A Tarantool with its data in ``folder``; ``wal`` is its ``wal_mode``: ``write`` (its default,
+    and nearest to our append-only file: written, not waited for), ``none``. ``fsync``: on disk
+    before each answer, whatever ``wal`` says.
 
     Raises: Missing.
     """
@@ -107,7 +108,11 @@ def started(folder: Path, *, fsync: bool = False, wal: str = "write") -> Iterato
     data = folder / "tarantool"
     data.mkdir()
     mode = "fsync" if fsync else wal
-    surroundings = os.environ | {"BENCH_LISTEN": f"127.0.0.1:{port}", "BENCH_FOLDER": str(data), "BENCH_WAL": mode}
+    surroundings = os.environ | {
+        "BENCH_LISTEN": f"127.0.0.1:{port}",
+        "BENCH_FOLDER": str(data),
+        "BENCH_WAL": mode,
+    }
     told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
     with running([binary, str(SCRIPT)], port, folder, "tarantool-log", surroundings) as process:
         yield Target(
@@ -126,7 +131,10 @@ def ask(target: Target, function: str, *arguments: Any) -> Any:
 
     Raises: Broken.
     """
-    with socket.create_connection((target.host, target.port)) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection((target.host, target.port)) as connection,
+        connection.makefile("rb") as answers,
+    ):
         answers.read(GREETING_BYTES)
         connection.sendall(call(function, *arguments))
         size = int.from_bytes(answers.read(5)[1:], "big")

@@ -1,4 +1,7 @@
-"""taskiq on Redis streams (its broker that acknowledges), 50 tasks at a time, its scheduler beside the worker."""
+"""
+taskiq on Redis streams (its broker that acknowledges), 50 tasks at a time, its scheduler beside the
+worker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
 from benchmarks.peers.runs import URL, note
 
-broker = RedisStreamBroker(os.environ[URL], consumer_id="0")  # from the beginning, not from the worker's start
+# from the beginning, not from the worker's start
+broker = RedisStreamBroker(os.environ[URL], consumer_id="0")
 source = ListRedisScheduleSource(os.environ[URL])
 
 
@@ -31,7 +35,9 @@ async def connect() -> None:
 
 async def put(arguments: tuple[Any, ...], delay_s: float) -> None:
     if delay_s:
-        await run.schedule_by_time(source, datetime.now(UTC) + timedelta(seconds=delay_s), *arguments)
+        await run.schedule_by_time(
+            source, datetime.now(UTC) + timedelta(seconds=delay_s), *arguments
+        )
     else:
         await run.kiq(*arguments)
 
@@ -40,7 +46,8 @@ async def _work() -> None:
     scheduler = TaskiqScheduler(broker, [source])
     await asyncio.gather(
         run_receiver_task(broker, max_async_tasks=50, run_startup=True),
-        run_scheduler_task(scheduler, run_startup=True, interval=timedelta(seconds=1)),  # else it looks once a minute
+        # else it looks once a minute
+        run_scheduler_task(scheduler, run_startup=True, interval=timedelta(seconds=1)),
     )
 
 

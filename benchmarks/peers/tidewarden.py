@@ -48,7 +48,12 @@ class TidewardenConnection(Connection):
         if payload is None and not delay_ms:
             self.transport.write(self.plain_put)
         else:
-            words = (*self.PUT_HEAD, self.board.payload if payload is None else payload, "DELAY", str(delay_ms))
+            words = (
+                *self.PUT_HEAD,
+                self.board.payload if payload is None else payload,
+                "DELAY",
+                str(delay_ms),
+            )
             self.transport.write(hiredis.pack_command(words if delay_ms else words[:3]))
 
     def put_due(self, payload: bytes, delay_ms: int) -> float:
@@ -106,15 +111,25 @@ def is_ready(port: int) -> bool:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, *, fsync: bool = False, name: str = "tidewarden", processes: int = 1, python: str = ""
+    folder: Path,
+    *,
+    fsync: bool = False,
+    name: str = "tidewarden",
+    processes: int = 1,
+    python: str = "",
 ) -> Iterator[Target]:
     """
-    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its OK. ``processes``: of the node;
-    ``python``: the interpreter of another installation that is to be run, not of what lies in this folder.
+    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its
+    OK. ``processes``: of the node; ``python``: the interpreter of another installation that is to
+    be run, not of what lies in this folder.
     """
     base = free_ports(5)
     data = folder / name
-    settings: dict[str, object] = {"node.base_port": base, "node.data_dir": data, "log.level": "warning"}
+    settings: dict[str, object] = {
+        "node.base_port": base,
+        "node.data_dir": data,
+        "log.level": "warning",
+    }
     if fsync:
         settings["store.fsync"] = "always"
     if processes > 1:
@@ -133,13 +148,23 @@ def started(
                 info = store.info("server")
         version = info.get("valkey_version") or info["redis_version"]
         yield dataclasses.replace(
-            target, engine=engine, version=f"tidewarden {__version__} on {info.get('server_name', 'redis')} {version}"
+            target,
+            engine=engine,
+            version=f"tidewarden {__version__} on {info.get('server_name', 'redis')} {version}",
         )
 
 
 def at(host: str, port: int, pids: dict[str, int], auth: tuple[str, ...] = ()) -> Target:
     """A node that listens there."""
-    return Target("tidewarden", host, port, pids, TidewardenConnection, auth=auth, version=f"tidewarden {__version__}")
+    return Target(
+        "tidewarden",
+        host,
+        port,
+        pids,
+        TidewardenConnection,
+        auth=auth,
+        version=f"tidewarden {__version__}",
+    )
 
 
 def memory_bytes(target: Target) -> int:

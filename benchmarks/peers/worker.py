@@ -1,4 +1,7 @@
-"""Ours through its SDK: ``tidewarden.client``'s Worker, 50 tasks at a time, and its asyncio client as the producer."""
+"""
+Ours through its SDK: ``tidewarden.client``'s Worker, 50 tasks at a time, and its asyncio client as
+the producer.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Providers that behave as real ones do, each a script of its own, and what becomes of a fleet under them."""
+"""
+Providers that behave as real ones do, each a script of its own, and what becomes of a fleet under
+them.
+"""

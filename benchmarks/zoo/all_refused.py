@@ -36,14 +36,25 @@ class AllRefused(Scenario):
 
     def late(self, stage: Stage) -> int:
         due_s = stage.marks["well"] + self.recovery_limit_s
-        return len({one.grant.name for book in stage.books.values() for one in book.lates if one.until_s > due_s})
+        return len(
+            {
+                one.grant.name
+                for book in stage.books.values()
+                for one in book.lates
+                if one.until_s > due_s
+            }
+        )
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         begun = figures.events.get("provider.quarantine_begun", 0)
         opened = figures.events.get("provider.breaker_open", 0)
         return [
             Check("s until all are fresh", figures.recovery_s or 0, self.recovery_limit_s),
-            Check("told of it: quarantine or breaker, each provider", (begun + opened) / len(stage.books), 1),
+            Check(
+                "told of it: quarantine or breaker, each provider",
+                (begun + opened) / len(stage.books),
+                1,
+            ),
             Check("told at all", begun + opened, len(stage.books), least=True),
             Check("wasted requests an account", figures.wasted / figures.fleet, 1.5),
         ]

@@ -1,4 +1,6 @@
-"""A provider is away for longer than a token lives, and one account in twenty fails there for good."""
+"""
+A provider is away for longer than a token lives, and one account in twenty fails there for good.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class AwayWithBadAccounts(Scenario):
 
     async def fill(self, stage: Stage) -> None:
         book = stage.book
-        grants = book.add(int(self.fleet * BAD_SHARE), stage.dice, bad=True) + book.add(self.fleet, stage.dice)
+        grants = book.add(int(self.fleet * BAD_SHARE), stage.dice, bad=True) + book.add(
+            self.fleet, stage.dice
+        )
         stage.dice.shuffle(grants)
         await stage.cluster.put(book, grants)
 
@@ -50,7 +54,11 @@ class AwayWithBadAccounts(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         away = stage.book.since(stage.marks["away"], stage.marks["well"])
         return [
-            Check("s from its return until all are fresh", figures.recovery_s or 0, self.recovery_limit_s),
+            Check(
+                "s from its return until all are fresh",
+                figures.recovery_s or 0,
+                self.recovery_limit_s,
+            ),
             Check("requests while it was away", len(away), self.away_lives * self.life_s / 4 + 100),
             Check("events of the provider", figures.provider_events, 10),
         ]

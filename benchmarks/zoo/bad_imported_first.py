@@ -1,4 +1,6 @@
-"""Accounts that fail for good are imported first, and all others after them; the provider is well."""
+"""
+Accounts that fail for good are imported first, and all others after them; the provider is well.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class BadImportedFirst(Scenario):
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         return [
-            # In the first half hour a pause that doubles from some seconds has room for about ten tries.
+            # In the first half hour a pause that doubles from some seconds has room for about ten
+            # tries.
             Check("requests for an account that fails for good", figures.wasted / BAD, 15),
             Check("events of the provider", figures.provider_events, 2),
         ]

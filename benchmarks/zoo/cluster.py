@@ -1,4 +1,7 @@
-"""Three nodes and their store, as ``tidewarden up`` of any checkout runs them, by a clock that is handed in."""
+"""
+Three nodes and their store, as ``tidewarden up`` of any checkout runs them, by a clock that is
+handed in.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ pace = 4.0
 def toml(value: object) -> str:
     """A setting's value as TOML has it, which for these is JSON."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items()) + "}"
+        )
     return json.dumps(value)
 
 
@@ -65,7 +70,11 @@ class Cluster:
         self.secret = (folder / "up" / "secrets" / "admin.secret").read_text().strip()
         self._clients = [
             redis.asyncio.Redis(
-                port=port, username="admin", password=self.secret, socket_timeout=60, decode_responses=True
+                port=port,
+                username="admin",
+                password=self.secret,
+                socket_timeout=60,
+                decode_responses=True,
             )
             for port in self.ports
         ]
@@ -82,8 +91,13 @@ class Cluster:
     async def _ask(self, number: int, *words: Any) -> Any:
         return await self._clients[number].execute_command(*words)  # type: ignore[no-untyped-call]
 
-    async def put(self, book: Book, grants: Iterable[Grant], provider_of: Callable[[Grant], str] | None = None) -> None:
-        """Import accounts with the tokens that they have; ``provider_of``: to whom each belongs, if not to the book's."""
+    async def put(
+        self, book: Book, grants: Iterable[Grant], provider_of: Callable[[Grant], str] | None = None
+    ) -> None:
+        """
+        Import accounts with the tokens that they have; ``provider_of``: to whom each belongs, if
+        not to the book's.
+        """
         offset_ms = book.clock.unix_ms() - book.clock.now_s() * 1000
         rows = [
             (
@@ -110,7 +124,9 @@ class Cluster:
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
-            page, cursor = await self.say("T.LIST", "COUNT", 1000, *(("AFTER", cursor) if cursor else ()))
+            page, cursor = await self.say(
+                "T.LIST", "COUNT", 1000, *(("AFTER", cursor) if cursor else ())
+            )
             found += [one if isinstance(one, dict) else _dict_of(one) for one in page]
             if not cursor:
                 return found
@@ -130,7 +146,10 @@ class Cluster:
         return [(body["type"], body["data"]) for body in bodies]
 
     async def kill(self, number: int) -> None:
-        """SIGKILL for a node; ``up`` starts it again after five seconds. One that does not answer is spared."""
+        """
+        SIGKILL for a node; ``up`` starts it again after five seconds. One that does not answer is
+        spared.
+        """
         with contextlib.suppress(redis.RedisError, OSError):
             os.kill(int(_dict_of(await self._ask(number, "R.STATUS"))["pid"]), signal.SIGKILL)
 
@@ -138,7 +157,9 @@ class Cluster:
         """The nodes' and the store's processes."""
         found = []
         for port in self.ports:
-            with redis.Redis(port=port, username="admin", password=self.secret, protocol=3) as client:
+            with redis.Redis(
+                port=port, username="admin", password=self.secret, protocol=3
+            ) as client:
                 found.append(int(client.execute_command("R.STATUS")[b"pid"]))
         return [*found, *([store] if (store := child_of(self._up_pid, "valkey")) else [])]
 
@@ -163,10 +184,16 @@ class Cluster:
 
     async def run_cli(self, *words: str) -> str:
         """``tidewarden WORDS`` of that checkout, at the first node; what it prints."""
-        environ = os.environ | {"TIDEWARDEN_URL": f"redis://admin:{self.secret}@127.0.0.1:{self.ports[0]}"}
+        environ = os.environ | {
+            "TIDEWARDEN_URL": f"redis://admin:{self.secret}@127.0.0.1:{self.ports[0]}"
+        }
         command = (python_of(self.tree), "-m", "tidewarden", *words)
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=self.tree, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *command,
+            cwd=self.tree,
+            env=environ,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
         out, _ = await process.communicate()
         return out.decode()
@@ -198,10 +225,23 @@ async def cluster_up(
     """
     base, config = free_ports(10 * NODES), folder / "config.toml"
     config.write_text(config_of(sections))
-    command = [python_of(tree), "-m", "tidewarden", "up", "--nodes", str(NODES), "--config", str(config)]
+    command = [
+        python_of(tree),
+        "-m",
+        "tidewarden",
+        "up",
+        "--nodes",
+        str(NODES),
+        "--config",
+        str(config),
+    ]
     command += ["--base-port", str(base), "--data-dir", str(folder / "up")]
     # PYTHONSAFEPATH: or what lies in this folder would be run, whichever tree is meant.
-    environ = os.environ | {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"} | (clock.environ if clock else {})
+    environ = (
+        os.environ
+        | {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
+        | (clock.environ if clock else {})
+    )
     loop = asyncio.get_running_loop()
     began = loop.time()
     with process_of(command, folder, "up", environ, grace_s=60.0) as process:

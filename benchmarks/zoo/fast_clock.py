@@ -1,8 +1,9 @@
 """
 A clock that a whole group of processes shares, and that runs faster than the machine's.
 
-Whoever is started with :attr:`FastClock.environ` reads it in place of every clock there is, and waits by it
-(``fast_clock.c``): Python, Valkey and libraries alike, so that all times of a run keep their proportions.
+Whoever is started with :attr:`FastClock.environ` reads it in place of every clock there is, and
+waits by it (``fast_clock.c``): Python, Valkey and libraries alike, so that all times of a run keep
+their proportions.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class FastClock:
 
 @contextlib.contextmanager
 def fast_clock(folder: Path) -> Iterator[FastClock]:
-    """A clock that runs as the machine's until it is told otherwise; its files lie in ``folder``."""
+    """
+    A clock that runs as the machine's until it is told otherwise; its files lie in ``folder``.
+    """
     library, file = folder / "fast_clock.so", folder / "clock"
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)

@@ -14,7 +14,9 @@ EACH_S = 60.0
 
 
 class LimitPerAccount(Scenario):
-    """One request an account and minute is allowed; the workers of 2 % of the accounts ask for more."""
+    """
+    One request an account and minute is allowed; the workers of 2 % of the accounts ask for more.
+    """
 
     watched_s = 1200.0
     eager_share = 0.02
@@ -28,7 +30,9 @@ class LimitPerAccount(Scenario):
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         before = self.asked_s.get(grant.name, now - EACH_S)
         if now - before < EACH_S:
-            return oauth_error(429, "rate_limit_exceeded", Retry_After=str(round(before + EACH_S - now + 0.5)))
+            return oauth_error(
+                429, "rate_limit_exceeded", Retry_After=str(round(before + EACH_S - now + 0.5))
+            )
         self.asked_s[grant.name] = now
         return None
 
@@ -47,12 +51,19 @@ class LimitPerAccount(Scenario):
             await stage.clock.sleep(self.every_s)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
-        eager = {grant.name for grant in list(stage.book.grants.values())[: int(self.fleet * self.eager_share)]}
+        eager = {
+            grant.name
+            for grant in list(stage.book.grants.values())[: int(self.fleet * self.eager_share)]
+        }
         others = [one for one in stage.book.asked if one.grant.name not in eager]
         well = sum(one.kind == WELL for one in others)
         waiting = figures.states.get("expiring", 0) + figures.states.get("late", 0)
         return [
-            Check("share of the accounts that are due and wait in the end", waiting / figures.fleet, 0.03),
+            Check(
+                "share of the accounts that are due and wait in the end",
+                waiting / figures.fleet,
+                0.03,
+            ),
             Check("429 of the others", len(others) - well, 0),
             Check("events of the provider", figures.provider_events, 0),
         ]

@@ -1,4 +1,7 @@
-"""Answers are lost after the request was processed, and within a short grace the same token is taken again."""
+"""
+Answers are lost after the request was processed, and within a short grace the same token is taken
+again.
+"""
 
 from __future__ import annotations
 

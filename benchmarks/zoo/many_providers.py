@@ -58,7 +58,9 @@ class ManyProviders(Scenario):
             for providers in (1, self.fleet // EACH):
                 inside = folder / str(providers)
                 inside.mkdir()
-                costs.append(await self._costs(figures, clock, tree, inside, providers, random.Random(seed)))
+                costs.append(
+                    await self._costs(figures, clock, tree, inside, providers, random.Random(seed))
+                )
         one, many = costs
         told_ms = TOLD_MS * self.fleet / EACH
         figures.checks = [
@@ -71,11 +73,19 @@ class ManyProviders(Scenario):
                 ("memory", "MB", one.resident_mb, many.resident_mb, 0.0),
             )
         ]
-        figures.checks.append(Check("tells the tokens' figures at /metrics", many.told, 1, least=True))
+        figures.checks.append(
+            Check("tells the tokens' figures at /metrics", many.told, 1, least=True)
+        )
         return figures
 
     async def _costs(
-        self, figures: Figures, clock: FastClock, tree: Path, folder: Path, providers: int, dice: random.Random
+        self,
+        figures: Figures,
+        clock: FastClock,
+        tree: Path,
+        folder: Path,
+        providers: int,
+        dice: random.Random,
     ) -> Costs:
         book = Book("shop", clock, self.life_s, self.margin_s)
         book.script = self.reply
@@ -89,9 +99,15 @@ class ManyProviders(Scenario):
             }
             sections: dict[str, dict[str, Any]] = {f"providers.{name}": settings for name in names}
             async with cluster_up(tree, folder, None, sections) as cluster:
-                grants, soon = book.add(self.fleet, dice, soon_s=self.loading_s), clock.now_s() + self.loading_s
-                await cluster.put(book, grants, lambda grant: names[int(grant.name[1:]) % providers])
-                await clock.sleep(soon - clock.now_s() + SETTLED_S)  # those that fell due together are over
+                grants, soon = (
+                    book.add(self.fleet, dice, soon_s=self.loading_s),
+                    clock.now_s() + self.loading_s,
+                )
+                await cluster.put(
+                    book, grants, lambda grant: names[int(grant.name[1:]) % providers]
+                )
+                # those that fell due together are over
+                await clock.sleep(soon - clock.now_s() + SETTLED_S)
                 costs = await self._measure(cluster, book, names[-1])
         figures.asked += book.kinds.total()
         figures.wasted += book.kinds.total() - book.kinds[WELL]

@@ -43,6 +43,11 @@ class MassRevoked(Scenario):
                 1 + self.unsaid_s / SAMPLED_S / self.fleet,
             ),
             Check("requests an account in all", figures.wasted / self.fleet, 4),
-            Check("share that is dead after it", figures.states.get("dead", 0) / self.fleet, 1, least=True),
+            Check(
+                "share that is dead after it",
+                figures.states.get("dead", 0) / self.fleet,
+                1,
+                least=True,
+            ),
             Check("share of them with an event", len(told) / self.fleet, 1, least=True),
         ]

@@ -17,11 +17,20 @@ SHAPES: dict[str, tuple[int, Any]] = {
     ),
     "fitbit": (
         400,
-        {"errors": [{"errorType": "invalid_grant", "message": "Refresh token invalid: x."}], "success": False},
+        {
+            "errors": [{"errorType": "invalid_grant", "message": "Refresh token invalid: x."}],
+            "success": False,
+        },
     ),
     "facebook": (
         400,
-        {"error": {"message": "Error validating access token", "type": "OAuthException", "code": 190}},
+        {
+            "error": {
+                "message": "Error validating access token",
+                "type": "OAuthException",
+                "code": 190,
+            }
+        },
     ),
     "numeric": (400, {"code": 1027, "msg": "token is invalid"}),
 }

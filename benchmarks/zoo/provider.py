@@ -1,4 +1,7 @@
-"""A scripted authorization server: it keeps the truth about every grant, and a scenario tells how it answers."""
+"""
+A scripted authorization server: it keeps the truth about every grant, and a scenario tells how it
+answers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered in place of a new pair. ``processed``: the pair is made, and nobody is told."""
+    """
+    What is answered in place of a new pair. ``processed``: the pair is made, and nobody is told.
+    """
 
     status: int = 503
     body: Any = None
@@ -53,7 +58,9 @@ class Reply:
 
 
 Script = Callable[["Book", Grant, float], "Reply | float | None"]
-"""How a request is answered: another reply, or a new pair at once (None) or after so many seconds."""
+"""
+How a request is answered: another reply, or a new pair at once (None) or after so many seconds.
+"""
 
 
 def oauth_error(status: int, error: str, **headers: str) -> Reply:
@@ -83,13 +90,18 @@ class Late:
     from_s: float
     until_s: float
     own: bool
-    """Whether an answer to itself was the reason: it got another than a pair in this life of its token."""
+    """
+    Whether an answer to itself was the reason: it got another than a pair in this life of its
+    token.
+    """
 
 
 class Book:
     """One provider's grants, and all that was asked of it."""
 
-    def __init__(self, name: str, clock: FastClock, life_s: float, margin_s: float, grace_s: float = 0.0) -> None:
+    def __init__(
+        self, name: str, clock: FastClock, life_s: float, margin_s: float, grace_s: float = 0.0
+    ) -> None:
         self.name = name
         self.clock = clock
         self.life_s = life_s
@@ -105,8 +117,13 @@ class Book:
         self.script: Script = lambda _book, _grant, _now: None
         self.url = ""
 
-    def add(self, count: int, dice: random.Random, *, bad: bool = False, soon_s: float = SOON_S) -> list[Grant]:
-        """Grants whose access tokens are of any age, so that as many fall due each second from ``soon_s`` on."""
+    def add(
+        self, count: int, dice: random.Random, *, bad: bool = False, soon_s: float = SOON_S
+    ) -> list[Grant]:
+        """
+        Grants whose access tokens are of any age, so that as many fall due each second from
+        ``soon_s`` on.
+        """
         now, first = self.clock.now_s(), len(self.grants)
         made = []
         for number in range(count):
@@ -168,11 +185,15 @@ class Book:
             grant.troubled_s = now
         await self.clock.sleep(after_s)
         if not isinstance(said, Reply):
-            return web.json_response(pair or {"error": "invalid_grant"}, status=200 if pair else 400)
+            return web.json_response(
+                pair or {"error": "invalid_grant"}, status=200 if pair else 400
+            )
         if said.cut and request.transport is not None:
             request.transport.abort()
         if isinstance(said.body, str):
-            return web.Response(status=said.status, text=said.body, headers=said.headers, content_type="text/html")
+            return web.Response(
+                status=said.status, text=said.body, headers=said.headers, content_type="text/html"
+            )
         return web.json_response(said.body or {}, status=said.status, headers=said.headers)
 
     def _fits(self, grant: Grant, number: int, now: float) -> bool:
@@ -180,7 +201,10 @@ class Book:
         return grant.alive and (number == grant.number or again)
 
     def _rotate(self, grant: Grant, number: int, now: float) -> dict[str, Any] | None:
-        """A new pair, or the last one again within the grace; any other token ends the grant, as RFC 9700 advises."""
+        """
+        A new pair, or the last one again within the grace; any other token ends the grant, as RFC
+        9700 advises.
+        """
         if not grant.alive:
             return None
         if not self._fits(grant, number, now):
@@ -211,7 +235,8 @@ async def serving(*books: Book) -> AsyncIterator[None]:
         for book in books:
             app = web.Application()
             app.router.add_post("/token", book.handle)
-            # What is under way when a node is killed is cut off on our side, too, but goes on being processed.
+            # What is under way when a node is killed is cut off on our side, too, but goes on being
+            # processed.
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)

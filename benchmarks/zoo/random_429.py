@@ -9,7 +9,9 @@ from .scenario import Check, Figures, Scenario, Stage, given
 
 
 class Random429(Scenario):
-    """1 % of the answers are 429 with Retry-After: 1; capacity is ample, 20 refreshes/s are needed."""
+    """
+    1 % of the answers are 429 with Retry-After: 1; capacity is ample, 20 refreshes/s are needed.
+    """
 
     factor = 10.0
     life_s = 150.0
@@ -33,6 +35,10 @@ class Random429(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         waiting = figures.states.get("expiring", 0) + figures.states.get("late", 0)
         return [
-            Check("share of the accounts that are due and wait in the end", waiting / figures.fleet, 0.03),
+            Check(
+                "share of the accounts that are due and wait in the end",
+                waiting / figures.fleet,
+                0.03,
+            ),
             Check("events of the provider", figures.provider_events, 0),
         ]

@@ -1,4 +1,6 @@
-"""Every refresh is refused for a while, wrongly, by each provider in other words than invalid_grant."""
+"""
+Every refresh is refused for a while, wrongly, by each provider in other words than invalid_grant.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ WORDS = {
 
 
 class RefusedByOtherWords(AllRefused):
-    """Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, a page of HTML."""
+    """
+    Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, a page of
+    HTML.
+    """
 
     providers: tuple[str, ...] = tuple(WORDS)
 

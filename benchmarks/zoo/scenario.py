@@ -1,4 +1,6 @@
-"""What a scenario is: a provider's script, a fleet, a course of events, and what is judged of it."""
+"""
+What a scenario is: a provider's script, a fleet, a course of events, and what is judged of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Check:
 
     def __str__(self) -> str:
         sign = "≥" if self.least else "≤"
-        return f"{self.what} {self.found:,.4g} (limit {sign} {self.limit:,.4g}: {'kept' if self.kept else 'MISSED'})"
+        return (
+            f"{self.what} {self.found:,.4g} (limit {sign} {self.limit:,.4g}:"
+            f" {'kept' if self.kept else 'MISSED'})"
+        )
 
 
 @dataclass
@@ -83,7 +88,9 @@ class Figures:
 class Stage:
     """A running cluster, the providers' books, and the time."""
 
-    def __init__(self, clock: FastClock, cluster: Cluster, books: dict[str, Book], dice: random.Random) -> None:
+    def __init__(
+        self, clock: FastClock, cluster: Cluster, books: dict[str, Book], dice: random.Random
+    ) -> None:
         self.clock = clock
         self.cluster = cluster
         self.books = books
@@ -118,7 +125,9 @@ class Stage:
     async def recover(self, limit_s: float) -> None:
         """From here on the provider is well: how long until nobody healthy is without a token."""
         self.mark("well")
-        self.recovery_s = await self.until(lambda: not any(book.late_now() for book in self.books.values()), limit_s)
+        self.recovery_s = await self.until(
+            lambda: not any(book.late_now() for book in self.books.values()), limit_s
+        )
 
 
 def given(**values: Any) -> Mapping[str, Any]:
@@ -130,8 +139,9 @@ class Scenario:
     """
     One scripted provider (or more) and what happens. Times are the scenario's own.
 
-    Subclasses: their docstring's first line says what it is; ``play`` is its course, ``reply`` how a request is answered
-    (another answer, None for a pair, or the seconds that a pair takes), ``judge`` what has to hold beyond the usual.
+    Subclasses: their docstring's first line says what it is; ``play`` is its course, ``reply`` how
+    a request is answered (another answer, None for a pair, or the seconds that a pair takes),
+    ``judge`` what has to hold beyond the usual.
     """
 
     factor = 20.0
@@ -178,7 +188,10 @@ class Scenario:
     async def run(self, tree: Path, seed: int, folder: Path) -> Figures:
         """Play it against the checkout at ``tree``, its data in ``folder``; what was found."""
         with fast_clock(folder) as clock:
-            books = {name: Book(name, clock, self.life_s, self.margin_s, self.grace_s) for name in self.providers}
+            books = {
+                name: Book(name, clock, self.life_s, self.margin_s, self.grace_s)
+                for name in self.providers
+            }
             for book in books.values():
                 book.script = self.reply
             async with (
@@ -188,8 +201,13 @@ class Scenario:
                 return await _play(self, Stage(clock, cluster, books, random.Random(seed)), seed)
 
     def late(self, stage: Stage) -> int:
-        """How many healthy accounts were late without need: by default all that nothing of their own held."""
-        return len({one.grant.name for book in stage.books.values() for one in book.lates if not one.own})
+        """
+        How many healthy accounts were late without need: by default all that nothing of their own
+        held.
+        """
+        return len(
+            {one.grant.name for book in stage.books.values() for one in book.lates if not one.own}
+        )
 
     def sections(self, stage_books: Mapping[str, Book], tree: Path) -> dict[str, dict[str, object]]:
         """Of the configuration."""
@@ -254,13 +272,19 @@ async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:
     figures.asked, figures.answers = answers.total(), dict(answers.most_common())
     figures.wasted = figures.asked - answers[WELL]
     figures.live = sum(grant.alive for book in books for grant in book.grants.values())
-    figures.alive_of = sum(grant.alive or not grant.bad for book in books for grant in book.grants.values())
+    figures.alive_of = sum(
+        grant.alive or not grant.bad for book in books for grant in book.grants.values()
+    )
     events = stage.cluster.events()
     figures.events = dict(Counter(kind for kind, _ in events).most_common())
     healthy = {f"{book.name}/{grant.name}" for book in books for grant in book.healthy}
     accounts = await stage.cluster.accounts()
     figures.states = dict(Counter(one["state"] for one in accounts).most_common())
-    told = {data.get("account", "") for kind, data in events if kind.removeprefix("account.") in GIVEN_UP}
+    told = {
+        data.get("account", "")
+        for kind, data in events
+        if kind.removeprefix("account.") in GIVEN_UP
+    }
     wrong = (told | {one["account"] for one in accounts if one["state"] in GIVEN_UP}) & healthy
     figures.given_up = len(wrong)
     figures.recovery_s = stage.recovery_s

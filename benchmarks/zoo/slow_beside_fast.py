@@ -34,7 +34,11 @@ class SlowBesideFast(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         needed = self.fleet / 2 / (self.life_s - self.margin_s) * SLOW_S
         return [
-            Check("refreshes under way at the slow one, beside what is needed", stage.book.most_open / needed, 8),
+            Check(
+                "refreshes under way at the slow one, beside what is needed",
+                stage.book.most_open / needed,
+                8,
+            ),
             Check("events of a provider", figures.provider_events, 0),
             Check("wasted requests", figures.wasted, 0),
         ]

@@ -11,7 +11,9 @@ PASSED_S = 60.0
 
 
 class TrueLimit(Scenario):
-    """0.8 of what is needed is allowed: by one provider told with Retry-After, by the other without."""
+    """
+    0.8 of what is needed is allowed: by one provider told with Retry-After, by the other without.
+    """
 
     factor = 10.0
     life_s = 300.0
@@ -33,15 +35,23 @@ class TrueLimit(Scenario):
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         burst = self.limit * BURST_S
-        room = min(burst, self.room.get(book.name, burst) + (now - self.at_s.get(book.name, now)) * self.limit)
+        room = min(
+            burst,
+            self.room.get(book.name, burst) + (now - self.at_s.get(book.name, now)) * self.limit,
+        )
         self.at_s[book.name] = now
         if room < 1:
             self.room[book.name] = room
-            said = {"Retry-After": str(round((1 - room) / self.limit + 0.5))} if book.name == "said" else {}
+            said = (
+                {"Retry-After": str(round((1 - room) / self.limit + 0.5))}
+                if book.name == "said"
+                else {}
+            )
             return Reply(429, {"error": "slow_down"}, said, kind="429")
         self.room[book.name] = room - 1
         if grant.expires_s > now and any(
-            now < other.expires_s < grant.expires_s - PASSED_S and other.troubled_s < other.expires_s - self.life_s
+            now < other.expires_s < grant.expires_s - PASSED_S
+            and other.troubled_s < other.expires_s - self.life_s
             for other in book.grants.values()
         ):
             self.passed_over += 1
@@ -61,7 +71,17 @@ class TrueLimit(Scenario):
             asked = book.since(stage.marks["judged"])
             well = sum(one.kind == "well" for one in asked)
             goodput = well / (figures.seconds - BEGUN_S)
-            found.append(Check(f"{name}: share of the limit that was used", goodput / self.limit, 0.9, least=True))
+            found.append(
+                Check(
+                    f"{name}: share of the limit that was used",
+                    goodput / self.limit,
+                    0.9,
+                    least=True,
+                )
+            )
             found.append(Check(f"{name}: share of 429", 1 - well / max(1, len(asked)), 0.05))
         order = self.passed_over / max(1, figures.answers.get("well", 0))
-        return [*found, Check("share of refreshes ahead of a living token that expires sooner", order, 0.1)]
+        return [
+            *found,
+            Check("share of refreshes ahead of a living token that expires sooner", order, 0.1),
+        ]

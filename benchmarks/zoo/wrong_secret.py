@@ -11,7 +11,9 @@ NOTICED_S = 15.0
 class WrongSecret(Scenario):
     """Every request is answered 401 invalid_client for 10 min."""
 
-    factor = 5.0  # A backlog of two thirds of the fleet goes at once in the end: as fast as this machine can, not the product.
+    # A backlog of two thirds of the fleet goes at once in the end: as fast as this machine can, not
+    # the product.
+    factor = 5.0
     calm_s = 60.0
     wrong_s = 600.0
     quick = given(factor=15.0, fleet=300, life_s=300.0, margin_s=75.0, wrong_s=50.0, calm_s=60.0)
@@ -39,7 +41,11 @@ class WrongSecret(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         held = stage.book.since(stage.marks["wrong"] + NOTICED_S, stage.marks["mended"])
         return [
-            Check("requests under way at once while held", max((one.open for one in held), default=0), 1),
+            Check(
+                "requests under way at once while held",
+                max((one.open for one in held), default=0),
+                1,
+            ),
             Check("requests while it was wrong", figures.wasted, self.wrong_s / 2 + 30),
             Check("s from the mend until all go on", stage.marks["goes on"], 5),
             Check("events of the provider", figures.provider_events, 2),

@@ -1,13 +1,14 @@
 """
-Switches each guard of the product off, one at a time, in a copy of it, and runs the tests that have to notice.
+Switches each guard of the product off, one at a time, in a copy of it, and runs the tests that have
+to notice.
 
     python -m tests.meta.guards                   every guard; some minutes
     python -m tests.meta.guards fence lanes       these
     python -m tests.meta.guards --live            with the tests that start whole clusters, too
     python -m tests.meta.guards --list            their names
 
-A guard whose loss some named file does not notice is said, and makes the exit code 1. What was seen red is written down in
-docs/testing.md, "Which test guards which rule".
+A guard whose loss some named file does not notice is said, and makes the exit code 1. What was seen
+red is written down in docs/testing.md, "Which test guards which rule".
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from pathlib import Path
 from .guards_of_one_refresh import OF_ONE_REFRESH
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ("tidewarden", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "config.toml", "README.md")
+NEEDED = (
+    "tidewarden",
+    "tests",
+    "benchmarks",
+    "examples",
+    "docs",
+    "pyproject.toml",
+    "config.toml",
+    "README.md",
+)
 LIMIT_S = 1800
 PYTEST = "-q --tb=no -rfE -p no:cacheprovider --timeout 60"
 """Without its guard a test may wait for ever: that is red, too."""
@@ -36,9 +46,11 @@ PYTEST = "-q --tb=no -rfE -p no:cacheprovider --timeout 60"
 @dataclass(frozen=True, slots=True)
 class Guard:
     """
-    ``edits``: file of the package, what stands there exactly once, and what takes its place without the guard.
+    ``edits``: file of the package, what stands there exactly once, and what takes its place without
+    the guard.
 
-    ``red``: test files below ``tests``, without ``.py``, in each of which a test has to fail then; ``live``: of clusters.
+    ``red``: test files below ``tests``, without ``.py``, in each of which a test has to fail then;
+    ``live``: of clusters.
     """
 
     name: str
@@ -48,10 +60,16 @@ class Guard:
 
     def files(self, with_live: bool) -> list[str]:
         """The test files, from the root."""
-        return [f"tests/{one}.py" for one in self.red] + [f"tests/{one}.py" for one in self.live if with_live]
+        return [f"tests/{one}.py" for one in self.red] + [
+            f"tests/{one}.py" for one in self.live if with_live
+        ]
 
 
-RECORD, SHARD, STORED = "queue/lua/shared/record.lua", "queue/lua/shared/shard.lua", "tokens/lua/stored.lua"
+RECORD, SHARD, STORED = (
+    "queue/lua/shared/record.lua",
+    "queue/lua/shared/shard.lua",
+    "tokens/lua/stored.lua",
+)
 GUARDS = (
     Guard(
         "fence",
@@ -288,7 +306,7 @@ GUARDS = (
     ),
     Guard(
         "other-parameters",
-        (("tokens/accounts/grants.py", "if not provider.renews:  # What is asked", "if False:  # What is asked"),),
+        (("tokens/accounts/grants.py", "if not provider.renews:\n", "if False:\n"),),
         ("rooms/tokens/test_without_refresh_tokens",),
     ),
     Guard(
@@ -389,7 +407,7 @@ GUARDS = (
     ),
     Guard(
         "parameters-sent",
-        (("config/placeholders.py", "    values = check(provider, {", "    values = dict({"),),
+        (("config/placeholders.py", "    values = check(\n        provider,\n        {", "    values = dict(\n        {"),),
         ("rooms/tokens/test_parameters",),
     ),
     Guard(
@@ -399,7 +417,7 @@ GUARDS = (
     ),
     Guard(
         "issuers-at-home",
-        (("tokens/provider/discovery.py", "return not provider.own_issuer or urlsplit", "return True or urlsplit"),),
+        (("tokens/provider/discovery.py", "        not provider.own_issuer\n        or urlsplit", "        True\n        or urlsplit"),),
         ("unit/tokens/provider/test_discovery",),
     ),
     Guard(
@@ -432,7 +450,10 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
 
 
 def without(guard: Guard, package: Path) -> None:
-    """Switch it off in that copy of the package. Raises: ValueError: it does not stand there as it did."""
+    """
+    Switch it off in that copy of the package. Raises: ValueError: it does not stand there as it
+    did.
+    """
     for file, stands, instead in guard.edits:
         path = package / file
         text = path.read_text("utf-8")
@@ -458,15 +479,20 @@ def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
         )  # fmt: skip
     if done.returncode not in (0, 1):
         raise RuntimeError(
-            f"{guard.name}: pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            f"{guard.name}: pytest ended with"
+            f" {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
     return Counter(FAILED.findall(done.stdout))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Switch each guard off, and see which tests notice.")
+    parser = argparse.ArgumentParser(
+        description="Switch each guard off, and see which tests notice."
+    )
     parser.add_argument("names", nargs="*", help="some guards; without: every one")
-    parser.add_argument("--live", action="store_true", help="with the tests that start whole clusters")
+    parser.add_argument(
+        "--live", action="store_true", help="with the tests that start whole clusters"
+    )
     parser.add_argument("--list", action="store_true", help="print their names")
     asked = parser.parse_args()
     chosen = [guard for guard in GUARDS if not asked.names or guard.name in asked.names]
@@ -484,7 +510,9 @@ def main() -> int:
             print(error, flush=True)
             unseen += 1
             continue
-        said = ", ".join(f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(asked.live))
+        said = ", ".join(
+            f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(asked.live)
+        )
         print(f"{guard.name}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
         unseen += any(not red[file] for file in guard.files(asked.live))
     print(f"{len(chosen)} guards switched off; {unseen} of them unnoticed by a test that should")

@@ -1,10 +1,19 @@
-"""Guards of one refresh, and of what follows when it fails; see :mod:`meta.guards`, which switches them off."""
+"""
+Guards of one refresh, and of what follows when it fails; see :mod:`meta.guards`, which switches
+them off.
+"""
 
 from __future__ import annotations
 
 INTENT, POLICY = "tokens/lua/intent.lua", "tokens/refresh/policy.py"
 OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
-    ("intent", INTENT, "elseif open_until > now then", "elseif false then", ("scripts/accounts/test_ledger",)),
+    (
+        "intent",
+        INTENT,
+        "elseif open_until > now then",
+        "elseif false then",
+        ("scripts/accounts/test_ledger",),
+    ),
     (
         "renewed-lease",
         "tokens/lua/renew.lua",
@@ -37,9 +46,12 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     (
         "safe-replay",
         POLICY,
-        "return wait if not case.safe_until_ms or",
-        "return wait if True or",
+        "wait if not case.safe_until_ms or",
+        "wait if True or",
         ("unit/tokens/test_policy", "unit/tokens/test_policy_ends"),
     ),
 )
-"""Name, file, what stands there, what takes its place; then test files that have to notice, and live ones."""
+"""
+Name, file, what stands there, what takes its place; then test files that have to notice, and live
+ones.
+"""

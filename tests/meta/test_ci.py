@@ -1,4 +1,7 @@
-"""What CI installs before the tests: only what is missing, and an npm that goes with the node that is there."""
+"""
+What CI installs before the tests: only what is missing, and an npm that goes with the node that is
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ STUBS = {
 
 
 def ci(folder: Path, *programs: str, refused: str = "none") -> tuple[list[str], str]:
-    """What is asked of apt-get and make on a machine that has ``programs`` and no package; what is said."""
+    """
+    What is asked of apt-get and make on a machine that has ``programs`` and no package; what is
+    said.
+    """
     for name, body in (STUBS | dict.fromkeys(programs, "")).items():
         stub = folder / name
         stub.write_text(f"#!/bin/sh\n{body}\n")

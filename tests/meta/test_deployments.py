@@ -1,4 +1,7 @@
-"""The unit files and the compose file of ``examples/``: they are read by their own readers, and fit our configuration."""
+"""
+The unit files and the compose file of ``examples/``: they are read by their own readers, and fit
+our configuration.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
         text.replace("/opt/tidewarden/bin/tidewarden", f'"{sys.executable}"')
     )  # it looks whether the program is there
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -47,7 +54,10 @@ def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: 
     mounted = node["volumes"][0].split(":")[0]
     for secret in node["secrets"]:
         assert secret in compose["secrets"]
-    environ = {key: value.replace("${VALKEY_PASSWORD:?set it}", "pw") for key, value in node["environment"].items()}
+    environ = {
+        key: value.replace("${VALKEY_PASSWORD:?set it}", "pw")
+        for key, value in node["environment"].items()
+    }
     (tmp_path / "key").write_text("a secret")
     config = load(str(EXAMPLES / mounted), environ, {"cluster.secret_file": str(tmp_path / "key")})
     assert config.node.name == name
@@ -71,4 +81,8 @@ def test_the_alerts_are_about_figures_that_there_are() -> None:
 def test_prometheus_takes_the_alerts() -> None:
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("promtool is not here (Debian: prometheus)")
-    subprocess.run([promtool, "check", "rules", str(EXAMPLES / "prometheus" / "alerts.yml")], check=True, timeout=60)
+    subprocess.run(
+        [promtool, "check", "rules", str(EXAMPLES / "prometheus" / "alerts.yml")],
+        check=True,
+        timeout=60,
+    )

@@ -19,19 +19,28 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 DOCS = {
     path: path.read_text("utf-8")
-    for path in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"))
+    for path in (
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+    )
 }
 PROTOCOL = DOCS[ROOT / "docs" / "protocol.md"]
 PYTHON = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
 LUA = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.lua")}
 NO_DOOR = {"UNREACHABLE", "CONFIG"}  # the SDK's, and the command line's
 AS_IN_REDIS = {"NOPROTO", "EXECABORT"}
-NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}  # of the status, modules, a file
+# of the status, modules, a file
+NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}
 
 
 def test_the_table_of_error_words_is_the_tree_of_errors() -> None:
     table = PROTOCOL[PROTOCOL.index("## Errors") : PROTOCOL.index("## Limits")]
-    rows = {word: int(status) for word, status in re.findall(r"^\| `([A-Z]+)` \| (\d+) \|", table, re.MULTILINE)}
+    rows = {
+        word: int(status)
+        for word, status in re.findall(r"^\| `([A-Z]+)` \| (\d+) \|", table, re.MULTILINE)
+    }
     assert rows == {code: kind.http_status for code, kind in BY_CODE.items() if code not in NO_DOOR}
 
 
@@ -52,7 +61,9 @@ def test_every_error_word_is_answered_by_something() -> None:
 def test_documents_name_error_words_that_there_are() -> None:
     for path, text in DOCS.items():
         named = {
-            word for words in re.findall(r"Errors: ([^.|\n]*)", text) for word in re.findall(r"`([A-Z ]+)`", words)
+            word
+            for words in re.findall(r"Errors: ([^.|\n]*)", text)
+            for word in re.findall(r"`([A-Z ]+)`", words)
         }
         words = {word for one in named for word in one.split()}
         assert not words - set(BY_CODE) - AS_IN_REDIS, path.name
@@ -60,17 +71,27 @@ def test_documents_name_error_words_that_there_are() -> None:
 
 def test_documents_name_metrics_that_there_are() -> None:
     for path, text in DOCS.items():
-        named = set(re.findall(r"tidewarden_(?:cluster|http|node|queue|resp|tokens|webhook)_\w*\w", text))
-        gone = {name for name in named if not any(one == name or one.startswith(f"{name}_") for one in HELP)}
+        named = set(
+            re.findall(r"tidewarden_(?:cluster|http|node|queue|resp|tokens|webhook)_\w*\w", text)
+        )
+        gone = {
+            name
+            for name in named
+            if not any(one == name or one.startswith(f"{name}_") for one in HELP)
+        }
         assert not gone, path.name
 
 
 def test_every_counter_of_the_scripts_has_its_help() -> None:
     """Those that scripts count of a queue, by the name in /metrics."""
     counted = {name for text in LUA.values() for name in re.findall(r"\bcount\('([\w ]+)'", text)}
-    counted |= {how for text in LUA.values() for how in re.findall(r"end_lease\([^)]*?, '(\w+)'", text)}
+    counted |= {
+        how for text in LUA.values() for how in re.findall(r"end_lease\([^)]*?, '(\w+)'", text)
+    }
     hows = next(text for path, text in LUA.items() if path.name == "end.lua")
-    counted |= set(re.findall(r"(\w+) = true", hows[hows.index("local HOWS") :].split("}")[0])) - {"bury"}
+    counted |= set(re.findall(r"(\w+) = true", hows[hows.index("local HOWS") :].split("}")[0])) - {
+        "bury"
+    }
     assert len(counted) >= 20
     assert not {f"tidewarden_queue_{name.replace(' ', '_')}_total" for name in counted} - set(HELP)
 
@@ -84,11 +105,15 @@ def test_documents_name_settings_that_there_are_with_their_defaults() -> None:
     }
     sections = "|".join({name.partition(".")[0] for name in fields})
     for path, text in DOCS.items():
-        for name, value in re.findall(rf"`((?:{sections})\.(?!py`)[a-z_]+)`(?: \(([\d,]+)\))?", text):
+        for name, value in re.findall(
+            rf"`((?:{sections})\.(?!py`)[a-z_]+)`(?: \(([\d,]+)\))?", text
+        ):
             if name not in NOT_SETTINGS:
                 assert name in fields, f"{path.name}: there is no setting {name}"
                 if value:
-                    assert fields[name] == int(value.replace(",", "")), f"{path.name}: {name} is not {value} by default"
+                    assert fields[name] == int(value.replace(",", "")), (
+                        f"{path.name}: {name} is not {value} by default"
+                    )
 
 
 def test_the_table_of_a_queues_settings_has_each_with_its_default() -> None:
@@ -117,10 +142,16 @@ def private_names_of_the_library() -> set[str]:
 
 
 def test_the_list_of_files_that_touch_the_librarys_private_names() -> None:
-    """Those that name a mangled attribute of it; an upgrade of the library is a reading of these."""
+    """
+    Those that name a mangled attribute of it; an upgrade of the library is a reading of these.
+    """
     private = private_names_of_the_library()
     assert "_SyncObj__raftState" in private
-    touching = {path.name for path, text in PYTHON.items() if private & set(re.findall(r"\b_[A-Z]\w*__\w+", text))}
+    touching = {
+        path.name
+        for path, text in PYTHON.items()
+        if private & set(re.findall(r"\b_[A-Z]\w*__\w+", text))
+    }
     assert all(PACKAGE / "raft" / name in PYTHON for name in touching)
     (told,) = re.findall(r"Only (.*) touch its private names", DOCS[ROOT / "ARCHITECTURE.md"])
     assert set(re.findall(r"`(\w+\.py)`", told)) == touching

@@ -92,7 +92,9 @@ def test_what_is_delayed_comes_later(proxy: Proxy, line: socket.socket, directio
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_what_is_held_comes_when_it_is_let_go(proxy: Proxy, line: socket.socket, direction: str) -> None:
+def test_what_is_held_comes_when_it_is_let_go(
+    proxy: Proxy, line: socket.socket, direction: str
+) -> None:
     proxy.ways[direction].open.clear()  # type: ignore[index]
     line.sendall(b"held")
     assert silent(line)
@@ -145,7 +147,9 @@ def store_client(store_proxy: Proxy) -> Iterator[Callable[[str], redis.Redis]]:
         client.close()
 
 
-def test_one_connection_is_cut_by_its_name(store_proxy: Proxy, store_client: Callable[[str], redis.Redis]) -> None:
+def test_one_connection_is_cut_by_its_name(
+    store_proxy: Proxy, store_client: Callable[[str], redis.Redis]
+) -> None:
     data, ears = store_client("n0-data"), store_client("n0-ears")
     assert store_proxy.cut("data") == 1
     with pytest.raises(redis.ConnectionError):
@@ -202,7 +206,10 @@ def test_a_lost_message_takes_its_connection_along(
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_connections_of_one_name_are_held_alone_those_to_come_too(
-    store_proxy: Proxy, store_client: Callable[[str], redis.Redis], valkey: StoreServer, direction: Direction
+    store_proxy: Proxy,
+    store_client: Callable[[str], redis.Redis],
+    valkey: StoreServer,
+    direction: Direction,
 ) -> None:
     data, ears = store_client("n0-data"), store_client("n0-ears")
     data.connection.update_current_socket_timeout(0.3)
@@ -213,7 +220,10 @@ def test_connections_of_one_name_are_held_alone_those_to_come_too(
     assert int(valkey.client.get("asked") or 0) == (direction == "down")
     with pytest.raises(redis.RedisError):
         redis.Redis(
-            port=store_proxy.port, client_name="n0-data", socket_timeout=0.3, retry=Retry(NoBackoff(), 0)
+            port=store_proxy.port,
+            client_name="n0-data",
+            socket_timeout=0.3,
+            retry=Retry(NoBackoff(), 0),
         ).ping()
     store_proxy.calm()
     assert store_client("n0-data").ping()

@@ -1,4 +1,7 @@
-"""Every container that lives longer than a request stands in docs/testing.md, "What stays", with its worst case and bound."""
+"""
+Every container that lives longer than a request stands in docs/testing.md, "What stays", with its
+worst case and bound.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,13 @@ def is_container(value: ast.expr | None) -> bool:
     if not isinstance(value, ast.Call):
         return False
     made = value.func.value if isinstance(value.func, ast.Subscript) else value.func
-    name = made.id if isinstance(made, ast.Name) else made.attr if isinstance(made, ast.Attribute) else ""
+    name = (
+        made.id
+        if isinstance(made, ast.Name)
+        else made.attr
+        if isinstance(made, ast.Attribute)
+        else ""
+    )
     if name == "field":
         factories = [one.value for one in value.keywords if one.arg == "default_factory"]
         return any(isinstance(one, ast.Name) and one.id in KINDS for one in factories)
@@ -75,7 +84,9 @@ def told() -> set[str]:
     """Those of the table: after ``Class.first`` further ones of the class may be ``.second``."""
     text = (ROOT / "docs" / "testing.md").read_text("utf-8")
     found: set[str] = set()
-    for row in text[text.index("## What stays") : text.index("## What goes on by itself")].splitlines():
+    for row in text[
+        text.index("## What stays") : text.index("## What goes on by itself")
+    ].splitlines():
         kind = ""
         for name in re.findall(r"`([A-Za-z_]*\.[a-z_]+)`", row.split(" | ")[0]):
             kind = name.partition(".")[0] or kind
@@ -92,5 +103,7 @@ def test_the_table_has_each_and_no_other() -> None:
         if name.partition(".")[0] not in SHORT
     }
     assert {"Sweep._timers", "Session.held", "Counts.late"} <= there, "they are found"
-    assert there - told() == set(), "a new one needs its row: what is its worst case, and what bounds it?"
+    assert there - told() == set(), (
+        "a new one needs its row: what is its worst case, and what bounds it?"
+    )
     assert told() - there == set(), "these are gone"

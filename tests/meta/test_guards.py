@@ -1,4 +1,7 @@
-"""The guards that `tests/meta/guards.py` switches off stand where it says, and docs/testing.md tells of each."""
+"""
+The guards that `tests/meta/guards.py` switches off stand where it says, and docs/testing.md tells
+of each.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def test_a_guard_can_be_switched_off_and_is_told_of(guard: Guard, tmp_path: Path
     row = next((line for line in TEXT.splitlines() if line.startswith(f"| `{guard.name}` |")), "")
     assert row, f"docs/testing.md has no row for {guard.name}"
     missing = [
-        one for one in guard.files(with_live=True) if f"`{one.removeprefix('tests/').removesuffix('.py')}`" not in row
+        one
+        for one in guard.files(with_live=True)
+        if f"`{one.removeprefix('tests/').removesuffix('.py')}`" not in row
     ]
     assert not missing
     assert all(file.rpartition("/")[2] in row for file, _, _ in guard.edits)

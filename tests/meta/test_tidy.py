@@ -1,4 +1,7 @@
-"""The house rules that no linter knows: who may import whom, how long functions get, what documents name."""
+"""
+The house rules that no linter knows: who may import whom, how long functions get, what documents
+name.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,26 @@ ALLOWED: dict[str, set[str]] = {
     "server": EVERYBODY | {"cluster", "tokens", "scheduler", "queue"},
     "client": {"errors", "clock"},
     "sandbox": EVERYBODY,
-    "node": EVERYBODY | {"raft", "store", "queue", "cluster", "tokens", "scheduler", "server", "sandbox", "client"},
-    "cli": EVERYBODY | {"client", "node", "sandbox", "store"},  # store: `up` runs one, see decision 6
+    "node": (
+        EVERYBODY
+        | {
+            "raft",
+            "store",
+            "queue",
+            "cluster",
+            "tokens",
+            "scheduler",
+            "server",
+            "sandbox",
+            "client",
+        }
+    ),
+    # store: `up` runs one, see decision 6
+    "cli": EVERYBODY | {"client", "node", "sandbox", "store"},
 }
 ROOM_OF = {"__main__": "cli"}
-# Which folders of tests mirror which folder of the product; a folder below one that stands here may have its own line.
+# Which folders of tests mirror which folder of the product; a folder below one that stands here may
+# have its own line.
 MIRRORS = {
     "": {"unit", "rooms/growth"},
     "cli": {"unit/cli", "rooms/cli", "live/cli", "live/up"},
@@ -65,7 +83,9 @@ MIRROR_NOTHING = {"meta", "soak", "transcripts", "traps"}  # they are about the 
 FOLDER_MODULES_MAX = 20
 FUNCTION_LINES_MAX = 70
 LONGER = {"_check": 80, "_faults": 90, "_serve": 80, "start": 90}  # to be cut
-LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL)
+LUA_FUNCTION = re.compile(
+    r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL
+)
 
 HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
@@ -98,16 +118,25 @@ def room_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and room of each import of ours in a file, those inside functions and for types alone included."""
+    """
+    Line and room of each import of ours in a file, those inside functions and for types alone
+    included.
+    """
     package = ("tidewarden", *path.relative_to(PACKAGE).parts[:-1])
     for node in statements(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+            base = ".".join(
+                [*package[: len(package) - node.level + 1], *([node.module] if node.module else [])]
+            )
             whole = base if node.level else node.module or ""
-            names = [f"{whole}.{alias.name}" for alias in node.names] if whole == "tidewarden" else [whole]
+            names = (
+                [f"{whole}.{alias.name}" for alias in node.names]
+                if whole == "tidewarden"
+                else [whole]
+            )
         for name in names:
             parts = name.split(".")
             if parts[0] == "tidewarden" and len(parts) > 1 and not parts[1].startswith("__"):
@@ -133,7 +162,8 @@ def test_functions_are_short() -> None:
     for path in PYTHON:
         for node in statements(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                # A signature may be long without being complicated: a command line's options are one each.
+                # A signature may be long without being complicated: a command line's options are
+                # one each.
                 first = node.body[0].lineno
                 size = (node.end_lineno or first) - first + 1
                 if size >= LONGER.get(node.name, FUNCTION_LINES_MAX):
@@ -143,25 +173,36 @@ def test_functions_are_short() -> None:
         for match in LUA_FUNCTION.finditer(text):
             size = match[0].count("\n") + 1
             if size >= FUNCTION_LINES_MAX:
-                long.append(f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has {size} lines")
+                long.append(
+                    f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has"
+                    f" {size} lines"
+                )
     assert not long
 
 
 def modules_by_folder(files: list[Path]) -> dict[str, int]:
     """How many modules each folder has of its own."""
-    counted = Counter(name_of(path.parent) for path in files if path.name not in ("__init__.py", "conftest.py"))
+    counted = Counter(
+        name_of(path.parent) for path in files if path.name not in ("__init__.py", "conftest.py")
+    )
     return dict(counted)
 
 
 def test_folders_are_small() -> None:
-    full = {name for name, count in modules_by_folder([*PYTHON, *TEST_FILES]).items() if count > FOLDER_MODULES_MAX}
+    full = {
+        name
+        for name, count in modules_by_folder([*PYTHON, *TEST_FILES]).items()
+        if count > FOLDER_MODULES_MAX
+    }
     assert not full
 
 
 def test_tests_mirror_the_folders_of_the_product() -> None:
     rooms = {path.relative_to(PACKAGE).parts[0] for path in PYTHON if path.parent != PACKAGE}
     assert rooms <= set(MIRRORS), "a new room needs a folder of tests"
-    have = {str(path.parent.relative_to(TESTS)) for path in TEST_FILES if path.name.startswith("test_")}
+    have = {
+        str(path.parent.relative_to(TESTS)) for path in TEST_FILES if path.name.startswith("test_")
+    }
     mirrors = {folder for folders in MIRRORS.values() for folder in folders}
     assert mirrors == {folder for folder in have if folder.partition("/")[0] not in MIRROR_NOTHING}
 
@@ -173,8 +214,14 @@ def test_the_architecture_names_every_folder() -> None:
 
 
 def test_documents_name_tests_that_exist() -> None:
-    for path in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
-        named = set(re.findall(r"`(?:tests/)?((?:[a-z_]+/)*test_\w+)(?:\.py)?`", path.read_text("utf-8")))
+    for path in (
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ):
+        named = set(
+            re.findall(r"`(?:tests/)?((?:[a-z_]+/)*test_\w+)(?:\.py)?`", path.read_text("utf-8"))
+        )
         assert not {one for one in named if not (TESTS / f"{one}.py").exists()}, name_of(path)
 
 
@@ -188,7 +235,9 @@ def test_no_package_among_the_tests_shadows_a_standard_module() -> None:
 
 def test_lua_lines_end_at_100_columns() -> None:
     lines = [
-        (path, number, line) for path in LUA for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        (path, number, line)
+        for path in LUA
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
     ]
     assert not [f"{name_of(path)}:{number}" for path, number, line in lines if len(line) > 100]
 
@@ -196,7 +245,11 @@ def test_lua_lines_end_at_100_columns() -> None:
 def test_the_folder_is_the_mark() -> None:
     """What needs a cluster stands in ``live``, and needs no mark for that (tests/conftest.py)."""
     said = re.compile(r"pytest\.mark\.live\b|^pytestmark = .*pytest\.mark\.soak\b", re.MULTILINE)
-    assert not [name_of(path) for path in TEST_FILES if said.search(path.read_text("utf-8")) and path != Path(__file__)]
+    assert not [
+        name_of(path)
+        for path in TEST_FILES
+        if said.search(path.read_text("utf-8")) and path != Path(__file__)
+    ]
 
 
 def test_lua_begins_with_its_header() -> None:

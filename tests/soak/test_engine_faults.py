@@ -1,4 +1,7 @@
-"""Faults of an engine that fails over by itself: what it loses then is counted, and everything goes on without anybody."""
+"""
+Faults of an engine that fails over by itself: what it loses then is counted, and everything goes on
+without anybody.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,13 @@ pytestmark = pytest.mark.timeout(14_400)
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300")) / 4  # of each
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 CALM_S = 60.0
-FAULTS = ("kill a primary", "kill a primary", "pause a primary", "kill the leader", "kill a follower")
+FAULTS = (
+    "kill a primary",
+    "kill a primary",
+    "pause a primary",
+    "kill the leader",
+    "kill a follower",
+)
 
 
 async def strike(cluster: EngineCluster, engine: Engine, fault: str, dice: random.Random) -> None:
@@ -58,7 +67,9 @@ async def strike(cluster: EngineCluster, engine: Engine, fault: str, dice: rando
         await asyncio.to_thread(until, victim.ready, START_S, what=f"{victim.name} serves")
 
 
-async def besiege(request: pytest.FixtureRequest, folder: Path, engine: Engine, durability: str, shards: int) -> None:
+async def besiege(
+    request: pytest.FixtureRequest, folder: Path, engine: Engine, durability: str, shards: int
+) -> None:
     """A quarter of ``SOAK_SECONDS`` of faults of this engine and of nodes on it."""
     dice, injected, begun = random.Random(SEED), Counter[str](), time.monotonic()
     with (
@@ -80,37 +91,58 @@ async def besiege(request: pytest.FixtureRequest, folder: Path, engine: Engine, 
                     CALM_S,
                     what=f"tasks flow on after {injected}: {workload}",
                 )
-                print(f"{fault}; {time.monotonic() - struck:.1f} s until all is back; {workload}", flush=True)
-            print(f"\nfaults injected: {injected.total()} in {time.monotonic() - begun:.0f} s: {dict(injected)}")
+                print(
+                    f"{fault}; {time.monotonic() - struck:.1f} s until all is back; {workload}",
+                    flush=True,
+                )
+            print(
+                f"\nfaults injected: {injected.total()} in {time.monotonic() - begun:.0f} s:"
+                f" {dict(injected)}"
+            )
             await end(cluster, workload, strict=durability == "quorum")
 
 
 @pytest.mark.parametrize("durability", ["one", "quorum"])
-async def test_a_siege_under_sentinel(request: pytest.FixtureRequest, tmp_path: Path, durability: str) -> None:
-    """Replication is asynchronous: with durability ``one`` what a failover lost is counted, with ``quorum`` there is none."""
+async def test_a_siege_under_sentinel(
+    request: pytest.FixtureRequest, tmp_path: Path, durability: str
+) -> None:
+    """
+    Replication is asynchronous: with durability ``one`` what a failover lost is counted, with
+    ``quorum`` there is none.
+    """
     with sentinel_set(str(get_binary_path()), tmp_path) as servers:
         await besiege(request, tmp_path / "nodes", UnderSentinel(servers), durability, 1)
 
 
 async def test_a_siege_on_a_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Three primaries, a replica each: slots move besides, under the load; what a failover lost is counted."""
+    """
+    Three primaries, a replica each: slots move besides, under the load; what a failover lost is
+    counted.
+    """
     with cluster_set(str(get_binary_path()), tmp_path, replicas=1) as servers:
         engine = UnderCluster(servers, random.Random(SEED))
         await besiege(request, tmp_path / "nodes", engine, "one", SHARDS)
 
 
 async def end(cluster: EngineCluster, workload: Workload, *, strict: bool) -> None:
-    """Everything goes on and drains; what was lost is counted, ``strict``: has to be nothing; what no loss excuses is asserted."""
+    """
+    Everything goes on and drains; what was lost is counted, ``strict``: has to be nothing; what no
+    loss excuses is asserted.
+    """
     node = await asyncio.to_thread(cluster.leader, CALM_S)
     before = dict(workload.generation)
     await until_async(
-        lambda: all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds),
+        lambda: all(
+            workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds
+        ),
         CALM_S,
         0.2,
         what="every account is refreshed again",
     )
     workload.producing = False
-    await until_async(lambda: not workload.producers, CALM_S, what="producers have done with their last puts")
+    await until_async(
+        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
+    )
     for name in SCHEDULES:
         await asyncio.to_thread(node.say, "S.DELETE", name)
 
@@ -119,11 +151,16 @@ async def end(cluster: EngineCluster, workload: Workload, *, strict: bool) -> No
 
     await asyncio.to_thread(until, drained, CALM_S, 0.2, what="the queues are drained")
     history = workload.history
-    left = {queue: ids_left(cluster, queue, workload.shards if queue == JOBS else 1) for queue in PUT_INTO}
+    left = {
+        queue: ids_left(cluster, queue, workload.shards if queue == JOBS else 1)
+        for queue in PUT_INTO
+    }
     puts = node.say("Q.STATS", JOBS)["count_put"]
     counted = {
         "puts lost": lost_puts(history, left) + unfinished(history, left),
-        "uses of an old number, acks lost": old_numbers(history) + put_once(history, JOBS, left[JOBS], puts),
+        "uses of an old number, acks lost": (
+            old_numbers(history) + put_once(history, JOBS, left[JOBS], puts)
+        ),
         "tasks of whose end a waiter was told otherwise": results(history),
         "tasks held beside others of their lane": crowded(history, lane_of),
         "pairs of tokens lost": generations(history, workload.provider.log),

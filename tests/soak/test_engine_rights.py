@@ -1,7 +1,9 @@
 """
-Everything that a node does, on each kind of engine, as a user who has exactly the rights that docs/operations.md gives it.
+Everything that a node does, on each kind of engine, as a user who has exactly the rights that
+docs/operations.md gives it.
 
-The ACL lines are read from there. ``TIDEWARDEN_TEST_REDIS`` names a further server, such as a Redis 6.2.
+The ACL lines are read from there. ``TIDEWARDEN_TEST_REDIS`` names a further server, such as a Redis
+6.2.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ def granted(user: str, but: tuple[str, ...] = ()) -> list[str]:
 
 @dataclass
 class Engine:
-    """A store that nodes reach by ``address``. ``servers`` (of data) and ``watchers`` (sentinels): clients who may do anything there."""
+    """
+    A store that nodes reach by ``address``. ``servers`` (of data) and ``watchers`` (sentinels):
+    clients who may do anything there.
+    """
 
     address: str
     servers: list[redis.Redis]
@@ -83,13 +88,23 @@ class Engine:
             if one.info("cluster")["cluster_enabled"] != 1:
                 return one
             for first, last, primary, *_ in one.execute_command("CLUSTER", "SLOTS"):
-                if first <= slot_of(key) <= last and primary[1] == one.connection_pool.connection_kwargs["port"]:
+                if (
+                    first <= slot_of(key) <= last
+                    and primary[1] == one.connection_pool.connection_kwargs["port"]
+                ):
                     return one
         raise AssertionError(f"nobody has the slot of {key}")
 
     def denied(self) -> list[Any]:
-        """What users were refused, at any server; without CLIENT SETINFO, which redis-py tries where it is not known."""
-        log = [entry for one in (*self.servers, *self.watchers) for entry in one.execute_command("ACL", "LOG")]
+        """
+        What users were refused, at any server; without CLIENT SETINFO, which redis-py tries where
+        it is not known.
+        """
+        log = [
+            entry
+            for one in (*self.servers, *self.watchers)
+            for entry in one.execute_command("ACL", "LOG")
+        ]
         return [entry for entry in log if entry[b"object"] not in (b"client", b"client|setinfo")]
 
 
@@ -97,7 +112,9 @@ class Engine:
 def single(binary: str, folder: Path) -> Iterator[Engine]:
     made = Replicas(binary, folder, 0)
     try:
-        yield Engine(f"redis://tide:{SECRET}@127.0.0.1:{made.ports[0]}", [redis.Redis(port=made.ports[0])])
+        yield Engine(
+            f"redis://tide:{SECRET}@127.0.0.1:{made.ports[0]}", [redis.Redis(port=made.ports[0])]
+        )
     finally:
         made.stop()
 
@@ -117,7 +134,10 @@ def sentinel(binary: str, folder: Path) -> Iterator[Engine]:
 def clustered(binary: str, folder: Path) -> Iterator[Engine]:
     with cluster_set(binary, folder, replicas=1) as made:
         hosts = made.url().partition("://")[2]
-        yield Engine(f"redis+cluster://tide:{SECRET}@{hosts}", [redis.Redis(port=port) for port in made.ports])
+        yield Engine(
+            f"redis+cluster://tide:{SECRET}@{hosts}",
+            [redis.Redis(port=port) for port in made.ports],
+        )
 
 
 class Nodes(Cluster):
@@ -127,12 +147,14 @@ class Nodes(Cluster):
         self._engine = engine
         key = base64.b64encode(secrets.token_bytes(32)).decode()
         extra = (
-            f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret = "s"\nmargin_s = 2.0\n'
-            f"host_rate = 50.0\nclient_rate = 50.0\n"
-            f'[events]\nfailing_s = 1\n[companions.books]\nqueue = "books"\n'
-            f'[webhooks.ops]\nurl = "{outside.url}/hook"\nsecret = "whsec_{key}"\n'
+            f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret ='
+            ' "s"\nmargin_s = 2.0\nhost_rate = 50.0\nclient_rate = 50.0\n[events]\nfailing_s ='
+            ' 1\n[companions.books]\nqueue = "books"\n[webhooks.ops]\nurl ='
+            f' "{outside.url}/hook"\nsecret = "whsec_{key}"\n'
         )
-        super().__init__(folder, nodes=1, extra=extra, store__url=json.dumps(engine.url()), node__processes="2")
+        super().__init__(
+            folder, nodes=1, extra=extra, store__url=json.dumps(engine.url()), node__processes="2"
+        )
 
     def make_store(self) -> Any:
         return self._engine
@@ -141,14 +163,30 @@ class Nodes(Cluster):
 class OnEngine(Work):
     def _hears(self) -> bool:
         store = self.store.client(f"{{{CLUSTER}}}")
-        ((_, listeners),) = store.pubsub_numsub(f"{{{CLUSTER}}}:wake:{self.node.status()['holder']}")
+        ((_, listeners),) = store.pubsub_numsub(
+            f"{{{CLUSTER}}}:wake:{self.node.status()['holder']}"
+        )
         return bool(listeners)
 
 
 def every_verb(node: Node, durability: str) -> None:
-    """The verbs that :class:`Work` does without, each in a way that writes, or reads from every shard."""
+    """
+    The verbs that :class:`Work` does without, each in a way that writes, or reads from every shard.
+    """
     say = node.say
-    say("Q.CONFIG", "wide", "SET", "shards", 8, "durability", durability, "capacity", 1000, "lane_limit", 2)
+    say(
+        "Q.CONFIG",
+        "wide",
+        "SET",
+        "shards",
+        8,
+        "durability",
+        durability,
+        "capacity",
+        1000,
+        "lane_limit",
+        2,
+    )
     for i in range(24):
         say("Q.PUT", "wide", "x", "ID", f"t{i}~{i % 8}", "TTL", 600_000)
     say("Q.PUT", "wide", "x", "LANE", "one", "WAIT", 1000)
@@ -183,7 +221,9 @@ def every_verb(node: Node, durability: str) -> None:
     say("Q.PURGE", "wide")
     with node.client() as holder, node.client() as waiter:
         fence = holder.execute_command("L.ACQUIRE", "lock", 30_000, "KEY", "k")
-        waiting = threading.Thread(target=waiter.execute_command, args=("L.ACQUIRE", "lock", 30_000, "WAIT", 20_000))
+        waiting = threading.Thread(
+            target=waiter.execute_command, args=("L.ACQUIRE", "lock", 30_000, "WAIT", 20_000)
+        )
         waiting.start()
         until(lambda: node.metric("tidewarden_resp_waiting") >= 1)
         holder.execute_command("L.RENEW", "lock", fence, 30_000)
@@ -205,13 +245,18 @@ def every_verb(node: Node, durability: str) -> None:
         say("R.BACKUP")
     for queue in say("Q.LIST"):
         found = say("Q.CHECK", queue)
-        found = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        found = (
+            found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        )
         assert found["problems"] == 0, (queue, found)
 
 
 def first_event(node: Node, secret: str) -> str:
     """Of the stream."""
-    url, headers = f"http://127.0.0.1:{node.base_port + 1}/v1/events", {"Authorization": f"Bearer {ADMIN}:{secret}"}
+    url, headers = (
+        f"http://127.0.0.1:{node.base_port + 1}/v1/events",
+        {"Authorization": f"Bearer {ADMIN}:{secret}"},
+    )
     with httpx.stream("GET", url, headers=headers | {"Last-Event-ID": "0-0"}, timeout=30) as answer:
         return next(line for line in answer.iter_lines() if line.startswith("data:"))
 
@@ -221,12 +266,16 @@ def export(node: Node, secret: str, folder: Path) -> None:
     key, url = folder / "export.key", f"redis://{ADMIN}:{secret}@127.0.0.1:{node.base_port}"
     key.write_bytes(secrets.token_bytes(32))
     for verb in ("export", "import"):
-        done = CliRunner().invoke(app, ["token", verb, str(folder / "accounts"), "--key-file", str(key), "--url", url])
+        done = CliRunner().invoke(
+            app, ["token", verb, str(folder / "accounts"), "--key-file", str(key), "--url", url]
+        )
         assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("make", list(BINARIES))
-@pytest.mark.parametrize("engine", [single, sentinel, clustered], ids=["single", "sentinel", "cluster"])
+@pytest.mark.parametrize(
+    "engine", [single, sentinel, clustered], ids=["single", "sentinel", "cluster"]
+)
 def test_a_node_does_all_it_does_with_the_rights_that_are_documented(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -251,7 +300,11 @@ def test_a_node_does_all_it_does_with_the_rights_that_are_documented(
             assert "account." in first_event(node, nodes.secret)
             export(node, nodes.secret, tmp_path)
             records = [json.loads(line) for line in node.log().splitlines() if line.startswith("{")]
-            loud = [f"{one['level']} {one['message']}" for one in records if one["level"] not in ("INFO", "DEBUG")]
+            loud = [
+                f"{one['level']} {one['message']}"
+                for one in records
+                if one["level"] not in ("INFO", "DEBUG")
+            ]
             print("\n".join(dict.fromkeys(loud)))
             assert not [line for line in loud if "NOPERM" in line or "refuse" in line]
             assert not made.denied()

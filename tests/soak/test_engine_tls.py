@@ -1,4 +1,7 @@
-"""A node on servers that speak nothing but TLS, with a certificate authority of one's own: the primary is killed, and it goes on."""
+"""
+A node on servers that speak nothing but TLS, with a certificate authority of one's own: the primary
+is killed, and it goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,19 @@ def test_a_failover_by_tls(request: pytest.FixtureRequest, tmp_path: Path, engin
     made: Any = (
         sentinel_set(binary, tmp_path / "servers", password="p@ss:w/d", certificate=pem)
         if engine == "sentinel"
-        else cluster_set(binary, tmp_path / "servers", replicas=1, password="p@ss:w/d", certificate=pem)
+        else cluster_set(
+            binary, tmp_path / "servers", replicas=1, password="p@ss:w/d", certificate=pem
+        )
     )
     with (
         made as servers,
         cluster(
-            request, tmp_path / "nodes", nodes=1, extra=CALM, store__url=json.dumps(servers.url()), store__replicas="1"
+            request,
+            tmp_path / "nodes",
+            nodes=1,
+            extra=CALM,
+            store__url=json.dumps(servers.url()),
+            store__replicas="1",
         ) as nodes,
     ):
         node = nodes.leader()
@@ -68,13 +78,18 @@ def test_a_failover_by_tls(request: pytest.FixtureRequest, tmp_path: Path, engin
         got: list[Any] = []
         with node.client(socket_timeout=None) as taker:
             waiting = threading.Thread(
-                target=lambda: got.append(taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "calm"))
+                target=lambda: got.append(
+                    taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "calm")
+                )
             )
             waiting.start()
             until(lambda: node.metric("tidewarden_resp_waiting") == 1)
             node.say("Q.CONFIG", FIRM, "SET", "durability", "one")  # there is no second replica
             kill_primary(servers)
-            until(lambda: store_at(node) != before and put(node, "after"), what="the failover is followed")
+            until(
+                lambda: store_at(node) != before and put(node, "after"),
+                what="the failover is followed",
+            )
             until(lambda: node.say("Q.PUT", "calm", "x"), what="the waiting take's task")
             waiting.join(60)
         assert len(got) == 1

@@ -1,6 +1,6 @@
 """
-What goes on by itself goes on after whatever befell the store: silent for twenty seconds, loading, refusing every script, or with
-keys that some scripts cannot read.
+What goes on by itself goes on after whatever befell the store: silent for twenty seconds, loading,
+refusing every script, or with keys that some scripts cannot read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ WORK_S = 60.0
 
 
 class Outside(ThreadingHTTPServer):
-    """A provider whose tokens live for five seconds, with accounts (``down…``) that it fails; and a webhook, which keeps what it gets."""
+    """
+    A provider whose tokens live for five seconds, with accounts (``down…``) that it fails; and a
+    webhook, which keeps what it gets.
+    """
 
     daemon_threads = True
 
@@ -52,7 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
         if account.startswith("down"):
             self._say(503, b"{}")
             return
-        pair = {"access_token": f"at.{account}.{number}", "refresh_token": f"{account}.{int(number) + 1}"}
+        pair = {
+            "access_token": f"at.{account}.{number}",
+            "refresh_token": f"{account}.{int(number) + 1}",
+        }
         self._say(200, json.dumps({**pair, "token_type": "Bearer", "expires_in": 5}).encode())
 
     def _say(self, status: int, body: bytes) -> None:
@@ -79,11 +85,14 @@ def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, outside: Outside
 ) -> Iterator[Cluster]:
     extra = (
-        f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret = "s"\nmargin_s = 2.0\n'
-        f'[events]\nfailing_s = 1\n[companions.books]\nqueue = "books"\n'
-        f'[webhooks.ops]\nurl = "{outside.url}/hook"\nsecret = "whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"\n'
+        f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret ='
+        ' "s"\nmargin_s = 2.0\n[events]\nfailing_s = 1\n[companions.books]\nqueue ='
+        f' "books"\n[webhooks.ops]\nurl = "{outside.url}/hook"\nsecret ='
+        f' "whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"\n'
     )
-    with cluster(request, tmp_path_factory.mktemp("loops"), nodes=1, extra=extra, node__processes="2") as made:
+    with cluster(
+        request, tmp_path_factory.mktemp("loops"), nodes=1, extra=extra, node__processes="2"
+    ) as made:
         yield made
 
 
@@ -126,10 +135,14 @@ def _said(store: redis.Redis) -> str:
 def refusing(nodes: Cluster) -> Iterator[None]:
     scripts = ("evalsha", "eval", "fcall")
     with nodes.valkey.client() as store:
-        store.execute_command("ACL", "SETUSER", "default", *(f"-{name}" for name in scripts), "-subscribe")
+        store.execute_command(
+            "ACL", "SETUSER", "default", *(f"-{name}" for name in scripts), "-subscribe"
+        )
         store.client_kill_filter(_type="pubsub")
         yield
-        store.execute_command("ACL", "SETUSER", "default", *(f"+{name}" for name in scripts), "+subscribe")
+        store.execute_command(
+            "ACL", "SETUSER", "default", *(f"+{name}" for name in scripts), "+subscribe"
+        )
 
 
 @contextlib.contextmanager
@@ -157,7 +170,12 @@ class Work:
     """What a node does by itself, each round with tasks and accounts of its own."""
 
     def __init__(self, nodes: Cluster, outside: Outside, name: str) -> None:
-        self.node, self.store, self.outside, self.name = nodes.nodes["n0"], nodes.valkey, outside, name
+        self.node, self.store, self.outside, self.name = (
+            nodes.nodes["n0"],
+            nodes.valkey,
+            outside,
+            name,
+        )
         self.got: list[Any] = []
         self._taker = self.node.client(socket_timeout=None)
         self._waiter = threading.Thread(target=self._wait)
@@ -170,10 +188,16 @@ class Work:
         until(lambda: self.node.metric("tidewarden_resp_waiting") >= 1)
 
     def _wait(self) -> None:
-        self.got.append(self._taker.execute_command("Q.TAKE", "WAIT", 600_000, "FROM", f"waited-{self.name}"))
+        self.got.append(
+            self._taker.execute_command("Q.TAKE", "WAIT", 600_000, "FROM", f"waited-{self.name}")
+        )
 
     def _put(self, account: str, life_s: int) -> None:
-        fields = {"refresh_token": f"{account}{self.name}.0", "access_token": "a", "expires_in": life_s or 2}
+        fields = {
+            "refresh_token": f"{account}{self.name}.0",
+            "access_token": "a",
+            "expires_in": life_s or 2,
+        }
         self.node.say("T.PUT", f"p/{account}{self.name}", json.dumps(fields))
 
     def after(self) -> None:
@@ -199,11 +223,20 @@ class Work:
         goes_on("a take that waited has its task", lambda: self.got)
         goes_on("wake-ups are heard", self._hears)
         goes_on("ticks of a schedule", lambda: stats(node, "ticks")["ready"] > ticks + 2)
-        goes_on("sessions end with their grace, connections at once", lambda: stats(node, "held")["ready"] == 2)
+        goes_on(
+            "sessions end with their grace, connections at once",
+            lambda: stats(node, "held")["ready"] == 2,
+        )
         goes_on("companion tasks", lambda: node.say("Q.PEEK", "books", f"books:p/new{name}"))
-        goes_on("refreshes of what was there", lambda: node.say("T.GET", f"p/kept{name}")[3] > generation + 1)
+        goes_on(
+            "refreshes of what was there",
+            lambda: node.say("T.GET", f"p/kept{name}")[3] > generation + 1,
+        )
         goes_on("refreshes of what is new", lambda: node.say("T.GET", f"p/new{name}")[3] > 2)
-        goes_on("events, and their webhooks", lambda: any(f"p/down{name}" in one for one in self.outside.told[told:]))
+        goes_on(
+            "events, and their webhooks",
+            lambda: any(f"p/down{name}" in one for one in self.outside.told[told:]),
+        )
         goes_on("a rotation", lambda: self._rotation() == "done")
         print(f"{name}: {done}")
         node.say("Q.PURGE", "held")
@@ -218,14 +251,20 @@ class Work:
 
     def _hears(self) -> bool:
         with self.store.client() as store:
-            ((_, listeners),) = store.pubsub_numsub(f"{{{CLUSTER}}}:wake:{self.node.status()['holder']}")
+            ((_, listeners),) = store.pubsub_numsub(
+                f"{{{CLUSTER}}}:wake:{self.node.status()['holder']}"
+            )
             return bool(listeners)
 
     def _rotation(self) -> str:
         flat = self.node.say("V.STATUS")
         found = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
         rotation = found["rotation"]
-        rotation = rotation if isinstance(rotation, dict) else dict(zip(rotation[::2], rotation[1::2], strict=True))
+        rotation = (
+            rotation
+            if isinstance(rotation, dict)
+            else dict(zip(rotation[::2], rotation[1::2], strict=True))
+        )
         return str(rotation["state"])
 
 

@@ -1,4 +1,7 @@
-"""From one node to three, to five, and back to three, under traffic: one change at a time, whoever dies meanwhile."""
+"""
+From one node to three, to five, and back to three, under traffic: one change at a time, whoever
+dies meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ NAMES = ("n0", "n1", "n2", "n3", "n4")
 
 
 class Growing(Cluster):
-    """Five nodes, of which the first founds a cluster of its own; the others wait until they are let in."""
+    """
+    Five nodes, of which the first founds a cluster of its own; the others wait until they are let
+    in.
+    """
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         if name == "n0":
@@ -27,7 +33,9 @@ class Growing(Cluster):
 
 
 @pytest.fixture
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Growing]:
     """Five, of which none runs."""
     made = Growing(tmp_path_factory.mktemp("members"), nodes=len(NAMES), extra=PACE)
     failed = request.session.testsfailed
@@ -53,7 +61,11 @@ def voters(node: Node) -> set[str]:
 def settled(made: Growing, *names: str) -> Node:
     """The leader, once exactly these have a vote and every node that runs knows it."""
     for node in made.alive():
-        until(lambda node=node: voters(node) == set(names), START_S, what=f"{node.name} knows that {names} vote")
+        until(
+            lambda node=node: voters(node) == set(names),
+            START_S,
+            what=f"{node.name} knows that {names} vote",
+        )
     return made.leader()
 
 
@@ -68,11 +80,16 @@ def asked(node: Node, *words: str) -> int | str:
 
 
 def insist(made: Growing, *words: str) -> None:
-    """Ask each that is there until it is done: what was asked for without an answer may be done as well."""
+    """
+    Ask each that is there until it is done: what was asked for without an answer may be done as
+    well.
+    """
 
     def done() -> bool:
         answers = (asked(node, *words) for node in made.alive())
-        return any(isinstance(answer, int) or answer in ("EXISTS", "NOTFOUND") for answer in answers)
+        return any(
+            isinstance(answer, int) or answer in ("EXISTS", "NOTFOUND") for answer in answers
+        )
 
     until(done, START_S, 0.1, what=" ".join(words))
 
@@ -99,7 +116,10 @@ async def test_from_one_to_three_to_five_to_three(nodes: Growing) -> None:
     members = list(nodes.nodes.values())
     begin(members[0])
     traffic = Traffic("grown", members)
-    jobs: list[Any] = [traffic.produce(members[0], 0.02, 300), traffic.produce(members[2], 0.02, 300)]
+    jobs: list[Any] = [
+        traffic.produce(members[0], 0.02, 300),
+        traffic.produce(members[2], 0.02, 300),
+    ]
     jobs += [traffic.consume(node) for node in members[:3]]
     async with background(*jobs):
         await asyncio.to_thread(grow_and_shrink, nodes, members, Watched(traffic))
@@ -116,7 +136,9 @@ def grow_and_shrink(nodes: Growing, members: list[Node], watched: Watched) -> No
 
     # To three. A name, or an address, is one member's: a second use of it is refused at once.
     insist(nodes, "R.JOIN", "n1", address(n1))
-    assert asked(n0, "R.JOIN", "n1", address(n2)) == asked(n0, "R.JOIN", "n2", address(n1)) == "EXISTS"
+    assert (
+        asked(n0, "R.JOIN", "n1", address(n2)) == asked(n0, "R.JOIN", "n2", address(n1)) == "EXISTS"
+    )
     begin(n1)
     settled(nodes, "n0", "n1")
     insist(nodes, "R.JOIN", "n2", address(n2))
@@ -146,7 +168,8 @@ def grow_and_shrink(nodes: Growing, members: list[Node], watched: Watched) -> No
     leader = settled(nodes, *NAMES)
     watched.goes_on()
 
-    # Without those who would have to agree nothing is changed for the time being, and the answer says so.
+    # Without those who would have to agree nothing is changed for the time being, and the answer
+    # says so.
     frozen = nodes.others(leader)[:3]
     other = frozen[0]
     for node in frozen:
@@ -169,5 +192,8 @@ def grow_and_shrink(nodes: Growing, members: list[Node], watched: Watched) -> No
 
 def stop(gone: Node) -> None:
     """End a node that has left, once it knows."""
-    until(lambda: "no member" in gone.http("/health/ready").text, what=f"{gone.name} knows that it has left")
+    until(
+        lambda: "no member" in gone.http("/health/ready").text,
+        what=f"{gone.name} knows that it has left",
+    )
     assert gone.terminate() == 0

@@ -1,4 +1,7 @@
-"""Three nodes, consumers that come and go, ears that go deaf, pauses: every task is done once, and none lies while somebody waits."""
+"""
+Three nodes, consumers that come and go, ears that go deaf, pauses: every task is done once, and
+none lies while somebody waits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class World:
         while time.monotonic() < self.until:
             delay_ms, name = self.dice.choice([0, 0, 5, 40]), f"p{number}-{n}"
             self.ready_at[name] = time.monotonic() + delay_ms / 1000
-            await node.queues.put("q", TaskSpec(id=name, delay_ms=delay_ms, priority=self.dice.choice([50, 50, 10])))
+            await node.queues.put(
+                "q", TaskSpec(id=name, delay_ms=delay_ms, priority=self.dice.choice([50, 50, 10]))
+            )
             n += 1
             if self.dice.random() < 0.6:
                 await asyncio.sleep(self.dice.random() / 100)
@@ -40,7 +45,9 @@ class World:
         while True:
             session = node.queues.open_session()
             while not session.held:
-                take = node.queues.take(session, ["q"], wait_ms=60_000, count=self.dice.choice([1, 1, 3]))
+                take = node.queues.take(
+                    session, ["q"], wait_ms=60_000, count=self.dice.choice([1, 1, 3])
+                )
                 if self.dice.random() < 0.15:  # gone while its take is under way
                     for _ in range(self.dice.randint(0, 6)):
                         await asyncio.sleep(0)
@@ -95,8 +102,12 @@ async def test_every_task_is_done_once_and_none_is_forgotten(
     await eventually(lambda: all(len(n.queues._shards.get("q", ())) == shards for n in nodes))
     world = World(nodes, seed)
     consumers = [asyncio.create_task(world.consume(n)) for n in nodes for _ in range(4)]
-    await asyncio.gather(world.disturb(), *(world.produce(n, number) for number, n in enumerate(nodes)))
-    await eventually(lambda: world.done == world.ready_at.keys() or any(task.done() for task in consumers))
+    await asyncio.gather(
+        world.disturb(), *(world.produce(n, number) for number, n in enumerate(nodes))
+    )
+    await eventually(
+        lambda: world.done == world.ready_at.keys() or any(task.done() for task in consumers)
+    )
     for task in consumers:
         task.cancel()
     ends = await asyncio.gather(*consumers, return_exceptions=True)

@@ -1,5 +1,6 @@
 """
-What a failover loses of what was acknowledged, by durability, counted over many runs: the table in docs/operations.md.
+What a failover loses of what was acknowledged, by durability, counted over many runs: the table in
+docs/operations.md.
 
     TIDEWARDEN_RUNS=20 pytest -m soak tests/soak/test_store_losses.py
 """
@@ -37,7 +38,10 @@ def five(tmp_path: Path) -> Iterator[SentinelSet]:
 
 
 async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, int, int]:
-    """One failover under load; how many puts were acknowledged before it, how many of those are lost, how many were refused."""
+    """
+    One failover under load; how many puts were acknowledged before it, how many of those are lost,
+    how many were refused.
+    """
     acknowledged: set[str] = set()
     refused = 0
     over = False
@@ -46,11 +50,14 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
             client = five.client(port)
             client.config_set("appendfsync", "always")
             client.config_set("appendonly", "yes")
-        while any(five.client(port).info("persistence")["aof_rewrite_in_progress"] for port in five.ports):
+        while any(
+            five.client(port).info("persistence")["aof_rewrite_in_progress"] for port in five.ports
+        ):
             await asyncio.sleep(0.05)
     async with process(five.url(), commit_ms="1000") as made:
         while True:
-            with contextlib.suppress(NoQuorum):  # on a busy machine the connection to commit by takes longer than that
+            # on a busy machine the connection to commit by takes longer than that
+            with contextlib.suppress(NoQuorum):
                 await made.queues.configure("load", {"durability": durability})
                 break
 
@@ -72,7 +79,9 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
             await asyncio.sleep(0.001)
         if behind:
             five.send(five.ports[1], signal.SIGSTOP)
-            await asyncio.to_thread(five.client(five.ports[0]).execute_command, "CLIENT", "KILL", "TYPE", "replica")
+            await asyncio.to_thread(
+                five.client(five.ports[0]).execute_command, "CLIENT", "KILL", "TYPE", "replica"
+            )
             await asyncio.sleep(BEHIND_S)
         five.send(five.ports[0], signal.SIGKILL)
         five.send(five.ports[1], signal.SIGCONT)
@@ -97,7 +106,10 @@ async def test_what_a_failover_loses(
     promised, lost, refused = await run(five, durability, behind)
     with capsys.disabled():
         replica = "behind" if behind else "whole"
-        print(f"\nLOSSES {durability} {replica}: of {promised} acknowledged {lost} lost; {refused} refused")
+        print(
+            f"\nLOSSES {durability} {replica}: of {promised} acknowledged {lost} lost; {refused}"
+            " refused"
+        )
     if durability != "one":
         assert lost == 0
 
@@ -108,16 +120,23 @@ async def test_what_a_failover_loses(
 async def test_what_is_lost_with_a_slot_that_has_just_moved(
     tmp_path: Path, moved: str, behind: bool, number: int, capsys: Any
 ) -> None:
-    """Neither way of moving a slot waits for the replicas of its new primary, so that ``quorum`` is none for a moment."""
+    """
+    Neither way of moving a slot waits for the replicas of its new primary, so that ``quorum`` is
+    none for a moment.
+    """
     with cluster_set(str(get_binary_path()), tmp_path, replicas=1) as six:
         async with process(six.url(), replicas="1") as made:
             await made.queues.configure("load", {"durability": "quorum"})
             names = {f"t{i}" for i in range(BEFORE)}
-            await asyncio.gather(*(made.queues.put("load", TaskSpec(b"x", id=name)) for name in names))
+            await asyncio.gather(
+                *(made.queues.put("load", TaskSpec(b"x", id=name)) for name in names)
+            )
             slot = slot_of("{tidewarden:load:0}")
             source = six.owner(slot)
             target = next(port for port in six.ports[:3] if port != source)
-            replica = next(rest[0] for _, _, primary, rest in six.owners(source) if primary == target)
+            replica = next(
+                rest[0] for _, _, primary, rest in six.owners(source) if primary == target
+            )
             if behind:
                 six.processes[replica].send_signal(signal.SIGSTOP)
                 await asyncio.to_thread(six.say, target, "CLIENT", "KILL", "TYPE", "replica")
@@ -129,9 +148,12 @@ async def test_what_is_lost_with_a_slot_that_has_just_moved(
             six.processes[replica].send_signal(signal.SIGCONT)
             while six.owner(slot) != replica:
                 await asyncio.sleep(0.05)
-            left = int(await asyncio.to_thread(six.say, replica, "ZCARD", "{tidewarden:load:0}:ready:50"))
+            left = int(
+                await asyncio.to_thread(six.say, replica, "ZCARD", "{tidewarden:load:0}:ready:50")
+            )
     with capsys.disabled():
         print(
-            f"\nLOSSES moved {moved} {'behind' if behind else 'whole'}: of {len(names)} acknowledged {len(names) - left} lost"
+            f"\nLOSSES moved {moved} {'behind' if behind else 'whole'}: of {len(names)}"
+            f" acknowledged {len(names) - left} lost"
         )
     assert not behind or left < len(names), "it is said to be lost"

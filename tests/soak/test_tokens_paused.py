@@ -1,4 +1,7 @@
-"""A node is stopped in the middle of refreshes, for longer than its intents last, at a server that ends a grant on reuse."""
+"""
+A node is stopped in the middle of refreshes, for longer than its intents last, at a server that
+ends a grant on reuse.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def holders(nodes: Cluster) -> dict[str, str]:
     found = {}
     with nodes.valkey.client() as store:
         for shard in range(16):
-            for account, raw in store.hgetall(f"{{{CLUSTER}:{QUEUE}:{shard}}}:account_intents").items():
+            for account, raw in store.hgetall(
+                f"{{{CLUSTER}:{QUEUE}:{shard}}}:account_intents"
+            ).items():
                 found[account.decode()] = raw[INTENT.size :].decode()
     return found
 
@@ -33,13 +38,19 @@ def holders(nodes: Cluster) -> dict[str, str]:
 def listed(node: Node) -> list[dict[str, Any]]:
     with node.client() as client:
         rows, _ = client.execute_command("T.LIST", "COUNT", 500)
-        return [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+        return [
+            row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+            for row in rows
+        ]
 
 
 def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
     request: pytest.FixtureRequest, oidc: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The others ask it, wait while the old access tokens live, and it stores the answers when it wakes."""
+    """
+    The others ask it, wait while the old access tokens live, and it stores the answers when it
+    wakes.
+    """
     server = oidc(accounts=ACCOUNTS, life=600)
     extra = (
         f'[providers.oidc]\ntoken_url = "{server.token_url}"\nclient_id = "{server.client_id}"\n'
@@ -54,7 +65,10 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
                 client.execute_command("T.PUT", f"oidc/{account}", json.dumps(fields))
                 client.execute_command("T.REFRESH", f"oidc/{account}")
         name = f"{chosen.name}."
-        until(lambda: sum(holder.startswith(name) for holder in holders(nodes).values()) >= 2, what="it is busy")
+        until(
+            lambda: sum(holder.startswith(name) for holder in holders(nodes).values()) >= 2,
+            what="it is busy",
+        )
         chosen.freeze()
         held = {account for account, holder in holders(nodes).items() if holder.startswith(name)}
         server.fault()
@@ -69,7 +83,12 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
         assert server.stats()["reuse"] == 0
         chosen.thaw()
         begun = time.monotonic()
-        until(lambda: all(row["generation"] >= 2 for row in listed(other)), 90, 0.2, what="all are refreshed")
+        until(
+            lambda: all(row["generation"] >= 2 for row in listed(other)),
+            90,
+            0.2,
+            what="all are refreshed",
+        )
         print(f"all are refreshed {time.monotonic() - begun:.1f} s after it woke")
     stats = server.stats()
     assert (stats["live"], stats["reuse"]) == (ACCOUNTS, 0)

@@ -1,8 +1,8 @@
 """
 Counts what an object of the product keeps, whatever its containers are called.
 
-For the tests that nothing grows for ever (``test_growth_*``): they run a structure through many rounds of its worst case and
-bound :func:`entries` after them.
+For the tests that nothing grows for ever (``test_growth_*``): they run a structure through many
+rounds of its worst case and bound :func:`entries` after them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ WALKED = (*CONTAINERS, tuple)
 
 
 def entries(*roots: Any) -> int:
-    """How many entries all containers have that the objects reach through attributes of the product's classes."""
+    """
+    How many entries all containers have that the objects reach through attributes of the product's
+    classes.
+    """
     return sum(found.values()) if (found := by_container(*roots)) else 0
 
 
@@ -56,7 +59,9 @@ def is_ours(value: Any) -> bool:
     """Whether it is an object of a class of the product, or a callable that carries one."""
     if isinstance(value, (type, types.FunctionType, types.ModuleType)):
         return False
-    return isinstance(value, (partial, types.MethodType)) or type(value).__module__.startswith("tidewarden")
+    return isinstance(value, (partial, types.MethodType)) or type(value).__module__.startswith(
+        "tidewarden"
+    )
 
 
 def attributes(value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,10 @@
 """
-The traps of connections: a consumer that goes at the worst moment, at real doors before a real queue and store.
+The traps of connections: a consumer that goes at the worst moment, at real doors before a real
+queue and store.
 
-A lost wake-up and ears that were deaf have their tests by the single step in ``rooms/queues/takes/test_waking.py``; a consumer's socket
-that is
-cut in a whole cluster in ``live/failover/test_nodes.py``. Leases here run for an hour: what is stranded stays stranded.
+A lost wake-up and ears that were deaf have their tests by the single step in
+``rooms/queues/takes/test_waking.py``; a consumer's socket that is cut in a whole cluster in
+``live/failover/test_nodes.py``. Leases here run for an hour: what is stranded stays stranded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ async def configured(doors: Pair, **settings: Any) -> None:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> None:
-    """A consumer goes in the moment in which its task comes: the task is with the next one, and the attempt does not count."""
+    """
+    A consumer goes in the moment in which its task comes: the task is with the next one, and the
+    attempt does not count.
+    """
     dice = random.Random(seed)
     await configured(doors, losses_max=0)
     well = await doors[1].dial()
@@ -43,7 +47,9 @@ async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> 
         await turns(dice.randrange(12))
         gone.drop(reset=dice.random() < 0.5)
         assert await well.reply() == b"t%d" % n
-        ((_, task_id, lease, _, attempt, _, _),) = await well.call("Q.TAKE", "WAIT", 20_000, "FROM", "q")
+        ((_, task_id, lease, _, attempt, _, _),) = await well.call(
+            "Q.TAKE", "WAIT", 20_000, "FROM", "q"
+        )
         assert (task_id, attempt) == (b"t%d" % n, 1)
         assert await well.call("Q.ACK", "q", task_id, lease) == b"OK"
     await reach(lambda: not doors[0].server.connections)
@@ -52,7 +58,8 @@ async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -> None:
     """
-    One wake-up, one waiter, and that one goes: whoever waits beside it, or at another node, has to be woken in its place.
+    One wake-up, one waiter, and that one goes: whoever waits beside it, or at another node, has to
+    be woken in its place.
 
     Now and then a node's ear is cut, too, so that it does not hear what is told meanwhile.
     """
@@ -96,7 +103,10 @@ async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -
 
 
 async def test_trap_waiters_stranded_beside_a_take_of_the_same_turn(doors: Pair) -> None:
-    """Puts and a take that go out as one script: what the take leaves is for those who wait at the other node."""
+    """
+    Puts and a take that go out as one script: what the take leaves is for those who wait at the
+    other node.
+    """
     waiters = [await doors[1].dial() for _ in range(2)]
     for line in waiters:
         line.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
@@ -114,7 +124,8 @@ async def test_trap_same_task_to_two_consumers_around_a_disconnect(doors: Pair, 
     """
     tarantool/queue#46, tarantool/sharded-queue#21: two consumers hold one task.
 
-    Consumers take, go without a word or acknowledge, all at random. Nobody is handed what somebody holds who has not gone.
+    Consumers take, go without a word or acknowledge, all at random. Nobody is handed what somebody
+    holds who has not gone.
     """
     dice = random.Random(seed)
     await configured(doors, losses_max=0)
@@ -131,7 +142,9 @@ async def test_trap_same_task_to_two_consumers_around_a_disconnect(doors: Pair, 
             line = line or await doors[me % 2].dial()
             tasks = await line.call("Q.TAKE", "COUNT", 2, "WAIT", 20, "LEASE", HOUR_MS, "FROM", "q")
             for _, task_id, lease, *_ in tasks:
-                assert task_id not in holder, f"{task_id} is held by {holder[task_id]} and handed to {me}"
+                assert task_id not in holder, (
+                    f"{task_id} is held by {holder[task_id]} and handed to {me}"
+                )
                 holder[task_id] = me
                 numbers.append(lease)
             await turns(dice.randrange(4))
@@ -186,11 +199,16 @@ async def test_trap_closing_one_connection_frees_what_it_held_before(doors: Pair
 
 
 async def test_trap_ack_from_another_connection(doors: Pair) -> None:
-    """tarantool/queue#85, beanstalkd/beanstalkd#626 #644: only the very connection may acknowledge. Here whoever has the number."""
+    """
+    tarantool/queue#85, beanstalkd/beanstalkd#626 #644: only the very connection may acknowledge.
+    Here whoever has the number.
+    """
     holder, other = await doors[0].dial(), await doors[1].dial()
     for name in ("a", "b"):
         await holder.call("Q.PUT", "q", "x", "ID", name)
-    (_, _, a, *_), (_, _, b, *_) = await holder.call("Q.TAKE", "COUNT", 2, "LEASE", HOUR_MS, "FROM", "q")
+    (_, _, a, *_), (_, _, b, *_) = await holder.call(
+        "Q.TAKE", "COUNT", 2, "LEASE", HOUR_MS, "FROM", "q"
+    )
     assert await other.call("Q.ACK", "q", "a", a) == b"OK"
     holder.drop()
     ((_, task_id, lease, *_),) = await other.call("Q.TAKE", "WAIT", 20_000, "FROM", "q")
@@ -202,7 +220,10 @@ async def test_trap_ack_from_another_connection(doors: Pair) -> None:
 
 
 async def test_trap_several_takes_on_one_connection(doors: Pair) -> None:
-    """tarantool/queue#28: a second take while the first one waits. Here they wait in their order, and each is answered."""
+    """
+    tarantool/queue#28: a second take while the first one waits. Here they wait in their order, and
+    each is answered.
+    """
     line, putter = await doors[0].dial(), await doors[1].dial()
     line.send(*[f"Q.TAKE WAIT {HOUR_MS} FROM q"] * 5, "PING")
     for n in range(5):
@@ -214,7 +235,10 @@ async def test_trap_several_takes_on_one_connection(doors: Pair) -> None:
 
 @pytest.mark.parametrize("why", ["empty", "paused", "delayed", "named", "sixteen shards", "held"])
 async def test_trap_pop_with_a_long_wait_never_returns(doors: Pair, why: str) -> None:
-    """Netflix/dyno-queues#58. A wait ends by its time whatever the queue is, and by a task whatever it was."""
+    """
+    Netflix/dyno-queues#58. A wait ends by its time whatever the queue is, and by a task whatever it
+    was.
+    """
     line, other = await doors[0].dial(), await doors[1].dial()
     loop = asyncio.get_running_loop()
     if why == "sixteen shards":

@@ -1,4 +1,7 @@
-"""The trap of half-closed sockets, and of peers whose host is gone: what looks alive and can acknowledge nothing. See test_traps.py."""
+"""
+The trap of half-closed sockets, and of peers whose host is gone: what looks alive and can
+acknowledge nothing. See test_traps.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ __all__ = ["doors"]  # a fixture
 
 
 async def test_trap_half_closed_socket_that_waits(doors: Pair) -> None:
-    """beanstalkd learned to see a half-closed socket: one that only reads is handed a task that it can never acknowledge."""
+    """
+    beanstalkd learned to see a half-closed socket: one that only reads is handed a task that it can
+    never acknowledge.
+    """
     waiter, well = await doors[0].dial(), await doors[1].dial()
     waiter.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
     await reach(lambda: doors[0].server.waiting == 1)
@@ -53,7 +59,10 @@ async def test_trap_half_closed_socket_that_holds(doors: Pair) -> None:
 
 
 async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer whose host lost its power says no goodbye: the kernel asks after it, so that its waiting take does not take."""
+    """
+    A peer whose host lost its power says no goodbye: the kernel asks after it, so that its waiting
+    take does not take.
+    """
     await doors[0].dial()
     await reach(lambda: doors[0].server.connections)
     (connection,) = doors[0].server.connections
@@ -61,9 +70,18 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     idle, every, tries, unanswered_ms = (
         accepted.getsockopt(socket.IPPROTO_TCP, name)
-        for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        for name in (
+            socket.TCP_KEEPIDLE,
+            socket.TCP_KEEPINTVL,
+            socket.TCP_KEEPCNT,
+            socket.TCP_USER_TIMEOUT,
+        )
     )
-    assert (idle, every, tries) == (peer.KEEPALIVE_IDLE_S, peer.KEEPALIVE_EVERY_S, peer.KEEPALIVE_TRIES)
+    assert (idle, every, tries) == (
+        peer.KEEPALIVE_IDLE_S,
+        peer.KEEPALIVE_EVERY_S,
+        peer.KEEPALIVE_TRIES,
+    )
     assert idle + every * tries <= 60
     assert unanswered_ms == 60_000, (
         "a task was on its way there: the kernel asks after nobody whom it still sends something"

@@ -1,4 +1,7 @@
-"""The traps into which other queues fell: here those of several nodes that share a store. See ``traps/test_scripts.py``."""
+"""
+The traps into which other queues fell: here those of several nodes that share a store. See
+``traps/test_scripts.py``.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,22 @@ async def test_trap_nodes_whose_clocks_differ(node: Any) -> None:
     await wrong.queues.put("later", TaskSpec(id="c", delay_ms=HOUR_MS))
     assert await wrong.queues.take(wrong.queues.open_session(), ["later"]) == []
     for n, expected in ((right, "a"), (wrong, "b")):
-        (task,) = await n.queues.take(n.queues.open_session(), ["q"], wait_ms=60_000, lease_ms=HOUR_MS)
+        (task,) = await n.queues.take(
+            n.queues.open_session(), ["q"], wait_ms=60_000, lease_ms=HOUR_MS
+        )
         assert task.id == expected
-    assert await right.queues.take(right.queues.open_session(), ["q"]) == [], "the lease of the other goes on"
+    assert await right.queues.take(right.queues.open_session(), ["q"]) == [], (
+        "the lease of the other goes on"
+    )
 
 
 async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
     """
-    dyno-queues' ensure() looks whether the message is there and then pushes it: of two that do so at once, both push.
+    dyno-queues' ensure() looks whether the message is there and then pushes it: of two that do so
+    at once, both push.
 
-    Many puts of one id through two nodes, while a consumer takes and acknowledges: it is there once, and is done once.
+    Many puts of one id through two nodes, while a consumer takes and acknowledges: it is there
+    once, and is done once.
     """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
@@ -70,7 +79,10 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
 
 
 async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) -> None:
-    """dyno-queues' default strategy, by its own test: an id pushed three times is popped once by shard."""
+    """
+    dyno-queues' default strategy, by its own test: an id pushed three times is popped once by
+    shard.
+    """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 8})
     await n1.queues.shards("q")
@@ -85,10 +97,11 @@ async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) ->
 @pytest.mark.thorough
 async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
     """
-    Netflix/conductor#756: a pop of a hundred races the timer that gives back what was not acknowledged in time.
+    Netflix/conductor#756: a pop of a hundred races the timer that gives back what was not
+    acknowledged in time.
 
-    Takes in batches under leases about as long as the work, two sweeps at once: a lease that has ended counts for nothing,
-    each task counts once, each number is given once.
+    Takes in batches under leases about as long as the work, two sweeps at once: a lease that has
+    ended counts for nothing, each task counts once, each number is given once.
     """
     n0, n1 = await node("n0"), await node("n1")
     total, counted, numbers = 300, Counter[str](), list[int]()
@@ -104,9 +117,17 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
             newest.update((task.id, max(task.lease, newest.get(task.id, 0))) for task in tasks)
             await asyncio.sleep(work_s)
             if tasks:
-                answers = await n.queues.ack(session, "q", [(task.id, task.lease) for task in tasks])
-                counted.update(task.id for task, answer in zip(tasks, answers, strict=True) if answer)
-                by.update((task.id, task.lease) for task, answer in zip(tasks, answers, strict=True) if answer)
+                answers = await n.queues.ack(
+                    session, "q", [(task.id, task.lease) for task in tasks]
+                )
+                counted.update(
+                    task.id for task, answer in zip(tasks, answers, strict=True) if answer
+                )
+                by.update(
+                    (task.id, task.lease)
+                    for task, answer in zip(tasks, answers, strict=True)
+                    if answer
+                )
 
     async def sweep(n: Any) -> None:
         while sum(counted.values()) < total:
@@ -115,7 +136,9 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
     n1.queues.holder = n0.queues.holder  # two that believe in one epoch
     async with asyncio.timeout(150):
         await asyncio.gather(
-            *(consume(n, work_s) for n in (n0, n1) for work_s in (0.0, 0.028, 0.03, 0.032)), sweep(n0), sweep(n1)
+            *(consume(n, work_s) for n in (n0, n1) for work_s in (0.0, 0.028, 0.03, 0.032)),
+            sweep(n0),
+            sweep(n1),
         )
     assert set(counted.values()) == {1}
     assert len(counted) == total
@@ -126,9 +149,11 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
 
 async def test_trap_an_orphan_is_rescued_and_runs_twice(node: Any) -> None:
     """
-    oban-bg/oban#603 #424: a job that runs for long is taken for an orphan and started anew, and both runs are recorded.
+    oban-bg/oban#603 #424: a job that runs for long is taken for an orphan and started anew, and
+    both runs are recorded.
 
-    Who touches keeps it; who did not cannot finish, fail, touch or put aside what somebody else holds now.
+    Who touches keeps it; who did not cannot finish, fail, touch or put aside what somebody else
+    holds now.
     """
     n0, n1 = await node("n0"), await node("n1")
     slow, other = n0.queues.open_session(), n1.queues.open_session()

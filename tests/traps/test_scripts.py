@@ -1,10 +1,11 @@
 """
-The traps into which other queues fell, and how to see that this one does not: here those of the store, script by script.
+The traps into which other queues fell, and how to see that this one does not: here those of the
+store, script by script.
 
-Those of several nodes are in ``test_nodes.py``, those of connections in ``test_doors.py``, ``test_half_closed.py`` and
-``test_sessions.py``. Three more have their tests elsewhere: what a node held that was started again (tarantool/queue#66, #49)
-in ``rooms/cluster/test_reaper.py``, writes whose answer was lost in ``live/store/test_crash.py``, and damage that has happened all the
-same in
+Those of several nodes are in ``test_nodes.py``, those of connections in ``test_doors.py``,
+``test_half_closed.py`` and ``test_sessions.py``. Three more have their tests elsewhere: what a node
+held that was started again (tarantool/queue#66, #49) in ``rooms/cluster/test_reaper.py``, writes
+whose answer was lost in ``live/store/test_crash.py``, and damage that has happened all the same in
 ``scripts/records/test_check.py``.
 """
 
@@ -45,7 +46,8 @@ def come_back(desk: Any, rows: list[Any], how: str) -> None:
 @pytest.mark.parametrize("how", ENDS)
 def test_trap_stranded_ids(desk: Any, how: str) -> None:
     """
-    Netflix/dyno-queues#31 and #98, conductor#714: a pop does not return what a peek shows, for its id is among the taken still.
+    Netflix/dyno-queues#31 and #98, conductor#714: a pop does not return what a peek shows, for its
+    id is among the taken still.
 
     However its lease ended, and however often: what lies ready is handed out.
     """
@@ -63,7 +65,10 @@ def test_trap_stranded_ids(desk: Any, how: str) -> None:
 
 
 def test_trap_stranded_ids_of_a_task_put_again(desk: Any) -> None:
-    """As above: done, deleted or replaced under its consumer, and put anew under the same id while the old lease runs."""
+    """
+    As above: done, deleted or replaced under its consumer, and put anew under the same id while the
+    old lease runs.
+    """
     desk.configure(dedup_ms=0)
     for n in range(12):
         desk.put("a", b"%d" % n, if_exists="replace")
@@ -81,10 +86,19 @@ def test_trap_stranded_ids_of_a_task_put_again(desk: Any) -> None:
 
 @pytest.mark.parametrize("how", ENDS)
 def test_trap_lost_priority_on_redelivery(desk: Any, how: str) -> None:
-    """dyno-queues gives a task back with the end of its lease for a score: what was urgent comes last from then on."""
+    """
+    dyno-queues gives a task back with the end of its lease for a score: what was urgent comes last
+    from then on.
+    """
     for priority in (50, 10, 90):
         for name, hours in (("a", 7), ("z", 3), ("m", 5)):
-            desk.put(f"{name}{priority}", priority=priority, within_ms=hours * HOUR_MS, lease_ms=LEASE_MS, backoff_ms=1)
+            desk.put(
+                f"{name}{priority}",
+                priority=priority,
+                within_ms=hours * HOUR_MS,
+                lease_ms=LEASE_MS,
+                backoff_ms=1,
+            )
     rows = desk.take(9)
     order = [row.id for row in rows]
     assert order == [f"{name}{priority}" for priority in (10, 50, 90) for name in "zma"]
@@ -95,7 +109,10 @@ def test_trap_lost_priority_on_redelivery(desk: Any, how: str) -> None:
 
 
 def test_trap_priority_when_delays_end_together(desk: Any) -> None:
-    """beanstalkd/beanstalkd#400: of delayed jobs whose time comes at once, the priority is not looked at."""
+    """
+    beanstalkd/beanstalkd#400: of delayed jobs whose time comes at once, the priority is not looked
+    at.
+    """
     for n in range(60):
         desk.put(f"{n:02}", priority=59 - n, delay_ms=1000 + n)
     desk.now += 5000
@@ -110,7 +127,8 @@ def lose_bodies(desk: Any, *ids: str) -> None:
 
 def test_trap_batch_pop_losing_some(desk: Any) -> None:
     """
-    dyno-queues' bulk pop moves ids to the taken one by one, and answers nothing when it meets one that has no payload.
+    dyno-queues' bulk pop moves ids to the taken one by one, and answers nothing when it meets one
+    that has no payload.
 
     The others of the batch stay lost until their leases end. Here they arrive.
     """
@@ -122,15 +140,25 @@ def test_trap_batch_pop_losing_some(desk: Any) -> None:
     taken = [row.id for _ in range(4) for row in desk.take(9)]
     assert sorted([*taken, *gone]) == [f"t{n:02}" for n in range(30)]
     assert desk.counts()["leased"] == 26
-    assert desk.client.zcard(f"{desk.prefix}:leased:n0.1") == 26, "nothing is leased that nobody got"
+    assert desk.client.zcard(f"{desk.prefix}:leased:n0.1") == 26, (
+        "nothing is leased that nobody got"
+    )
     assert desk.take(9) == []
 
 
 @pytest.mark.parametrize("place", ["delayed", "ready", "leased", "buried", "expiring"])
 def test_trap_entries_with_no_payload(desk: Any, place: str) -> None:
-    """Netflix/dyno-queues PR 90: ids in the queue that have no payload, "root cause unknown", at which every pop fails."""
+    """
+    Netflix/dyno-queues PR 90: ids in the queue that have no payload, "root cause unknown", at which
+    every pop fails.
+    """
     for name in ("bad", "good"):
-        desk.put(name, delay_ms=100 * (place == "delayed"), lease_ms=LEASE_MS, ttl_ms=5000 * (place == "expiring"))
+        desk.put(
+            name,
+            delay_ms=100 * (place == "delayed"),
+            lease_ms=LEASE_MS,
+            ttl_ms=5000 * (place == "expiring"),
+        )
     if place in ("leased", "buried"):
         for row in desk.take(2):
             if place == "buried":
@@ -144,7 +172,12 @@ def test_trap_entries_with_no_payload(desk: Any, place: str) -> None:
     if place in ("buried", "expiring"):
         desk.run("queue.kick", 10, "", "", 0)
     assert desk.ids() == ["good"]
-    for verb, args in (("sweep", (1, 100)), ("free", (100,)), ("purge", ("ready", 100)), ("reap", (1, "n0", 1, 100))):
+    for verb, args in (
+        ("sweep", (1, 100)),
+        ("free", (100,)),
+        ("purge", ("ready", 100)),
+        ("reap", (1, "n0", 1, 100)),
+    ):
         desk.run(f"queue.{verb}", *args)
     for state in ("delayed", "ready", "leased", "buried"):
         desk.run("queue.peek", state, 100, "")
@@ -152,12 +185,25 @@ def test_trap_entries_with_no_payload(desk: Any, place: str) -> None:
     desk.client.flushall()  # the damage
 
 
-REMOVALS = ["ready", "delayed", "leased", "buried", "retried", "acked", "purged", "replaced", "expired"]
+REMOVALS = [
+    "ready",
+    "delayed",
+    "leased",
+    "buried",
+    "retried",
+    "acked",
+    "purged",
+    "replaced",
+    "expired",
+]
 
 
 @pytest.mark.parametrize("how", REMOVALS)
 def test_trap_remove_leaks_the_payload(desk: Any, how: str) -> None:
-    """Netflix/dyno-queues PR 109: remove() takes the id out of the queue and leaves the payload in the store, for ever."""
+    """
+    Netflix/dyno-queues PR 109: remove() takes the id out of the queue and leaves the payload in the
+    store, for ever.
+    """
     secret = os.urandom(40)
     desk.configure(dedup_ms=0)
     desk.put("a", secret, delay_ms=500 * (how == "delayed"), ttl_ms=900 * (how == "expired"))
@@ -202,7 +248,8 @@ def test_trap_the_same_id_twice_in_a_batch(desk: Any) -> None:
 
 def test_trap_a_delay_longer_than_the_lease(desk: Any) -> None:
     """
-    celery/celery#2599 #4400, Bogdanp/dramatiq#431: what is to be done later than the visibility timeout is done several times.
+    celery/celery#2599 #4400, Bogdanp/dramatiq#431: what is to be done later than the visibility
+    timeout is done several times.
 
     There a worker holds the task until its time comes; here nobody holds it.
     """
@@ -224,13 +271,20 @@ def calls_of(desk: Any, action: Any) -> int:
     desk.client.config_resetstat()
     action()
     return sum(
-        row["calls"] for name, row in desk.client.info("commandstats").items() if name != "cmdstat_config|resetstat"
+        row["calls"]
+        for name, row in desk.client.info("commandstats").items()
+        if name != "cmdstat_config|resetstat"
     )
 
 
-@pytest.mark.parametrize("kind", ["delayed", "buried", "leased", "of lower priority", "of another deadline"])
+@pytest.mark.parametrize(
+    "kind", ["delayed", "buried", "leased", "of lower priority", "of another deadline"]
+)
 def test_trap_takes_that_cost_what_lies_beside(desk: Any, kind: str) -> None:
-    """tarantool/queue#63 #98 #105: a take walks over all that cannot be taken; with most tasks delayed it takes an hour of CPU."""
+    """
+    tarantool/queue#63 #98 #105: a take walks over all that cannot be taken; with most tasks delayed
+    it takes an hour of CPU.
+    """
     costs = []
     for n in range(3):
         size = (10, 10, 600)[n]
@@ -245,7 +299,10 @@ def test_trap_takes_that_cost_what_lies_beside(desk: Any, kind: str) -> None:
             if kind in ("leased", "buried"):
                 rows = desk.take(500, holder="n1.1")
                 if kind == "buried":
-                    desk.run("queue.end", *(value for row in rows for value in (row.id, row.lease, "bury", -1, "")))
+                    desk.run(
+                        "queue.end",
+                        *(value for row in rows for value in (row.id, row.lease, "bury", -1, "")),
+                    )
         desk.put(f"mine{n}", b"x", priority=1)
 
         def cycle(n: int = n) -> None:
@@ -258,9 +315,17 @@ def test_trap_takes_that_cost_what_lies_beside(desk: Any, kind: str) -> None:
 
 
 def test_trap_clock_stepped_back(desk: Any) -> None:
-    """An hour back, as by an administrator: leases go on, numbers still grow, what was ready is handed out, nothing is done early."""
+    """
+    An hour back, as by an administrator: leases go on, numbers still grow, what was ready is handed
+    out, nothing is done early.
+    """
     for name in ("held", "later", "waits"):
-        desk.put(name, lease_ms=LEASE_MS, delay_ms=500 * (name == "later"), priority=10 if name == "held" else 50)
+        desk.put(
+            name,
+            lease_ms=LEASE_MS,
+            delay_ms=500 * (name == "later"),
+            priority=10 if name == "held" else 50,
+        )
     held = desk.take_one()
     desk.now -= HOUR_MS
     desk.run("queue.sweep", 1, 100)
@@ -285,7 +350,10 @@ def test_trap_clock_stepped_back(desk: Any) -> None:
 
 
 def test_trap_clock_stepped_forward(desk: Any) -> None:
-    """An hour on: every lease is over at once. Who still works is told so by the number, and nothing counts twice."""
+    """
+    An hour on: every lease is over at once. Who still works is told so by the number, and nothing
+    counts twice.
+    """
     for n in range(20):
         desk.put(f"t{n:02}", lease_ms=LEASE_MS)
     first = desk.take(20)
@@ -303,7 +371,10 @@ def test_trap_clock_stepped_forward(desk: Any) -> None:
 
 
 def test_trap_ack_racing_the_lease_end(desk: Any) -> None:
-    """Netflix/conductor#756: an ack that comes with the timer. Either it counts, or the task goes on; never both, never neither."""
+    """
+    Netflix/conductor#756: an ack that comes with the timer. Either it counts, or the task goes on;
+    never both, never neither.
+    """
     for late_ms in range(-2, 3):
         for swept in (False, True):
             name = f"{late_ms}-{swept}"

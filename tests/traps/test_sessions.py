@@ -1,4 +1,7 @@
-"""The traps of sessions that several connections share, at real doors before a real queue and store. See ``traps/test_scripts.py``."""
+"""
+The traps of sessions that several connections share, at real doors before a real queue and store.
+See ``traps/test_scripts.py``.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ async def joined(door: Any, uuid: str = "", grace_ms: int = HOUR_MS) -> tuple[An
 
 async def take(line: Any, wait_ms: int = 0) -> tuple[bytes, int]:
     """Id and lease of the task that it gets."""
-    ((_, task_id, lease, *_),) = await line.call("Q.TAKE", "WAIT", wait_ms, "LEASE", HOUR_MS, "FROM", "q")
+    ((_, task_id, lease, *_),) = await line.call(
+        "Q.TAKE", "WAIT", wait_ms, "LEASE", HOUR_MS, "FROM", "q"
+    )
     return task_id, lease
 
 
 async def test_trap_one_session_from_two_connections(doors: Pair) -> None:
     """
-    tarantool/queue's shared sessions: what one connection took, the other may finish, at another node too.
+    tarantool/queue's shared sessions: what one connection took, the other may finish, at another
+    node too.
 
-    That one of them goes ends nothing; that both are gone ends all that is left, once the grace is over.
+    That one of them goes ends nothing; that both are gone ends all that is left, once the grace is
+    over.
     """
     a, uuid = await joined(doors[0], grace_ms=30)
     b, _ = await joined(doors[1], uuid, grace_ms=30)
@@ -53,7 +60,10 @@ async def test_trap_one_session_from_two_connections(doors: Pair) -> None:
 
 
 async def test_trap_a_waiting_take_of_the_connection_that_has_gone(doors: Pair) -> None:
-    """Of two connections of one session both wait, and one goes: the task is not handed to it, for nobody would see it."""
+    """
+    Of two connections of one session both wait, and one goes: the task is not handed to it, for
+    nobody would see it.
+    """
     for n in range(20):
         a, uuid = await joined(doors[n % 2])
         b, _ = await joined(doors[n // 2 % 2], uuid)
@@ -71,7 +81,10 @@ async def test_trap_a_waiting_take_of_the_connection_that_has_gone(doors: Pair) 
 
 
 async def test_trap_ack_after_a_reconnect(doors: Pair) -> None:
-    """tarantool/queue#85, #46: the connection breaks while its consumer works; it comes back at another node and goes on."""
+    """
+    tarantool/queue#85, #46: the connection breaks while its consumer works; it comes back at
+    another node and goes on.
+    """
     line, uuid = await joined(doors[0])
     other = await doors[1].dial()
     for n in range(10):
@@ -88,9 +101,11 @@ async def test_trap_ack_after_a_reconnect(doors: Pair) -> None:
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed: int) -> None:
     """
-    Three sessions of two connections each, which break and come back at either node while their consumers work.
+    Three sessions of two connections each, which break and come back at either node while their
+    consumers work.
 
-    A take whose answer was lost holds its task until the lease runs out, so leases are short; each task counts once.
+    A take whose answer was lost holds its task until the lease runs out, so leases are short; each
+    task counts once.
     """
     dice = random.Random(seed)
     for door in doors:

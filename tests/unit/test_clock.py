@@ -26,7 +26,10 @@ async def test_sleepers_wake_each_at_its_own_time() -> None:
         await sleep(clock, seconds)
         woken.append((name, clock.monotonic() - start))
 
-    tasks = [asyncio.create_task(sleeper(name, seconds)) for name, seconds in (("b", 5), ("a", 1), ("c", 60))]
+    tasks = [
+        asyncio.create_task(sleeper(name, seconds))
+        for name, seconds in (("b", 5), ("a", 1), ("c", 60))
+    ]
     await asyncio.sleep(0)
     await clock.advance(10)
     assert woken == [("a", 1), ("b", 5)]

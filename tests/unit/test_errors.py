@@ -19,7 +19,11 @@ def test_every_word_is_well_formed_and_explained(code: str) -> None:
 
 
 def test_every_error_is_in_the_table_under_a_word_of_its_own() -> None:
-    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Error)]
+    classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, Error)
+    ]
     assert sorted(cls.code for cls in classes) == sorted(BY_CODE)
 
 
@@ -29,7 +33,9 @@ def test_an_error_line_becomes_its_error() -> None:
     assert str(error) == "the task a is not held"
 
 
-@pytest.mark.parametrize("line", ["", "WRONGTYPE Operation against", "notheld x", "NOTHELDX y", "CONFIG no such thing"])
+@pytest.mark.parametrize(
+    "line", ["", "WRONGTYPE Operation against", "notheld x", "NOTHELDX y", "CONFIG no such thing"]
+)
 def test_an_unknown_line_becomes_a_plain_error_that_says_it_all(line: str) -> None:
     error = from_wire(line)
     assert type(error) is Error

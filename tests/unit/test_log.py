@@ -43,7 +43,9 @@ def config(folder: Path, **fields: object) -> Config:
 def test_a_line_of_json_where_no_terminal_is(tmp_path: Path) -> None:
     stream = io.StringIO()
     log.setup(config(tmp_path), stream)
-    logging.getLogger("tidewarden.raft").info("became %s", "leader", extra={"epoch": 7, "peer": "n1"})
+    logging.getLogger("tidewarden.raft").info(
+        "became %s", "leader", extra={"epoch": 7, "peer": "n1"}
+    )
     logging.getLogger("tidewarden.raft").debug("not shown")
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("Z")
@@ -67,8 +69,12 @@ def test_for_a_person_on_a_terminal_and_json_in_the_file(tmp_path: Path) -> None
     assert json.loads((tmp_path / "n7.log").read_text("utf-8"))["level"] == "warning"
 
 
-@pytest.mark.parametrize(("form", "stream", "is_json"), [("json", Terminal(), True), ("human", io.StringIO(), False)])
-def test_the_form_may_be_chosen(tmp_path: Path, form: str, stream: io.StringIO, is_json: bool) -> None:
+@pytest.mark.parametrize(
+    ("form", "stream", "is_json"), [("json", Terminal(), True), ("human", io.StringIO(), False)]
+)
+def test_the_form_may_be_chosen(
+    tmp_path: Path, form: str, stream: io.StringIO, is_json: bool
+) -> None:
     log.setup(config(tmp_path, format=form), stream)
     logging.getLogger("tidewarden").info("hello")
     assert stream.getvalue().startswith("{") is is_json
@@ -119,7 +125,10 @@ def test_after_a_full_disk_the_file_is_written_again(tmp_path: Path, bytes_max: 
     for number in range(3):
         logging.getLogger("tidewarden.raft").info("line %d", number)
     lines = [
-        line for name in sorted(tmp_path.iterdir(), reverse=True) for line in name.read_text().splitlines() if line
+        line
+        for name in sorted(tmp_path.iterdir(), reverse=True)
+        for line in name.read_text().splitlines()
+        if line
     ]
     assert [json.loads(line)["message"] for line in lines] == ["line 0", "line 1", "line 2"]
 
@@ -161,14 +170,20 @@ def test_what_looks_like_a_secret_is_blanked(text: str) -> None:
 
 @pytest.mark.thorough
 def test_a_long_text_costs_no_more_than_its_length() -> None:
-    """A word without blanks was once read anew from each of its letters: seconds for 100,000 of them."""
+    """
+    A word without blanks was once read anew from each of its letters: seconds for 100,000 of them.
+    """
     begun = time.process_time()
     assert log.redact("x" * 1_000_000) == "x" * 1_000_000
     assert time.process_time() - begun < 20
 
 
 def test_other_text_is_left_alone() -> None:
-    for text in ("n1 at 127.0.0.1:7430 became leader", "account sandbox/user-1 is due in 5 s", "https://h:80/a@b"):
+    for text in (
+        "n1 at 127.0.0.1:7430 became leader",
+        "account sandbox/user-1 is due in 5 s",
+        "https://h:80/a@b",
+    ):
         assert log.redact(text) == text
 
 
@@ -185,7 +200,8 @@ async def test_what_is_said_again_and_again_is_said_now_and_then(tmp_path: Path)
     said = stream.getvalue().splitlines()
     plain, again = "the store is away", "the store is away (and 17 times before)"
     said_of = {
-        level: [line.partition("store: ")[2] for line in said if level in line] for level in ("WARNING", "ERROR")
+        level: [line.partition("store: ")[2] for line in said if level in line]
+        for level in ("WARNING", "ERROR")
     }
     assert said_of["ERROR"] == [plain] * 3 + [again] + [plain] * 2
     assert said_of["WARNING"] == [plain] * 6 + [again] * 2 + [plain] * 4, "of one and of another"

@@ -13,30 +13,48 @@ if TYPE_CHECKING:
     import typer
     from typer.models import CommandInfo, TyperInfo
 
-# In the order of the help. A module has a function of its name or, those at the end, an ``app`` with verbs of its own.
+# In the order of the help. A module has a function of its name or, those at the end, an ``app``
+# with verbs of its own.
 VERBS = (
-    "up", "node", "status", "doctor", "worker", "sandbox", "version",
-    "cluster", "queue", "token", "vault", "schedule", "lock",
-)  # fmt: skip
+    "up",
+    "node",
+    "status",
+    "doctor",
+    "worker",
+    "sandbox",
+    "version",
+    "cluster",
+    "queue",
+    "token",
+    "vault",
+    "schedule",
+    "lock",
+)
 
 COMPLETES = "_TIDEWARDEN_COMPLETE"
 
 if sys.argv[1:2] == ["node"]:
-    # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the signal waits instead of killing.
+    # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the
+    # signal waits instead of killing.
     from tidewarden.os_process import hold_hangups
 
     hold_hangups()
 
 
 def command_line(*verbs: str) -> typer.Typer:
-    """The command line with these ``verbs``. What they import takes longer than most of them run."""
+    """
+    The command line with these ``verbs``. What they import takes longer than most of them run.
+    """
     import typer
 
     from .options import EXIT_CODES, root
 
     app = typer.Typer(
         name="tidewarden",
-        help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
+        help=(
+            "A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under"
+            " an elected leader."
+        ),
         epilog=EXIT_CODES,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
@@ -49,7 +67,10 @@ def command_line(*verbs: str) -> typer.Typer:
             app.add_typer(module.app, name=verb)
         else:
             app.command(verb)(getattr(module, verb))
-    for command in (*app.registered_commands, *(one for group in app.registered_groups for one in _verbs(group))):
+    for command in (
+        *app.registered_commands,
+        *(one for group in app.registered_groups for one in _verbs(group)),
+    ):
         command.help = flowing(command.callback.__doc__ or "")
     return app
 
@@ -59,18 +80,23 @@ def _verbs(group: TyperInfo) -> list[CommandInfo]:
 
 
 def flowing(text: str) -> str:
-    """Paragraphs of one line each, to be broken where the terminal ends and not where the source does."""
+    """
+    Paragraphs of one line each, to be broken where the terminal ends and not where the source does.
+    """
     return "\n\n".join(" ".join(one.split()) for one in text.strip().split("\n\n"))
 
 
 def main() -> None:
     """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
-    gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
+    # imports make much that stays, which it would look through again and again
+    gc.set_threshold(50_000, 20, 50)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is no UTF-8 shows what it can, and the rest so.
             stream.reconfigure(errors="backslashreplace")
     # A shell that completes a line hands it over in the environment.
     words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
-    named = [verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]]
+    named = [
+        verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]
+    ]
     command_line(*(named or VERBS))()

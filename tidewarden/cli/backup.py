@@ -1,4 +1,7 @@
-"""``tidewarden cluster backup|restore``: a copy of an embedded store in one file, and a new data folder made of it."""
+"""
+``tidewarden cluster backup|restore``: a copy of an embedded store in one file, and a new data
+folder made of it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ MAGIC = "tidewarden backup"
 HEADER_BYTES_MAX = 1 << 20
 CHUNK = 1 << 20
 VIEWS_AHEAD = 1000
-"""The store's restarts since the backup, at most: lease numbers begin with the view. There are 131,071 views in all."""
+"""
+The store's restarts since the backup, at most: lease numbers begin with the view. There are 131,071
+views in all.
+"""
 EPOCHS_AHEAD = 1 << 20
 BASE = "appendonly.aof.1.base.rdb"
 PART = "store.part"
@@ -42,16 +48,20 @@ KEYS = {"cluster": "cluster.key", "vault": "vault.key"}
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; must not exist.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write it; must not exist.")
+    ],
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Write everything that the cluster's embedded store holds, as of one moment, into one file. Nothing stops meanwhile.
+    Write everything that the cluster's embedded store holds, as of one moment, into one file.
+    Nothing stops meanwhile.
 
-    Tokens in it are sealed; the keys are not in it, only where they are: keep secrets/ (vault.key above all) elsewhere. What tasks carry is
-    there as it is. With a Redis of your own, take its tools.
+    Tokens in it are sealed; the keys are not in it, only where they are: keep secrets/ (vault.key
+    above all) elsewhere. What tasks carry is there as it is. With a Redis of your own, take its
+    tools.
 
     Examples:
 
@@ -81,7 +91,10 @@ def backup(
     if as_json:
         print_json({"file": str(file), **header})
         return
-    typer.echo(f"{file}: {header['bytes']:,} bytes of the store, epoch {header['epoch']}, view {header['view']}")
+    typer.echo(
+        f"{file}: {header['bytes']:,} bytes of the store, epoch {header['epoch']}, view"
+        f" {header['view']}"
+    )
     for key in header["keys"].values():
         typer.echo(f"not in it, and needed with it: {key['where']} on {header['node']}")
 
@@ -97,14 +110,20 @@ def _fetch(line: Any, name: str, header: dict[str, Any], out: BinaryIO) -> None:
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `tidewarden cluster backup`.")],
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="The new data folder: empty, but for secrets/.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of `tidewarden cluster backup`.")
+    ],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="The new data folder: empty, but for secrets/.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """
-    Make a data folder from a backup, while nothing runs on it. Then put secrets/ there and start `tidewarden up` (or the node) on it.
+    Make a data folder from a backup, while nothing runs on it. Then put secrets/ there and start
+    `tidewarden up` (or the node) on it.
 
-    Lease numbers and epochs go on far above the backup's, so that nothing that was handed out after it can be taken for something new.
+    Lease numbers and epochs go on far above the backup's, so that nothing that was handed out after
+    it can be taken for something new.
 
     Examples:
 
@@ -112,8 +131,13 @@ def restore(
 
     tidewarden cluster restore monday.backup --data-dir ./restored --json
     """
-    if data_dir.exists() and (not data_dir.is_dir() or {path.name for path in data_dir.iterdir()} - {"secrets", PART}):
-        raise stop(f"{data_dir} is not empty: name a new folder, or one that has nothing but secrets/", REFUSED)
+    if data_dir.exists() and (
+        not data_dir.is_dir() or {path.name for path in data_dir.iterdir()} - {"secrets", PART}
+    ):
+        raise stop(
+            f"{data_dir} is not empty: name a new folder, or one that has nothing but secrets/",
+            REFUSED,
+        )
     part = data_dir / PART
     try:
         with file.open("rb") as source:
@@ -123,22 +147,36 @@ def restore(
                 shutil.rmtree(part)
             _unpack(source, header, part)
         keys, view, epoch = asyncio.run(_raise(part, header))
-        part.rename(data_dir / "store")  # nothing is started on a copy whose numbers were not raised yet
+        # nothing is started on a copy whose numbers were not raised yet
+        part.rename(data_dir / "store")
         sync_folder(data_dir)
     except OSError as error:
-        where = error.filename or (data_dir if error.errno in (errno.ENOSPC, errno.EDQUOT) else file)
+        where = error.filename or (
+            data_dir if error.errno in (errno.ENOSPC, errno.EDQUOT) else file
+        )
         raise stop(f"{where}: {error.strerror or error}", REFUSED) from None
     except (StoreDown, ConfigError, redis.RedisError) as error:
         raise stop(f"the store cannot be started on it: {error}", REFUSED) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
     if as_json:
-        print_json({"data_dir": str(data_dir), "keys": keys, "view": view, "epoch": epoch, "backup": header})
+        print_json(
+            {
+                "data_dir": str(data_dir),
+                "keys": keys,
+                "view": view,
+                "epoch": epoch,
+                "backup": header,
+            }
+        )
         return
     typer.echo(f"{data_dir}: {keys:,} keys, view {view}, epoch {epoch}")
     missing = [name for name in KEYS.values() if not (data_dir / "secrets" / name).exists()]
     if missing:
-        typer.echo(f"before you start it, put back: {', '.join(str(data_dir / 'secrets' / name) for name in missing)}")
+        typer.echo(
+            "before you start it, put back:"
+            f" {', '.join(str(data_dir / 'secrets' / name) for name in missing)}"
+        )
     if header["cluster"] != "tidewarden":
         typer.echo(f'start it with cluster.name = "{header["cluster"]}"')
 
@@ -164,14 +202,20 @@ def _header(source: BinaryIO) -> dict[str, Any]:
 
 
 def _check_keys(header: dict[str, Any], data_dir: Path) -> None:
-    """Keys that are there already must be the backup's: with another vault.key no token could be read."""
+    """
+    Keys that are there already must be the backup's: with another vault.key no token could be read.
+    """
     for name, file in KEYS.items():
         path, wanted = data_dir / "secrets" / file, header["keys"][name]
         there = set(key_check(path.read_text("utf-8")).split()) if path.exists() else set()
         if there and wanted["check"] and not there & set(wanted["check"].split()):
             if name == "vault":
-                raise stop(f"{path} is another key than the backup's, which was {wanted['where']}", REFUSED)
-            typer.echo(f"{path} is another secret than before: every node needs this one now", err=True)
+                raise stop(
+                    f"{path} is another key than the backup's, which was {wanted['where']}", REFUSED
+                )
+            typer.echo(
+                f"{path} is another secret than before: every node needs this one now", err=True
+            )
 
 
 def _unpack(source: BinaryIO, header: dict[str, Any], folder: Path) -> None:
@@ -195,11 +239,18 @@ def _unpack(source: BinaryIO, header: dict[str, Any], folder: Path) -> None:
 async def _raise(folder: Path, header: dict[str, Any]) -> tuple[int, int, int]:
     """Start the store once, raise its view and epoch, and stop it. Returns: keys, view, epoch."""
     cluster = header["cluster"]
-    store = EmbeddedStore(folder, Store(fsync="always"), cluster, secrets.token_urlsafe(32), SystemClock())
+    store = EmbeddedStore(
+        folder, Store(fsync="always"), cluster, secrets.token_urlsafe(32), SystemClock()
+    )
     client = Redis.from_url(await store.start())
     try:
         if store.view <= header["view"]:
-            raise ConfigError([f"it has view {store.view - 1} of {cluster!r}, not {header['view']}: another cluster's"])
+            raise ConfigError(
+                [
+                    f"it has view {store.view - 1} of {cluster!r}, not {header['view']}: another"
+                    " cluster's"
+                ]
+            )
         tag = f"{{{cluster}}}"
         view = int(await client.incrby(f"{tag}:view", VIEWS_AHEAD))
         epoch = int(await client.hincrby(f"{tag}:fence", "epoch", EPOCHS_AHEAD))

@@ -24,10 +24,12 @@ COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard"
 @app.command("status")
 def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
-    Show every member: what it is, under which epoch, and how lately the store and the leader heard of it.
+    Show every member: what it is, under which epoch, and how lately the store and the leader heard
+    of it.
 
-    Asks one node for the members, then each of them. `beat` is how long ago the store had its sign of life, `heard` how long ago the
-    leader heard it by Raft. A member that does not answer is shown as silent.
+    Asks one node for the members, then each of them. `beat` is how long ago the store had its sign
+    of life, `heard` how long ago the leader heard it by Raft. A member that does not answer is
+    shown as silent.
 
     Examples:
 
@@ -40,13 +42,24 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     seen: dict[str, dict[str, Any]] = {first["node"]: first}
     basis = addresses(url, data_dir)[0]
     for name, member in first["members"].items():
-        if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
+        if (
+            name not in seen
+            and member["address"]
+            and (answer := _asked(at(basis, member["address"])))
+        ):
             seen[name] = answer
     leading = (one for one in seen.values() if one["role"] == "leader")
-    leader = seen.get(first["leader"]) or max(leading, key=lambda one: int(one["epoch"]), default=first)
-    rows = [_row(name, member, seen.get(name), leader) for name, member in leader["members"].items()]
+    leader = seen.get(first["leader"]) or max(
+        leading, key=lambda one: int(one["epoch"]), default=first
+    )
+    rows = [
+        _row(name, member, seen.get(name), leader) for name, member in leader["members"].items()
+    ]
     if as_json:
-        facts = {name: leader.get(name) for name in ("leader", "epoch", "view", "primary", "quorum", "store")}
+        facts = {
+            name: leader.get(name)
+            for name in ("leader", "epoch", "view", "primary", "quorum", "store")
+        }
         print_json({**facts, "seen_by": leader["node"], "nodes": rows})
         return
     print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
@@ -54,13 +67,19 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     engine = f"{store.get('name', '?')} {store.get('version', '')}".strip()
     where = f"{store.get('at') or leader['primary']}, {'up' if store.get('up', True) else 'AWAY'}"
     quorum = "a quorum" if leader["quorum"] else "NO QUORUM"
-    typer.echo(f"leader {leader['leader'] or 'unknown'}, epoch {leader['epoch']}, {quorum}; store {engine} at {where}")
+    typer.echo(
+        f"leader {leader['leader'] or 'unknown'}, epoch {leader['epoch']}, {quorum}; store {engine}"
+        f" at {where}"
+    )
 
 
 @app.command("transfer")
 def transfer(
     node: Annotated[
-        str, typer.Argument(metavar="[NODE]", help="Who is to lead. Without: whoever is most caught up.")
+        str,
+        typer.Argument(
+            metavar="[NODE]", help="Who is to lead. Without: whoever is most caught up."
+        ),
     ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -86,13 +105,16 @@ def transfer(
 @app.command("join")
 def join(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
-    address: Annotated[str, typer.Argument(metavar="HOST:BASE_PORT", help="Where the other nodes reach it.")],
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:BASE_PORT", help="Where the other nodes reach it.")
+    ],
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Let a node join a running cluster. Then start it, on an empty folder, with --join and a configuration that names the members.
+    Let a node join a running cluster. Then start it, on an empty folder, with --join and a
+    configuration that names the members.
 
     It has no vote until it was heard and has everything, so one that is never started stops nobody.
 
@@ -120,9 +142,11 @@ def leave(
     as_json: AsJson = False,
 ) -> None:
     """
-    Have a node be a member no more, whether it runs or is lost. One that leads hands leadership over first.
+    Have a node be a member no more, whether it runs or is lost. One that leads hands leadership
+    over first.
 
-    Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on until then, but says that it is no member.
+    Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on
+    until then, but says that it is no member.
 
     Examples:
 
@@ -135,7 +159,9 @@ def leave(
     if as_json:
         print_json({"node": node, "version": version})
     else:
-        typer.echo(f"{node} is no member any more (version {version} of the members): stop it if it runs")
+        typer.echo(
+            f"{node} is no member any more (version {version} of the members): stop it if it runs"
+        )
 
 
 def at(url: str, address: str) -> str:
@@ -155,11 +181,15 @@ def _asked(address: str) -> dict[str, Any] | None:
         finally:
             line.close()
     except (redis.RedisError, ValueError) as error:
-        typer.echo(f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}", err=True)
+        typer.echo(
+            f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}", err=True
+        )
         return None
 
 
-def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]) -> dict[str, Any]:
+def _row(
+    name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]
+) -> dict[str, Any]:
     """One member: what it says of itself, and what the leader knows of it."""
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
     if own:

@@ -1,4 +1,7 @@
-"""The line from a verb of the command line to a node: where it is, who asks, what its errors mean to a shell."""
+"""
+The line from a verb of the command line to a node: where it is, who asks, what its errors mean to a
+shell.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,36 @@ from tidewarden.client.local import DEFAULT_PORT, local_urls
 from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
 
 CONNECT_S = 5.0
-WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of `tidewarden up`: --data-dir DIR)"
+WHO = (
+    " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of `tidewarden up`:"
+    " --data-dir DIR)"
+)
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
     """
-    Where a node may answer, best first: those of ``url`` if given, which commas separate, else the nodes that ``up`` keeps in ``data_dir``.
+    Where a node may answer, best first: those of ``url`` if given, which commas separate, else the
+    nodes that ``up`` keeps in ``data_dir``.
 
-    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only. Ends the program when
-    another folder than the usual one was named and has no cluster: whoever mistyped it means no other cluster.
+    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
+    Ends the program when another folder than the usual one was named and has no cluster: whoever
+    mistyped it means no other cluster.
     """
     if urls := [one.strip() for one in url.split(",") if one.strip()]:
         return urls
     if data_dir != Path(DATA_DIR) and not any(data_dir.glob("n*/node.toml")):
-        raise stop(f"--data-dir {data_dir}: found no data of `tidewarden up` there (no n0/node.toml)", USAGE)
+        raise stop(
+            f"--data-dir {data_dir}: found no data of `tidewarden up` there (no n0/node.toml)",
+            USAGE,
+        )
     return local_urls(data_dir)
 
 
 class NodeLine:
-    """A connection to one node. Answers come as Python values: text, int, list, dict; text that is no UTF-8 as bytes."""
+    """
+    A connection to one node. Answers come as Python values: text, int, list, dict; text that is no
+    UTF-8 as bytes.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -51,7 +65,9 @@ class NodeLine:
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
 
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
-        """Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused."""
+        """
+        Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused.
+        """
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
@@ -68,9 +84,11 @@ class OptionError(ValueError):
 
 def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
-    Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the connection.
+    Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the
+    connection.
 
-    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is no address.
+    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is
+    no address.
     """
     client: redis.Redis | None = None
     try:
@@ -92,20 +110,26 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
             raise OptionError(str(error).partition("() ")[2] or str(error)) from None
         if isinstance(error, redis.InvalidResponse):
             raise redis.ConnectionError(
-                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port is the next one)"
+                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port"
+                " is the next one)"
             ) from None
         raise
     return NodeLine(client)
 
 
 def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
-    """An address as the SDK takes it, and as redis-py does: with our usual port, and its word for ``?ca=FILE``, whom to trust."""
+    """
+    An address as the SDK takes it, and as redis-py does: with our usual port, and its word for
+    ``?ca=FILE``, whom to trust.
+    """
     parts = urlsplit(address)
     query = parse_qsl(parts.query, keep_blank_values=True)
     options: dict[str, Any] = {}
     if file := dict(query).get("ca"):
         options["ssl_ca_certs"] = file
-        address = urlunsplit(parts._replace(query=urlencode([pair for pair in query if pair[0] != "ca"])))
+        address = urlunsplit(
+            parts._replace(query=urlencode([pair for pair in query if pair[0] != "ca"]))
+        )
     if parts.scheme in ("redis", "rediss"):
         options["port"] = DEFAULT_PORT  # that of the address goes before it
     return address, options
@@ -113,7 +137,10 @@ def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
-    """A node to ask: the first that answers. Ends the program with a message and the right exit code on every error."""
+    """
+    A node to ask: the first that answers. Ends the program with a message and the right exit code
+    on every error.
+    """
     line: NodeLine | None = None
     faults: list[str] = []
     who = ""
@@ -129,7 +156,10 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         except ValueError as error:
             raise no_address(address, error) from None
     if line is None:
-        hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
+        hint = (
+            "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another"
+            " node"
+        )
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
     try:
         yield line
@@ -141,19 +171,27 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     except UnicodeEncodeError:
         raise stop("an argument is no UTF-8 text", USAGE) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
+        raise stop(
+            f"the connection broke, what was asked may or may not have happened: {error}",
+            UNREACHABLE,
+        ) from None
     finally:
         line.close()
 
 
 def maybe_tls(address: str, error: Exception) -> str:
     """What a node that speaks TLS does with whoever does not, is to hang up."""
-    plain_speech = address.startswith("redis://") and str(error).startswith("Connection closed by server")
+    plain_speech = address.startswith("redis://") and str(error).startswith(
+        "Connection closed by server"
+    )
     return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""
 
 
 def no_address(address: str, error: ValueError) -> typer.Exit:
-    """``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what this returns."""
+    """
+    ``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what
+    this returns.
+    """
     why = f": {error}" if isinstance(error, OptionError) else ""
     return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {FORM}", USAGE)
 
@@ -165,8 +203,15 @@ def shown(address: str) -> str:
 
 
 def said(error: redis.RedisError) -> str:
-    """What the node said. redis-py takes its first word, NOAUTH or WRONGPASS, away from the errors it has a class for."""
-    return f"not authenticated: {error}" if isinstance(error, redis.AuthenticationError) else str(error)
+    """
+    What the node said. redis-py takes its first word, NOAUTH or WRONGPASS, away from the errors it
+    has a class for.
+    """
+    return (
+        f"not authenticated: {error}"
+        if isinstance(error, redis.AuthenticationError)
+        else str(error)
+    )
 
 
 def plain(value: Any) -> Any:

@@ -20,10 +20,11 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Look for tasks and index entries that do not belong together, in every queue. Exit code 1 when some are left.
+    Look for tasks and index entries that do not belong together, in every queue. Exit code 1 when
+    some are left.
 
-    It changes nothing without --repair. With it, a task that lies nowhere or in two places is ready again, and an entry without
-    a task is dropped.
+    It changes nothing without --repair. With it, a task that lies nowhere or in two places is ready
+    again, and an entry without a task is dropped.
 
     Examples:
 
@@ -42,6 +43,11 @@ def doctor(
         print_table(columns, [[one[column] for column in columns] for one in checked])
         for one in checked:
             for kind, task_id, detail in one["examples"]:
-                typer.echo(f"{cell(one['queue'])}: {cell(kind)}: {cell(task_id)} {cell(detail)}".rstrip())
+                typer.echo(
+                    f"{cell(one['queue'])}: {cell(kind)}: {cell(task_id)} {cell(detail)}".rstrip()
+                )
     if left:
-        raise stop(f"{left} problems are left{'' if repair else '; --repair puts right what it can'}", REFUSED)
+        raise stop(
+            f"{left} problems are left{'' if repair else '; --repair puts right what it can'}",
+            REFUSED,
+        )

@@ -37,10 +37,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")]
 
 class HeldLock:
     """
-    A lock that is held on under a session: a thread renews it, on connections of its own, until :meth:`end` or until ``lost`` says why
-    it cannot. ``join()`` makes such a connection, to any node, that has joined the session.
+    A lock that is held on under a session: a thread renews it, on connections of its own, until
+    :meth:`end` or until ``lost`` says why it cannot. ``join()`` makes such a connection, to any
+    node, that has joined the session.
 
-    ``until`` (monotonic seconds): nobody else has the lock before, counted from before the latest renewal was sent.
+    ``until`` (monotonic seconds): nobody else has the lock before, counted from before the latest
+    renewal was sent.
     """
 
     def __init__(self, join: Callable[[], NodeLine], name: str, fence: int, lease_ms: int) -> None:
@@ -78,13 +80,17 @@ class HeldLock:
             except redis.ResponseError as error:
                 if str(error).startswith(("NOTHELD", "NOTFOUND")):
                     self.lost = str(error)  # the hold has ended, or the session
-                self._trouble = str(error)  # another error: the store is away, say, and time is left
+                # another error: the store is away, say, and time is left
+                self._trouble = str(error)
             except redis.RedisError as error:
                 self._trouble = f"the connection broke: {error}"
                 pause_s = 0.0 if pause_s else RENEW_S / 4  # once at once
 
     def check(self) -> bool:
-        """Whether it is surely held still, and for a sixth of the lease more, so that there is time to stop."""
+        """
+        Whether it is surely held still, and for a sixth of the lease more, so that there is time to
+        stop.
+        """
         if not self.lost and self.until - self._lease_s / 6 <= self._clock.monotonic():
             self.lost = self._trouble
         return not self.lost
@@ -110,23 +116,34 @@ class HeldLock:
 @app.command("run")
 def run(
     name: Name,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run, with its arguments.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="What to run, with its arguments.")
+    ],
     lease_ms: Annotated[
-        int, typer.Option("--lease-ms", min=100, help="Hold it so long at a time; it is renewed in time.")
+        int,
+        typer.Option(
+            "--lease-ms", min=100, help="Hold it so long at a time; it is renewed in time."
+        ),
     ] = 30_000,
     wait_ms: Annotated[
-        int, typer.Option("--wait-ms", min=0, help="Wait so long for it; 0: not at all.", show_default="an hour")
+        int,
+        typer.Option(
+            "--wait-ms", min=0, help="Wait so long for it; 0: not at all.", show_default="an hour"
+        ),
     ] = 3_600_000,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
-    as_json: Annotated[bool, typer.Option("--json", help="Tell of the lock with JSON on standard error.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Tell of the lock with JSON on standard error.")
+    ] = False,
 ) -> None:
     """
-    Run a command while holding a lock, as flock does on one machine. Exit code: the command's own; 5 when the lock was not free in time.
+    Run a command while holding a lock, as flock does on one machine. Exit code: the command's own;
+    5 when the lock was not free in time.
 
-    The command finds the fence number in TIDEWARDEN_FENCE: hand it to what it writes to. A broken connection is made again, to another
-    node where there are several. When the lock is lost all the same, the command gets SIGTERM, SIGKILL ten seconds later, and the
-    exit code is 1.
+    The command finds the fence number in TIDEWARDEN_FENCE: hand it to what it writes to. A broken
+    connection is made again, to another node where there are several. When the lock is lost all the
+    same, the command gets SIGTERM, SIGKILL ten seconds later, and the exit code is 1.
 
     Example: tidewarden lock run nightly-report --wait-ms 0 -- make report
     """
@@ -136,7 +153,9 @@ def run(
         fence = node.call("L.ACQUIRE", name, lease_ms, *wait, "KEY", secrets.token_hex(8))
         if fence is None:
             raise stop(f"the lock {name!r} was not free in time", NOTHING)
-        join = functools.partial(_joined, addresses(url, data_dir), session, min(lease_ms / 3000, SILENCE_S))
+        join = functools.partial(
+            _joined, addresses(url, data_dir), session, min(lease_ms / 3000, SILENCE_S)
+        )
         hold = HeldLock(join, name, int(fence), lease_ms)
         try:
             _told(as_json, "acquired", name, hold)
@@ -161,7 +180,9 @@ def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     with connected(url, data_dir) as node:
         cursor = ""
         while True:
-            page, cursor = node.call("L.LIST", "COUNT", PAGE, *(("AFTER", cursor) if cursor else ()))
+            page, cursor = node.call(
+                "L.LIST", "COUNT", PAGE, *(("AFTER", cursor) if cursor else ())
+            )
             locks += page
             if not cursor:
                 break
@@ -173,14 +194,17 @@ def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         print_table(
             COLUMNS,
             [
-                [lock.get(field) for field in ("name", "fence", "node")] + [moment(lock.get("lease_end_ms"))]
+                [lock.get(field) for field in ("name", "fence", "node")]
+                + [moment(lock.get("lease_end_ms"))]
                 for lock in locks
             ],
         )
 
 
 @app.command("show")
-def show(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def show(
+    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     Show who holds a lock, and its fence number.
 
@@ -197,7 +221,9 @@ def show(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json:
 @app.command("release")
 def release(
     name: Name,
-    fence: Annotated[int, typer.Argument(metavar="FENCE", min=0, help="The fence number it is held under.")],
+    fence: Annotated[
+        int, typer.Argument(metavar="FENCE", min=0, help="The fence number it is held under.")
+    ],
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -218,7 +244,10 @@ def release(
 
 
 def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:
-    """A connection that has joined the session, to the first node that lets it. Raises: redis.RedisError: the last one's."""
+    """
+    A connection that has joined the session, to the first node that lets it. Raises:
+    redis.RedisError: the last one's.
+    """
     trouble: redis.RedisError = redis.ConnectionError("there is no node")
     for address in nodes:
         try:
@@ -266,8 +295,14 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals that would end us end the command, and with it us; a terminal's Ctrl-C reaches it by itself."""
-    former = {number: signal.signal(number, lambda number, _: child.send_signal(number)) for number in FORWARDED}
+    """
+    Signals that would end us end the command, and with it us; a terminal's Ctrl-C reaches it by
+    itself.
+    """
+    former = {
+        number: signal.signal(number, lambda number, _: child.send_signal(number))
+        for number in FORWARDED
+    }
     former[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

@@ -21,22 +21,37 @@ from .output import print_json
 def node(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The TOML file. Without one: defaults.", show_default=False),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The TOML file. Without one: defaults.",
+            show_default=False,
+        ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Read and check the configuration, start nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read and check the configuration, start nothing.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated.", show_default=False
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Override one setting; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     join: Annotated[
-        bool, typer.Option("--join", help="Wait until a running cluster lets this node in: `tidewarden cluster join`.")
+        bool,
+        typer.Option(
+            "--join",
+            help="Wait until a running cluster lets this node in: `tidewarden cluster join`.",
+        ),
     ] = False,
     hash_a_secret: Annotated[
         bool,
         typer.Option(
-            "--hash-secret", help="Ask for a secret, print its hash for \\[\\[users]] secret_hash, start nothing."
+            "--hash-secret",
+            help="Ask for a secret, print its hash for \\[\\[users]] secret_hash, start nothing.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -44,7 +59,8 @@ def node(
     """
     Run one node of a cluster, until SIGINT or SIGTERM. SIGHUP has it read its users anew.
 
-    The file overrides the defaults, TIDEWARDEN_SECTION_KEY in the environment overrides the file, --set overrides both.
+    The file overrides the defaults, TIDEWARDEN_SECTION_KEY in the environment overrides the file,
+    --set overrides both.
 
     Examples:
 
@@ -58,7 +74,11 @@ def node(
     """
     if hash_a_secret:
         typed = sys.stdin.isatty()
-        secret = typer.prompt("Secret", hide_input=True, confirmation_prompt=True, err=True) if typed else _line()
+        secret = (
+            typer.prompt("Secret", hide_input=True, confirmation_prompt=True, err=True)
+            if typed
+            else _line()
+        )
         typer.echo(hash_secret(secret))
         return
     flags = _flags(settings or []) | ({"node.role": "joining"} if join else {})
@@ -75,7 +95,9 @@ def node(
             process_parts.check_store_url(loaded.store.url)
             _report(loaded, as_json)
             return
-        node_main.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
+        node_main.main(
+            loaded, functools.partial(load, str(config) if config else None, os.environ, flags)
+        )
     except ConfigError as error:
         raise _problems(error, as_json) from None
 
@@ -84,7 +106,9 @@ def _line() -> str:
     """A secret that a program gives: the first line of standard input."""
     if secret := sys.stdin.readline().rstrip("\r\n"):
         return secret
-    raise stop("--hash-secret: found nothing on standard input; allowed: the secret, in a line", USAGE)
+    raise stop(
+        "--hash-secret: found nothing on standard input; allowed: the secret, in a line", USAGE
+    )
 
 
 def _flags(settings: list[str]) -> dict[str, str]:
@@ -111,14 +135,17 @@ def _report(config: Config, as_json: bool) -> None:
     peers = ", ".join(sorted(config.peers())) or "none"
     store = "embedded" if config.store.url == "embedded" else "by store.url"
     typer.echo(
-        f"{config.source}: good. Node {config.node.name} at {joined(config.node.host, config.node.base_port)}, peers: {peers}."
+        f"{config.source}: good. Node {config.node.name} at"
+        f" {joined(config.node.host, config.node.base_port)}, peers: {peers}."
     )
     typer.echo(
-        f"Store: {store}. Users: {len(config.users)}. Providers: {', '.join(sorted(config.providers)) or 'none'}."
+        f"Store: {store}. Users: {len(config.users)}. Providers:"
+        f" {', '.join(sorted(config.providers)) or 'none'}."
     )
     if config.providers and not config.users:
         typer.echo(
-            "Tokens are for named users alone, on loopback, too: add [[users]] (tidewarden node --hash-secret); `tidewarden up` makes one."
+            "Tokens are for named users alone, on loopback, too: add [[users]] (tidewarden node"
+            " --hash-secret); `tidewarden up` makes one."
         )
 
 

@@ -15,8 +15,9 @@ NOTHING = 5
 DATA_DIR = "./tidewarden-data"
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad, or damage is left), 2 wrong usage, 3 no node can be reached, "
-    "4 the configuration cannot be used, 5 there was nothing to show, 130 interrupted."
+    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad, or damage is left), 2"
+    " wrong usage, 3 no node can be reached, 4 the configuration cannot be used, 5 there was"
+    " nothing to show, 130 interrupted."
 )
 
 Url = Annotated[
@@ -25,13 +26,21 @@ Url = Annotated[
         "--url",
         envvar="TIDEWARDEN_URL",
         metavar="redis://USER:SECRET@HOST:PORT",
-        help="The node to ask. Without it: the nodes of a local cluster whose data is in --data-dir, else 127.0.0.1:7420.",
+        help=(
+            "The node to ask. Without it: the nodes of a local cluster whose data is in --data-dir,"
+            " else 127.0.0.1:7420."
+        ),
         show_default=False,
         show_envvar=True,
     ),
 ]
-DataDir = Annotated[Path, typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")]
+DataDir = Annotated[
+    Path,
+    typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret."),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -44,7 +53,10 @@ def _version(wanted: bool) -> None:
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="The same as `tidewarden version`.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="The same as `tidewarden version`."
+        ),
     ] = False,
 ) -> None:  # without a docstring, which would take the place of the program's help
     pass

@@ -1,4 +1,7 @@
-"""What verbs print: JSON for programs, tables and lines for people. Control characters from the wire never reach a terminal."""
+"""
+What verbs print: JSON for programs, tables and lines for people. Control characters from the wire
+never reach a terminal.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ WIDE = 10_000  # columns where no terminal cuts lines: a line of the table stays
 
 
 def print_json(value: Any, *, err: bool = False) -> None:
-    """One line of JSON, on standard error with ``err``. Bytes that are no text become ``{"base64": …}``."""
+    """
+    One line of JSON, on standard error with ``err``. Bytes that are no text become ``{"base64":
+    …}``.
+    """
     typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes), err=err)
 
 
@@ -47,7 +53,11 @@ def print_map(fields: Mapping[str, Any], indent: int = 0) -> None:
 
 def moment(unix_ms: int | None) -> str:
     """A time on the wire as people write it, UTC; ``-`` for none."""
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if unix_ms else "-"
+    return (
+        datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        if unix_ms
+        else "-"
+    )
 
 
 def cell(value: Any) -> str:
@@ -63,7 +73,11 @@ def cell(value: Any) -> str:
     if isinstance(value, Mapping):
         value = ", ".join(f"{name}={cell(item)}" for name, item in value.items()) or "-"
     text = str(value)
-    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    )
 
 
 def _bytes(value: Any) -> Any:

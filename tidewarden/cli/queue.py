@@ -1,4 +1,6 @@
-"""``tidewarden queue …``: look at queues and steer them; their tasks are :mod:`tidewarden.cli.task`'s."""
+"""
+``tidewarden queue …``: look at queues and steer them; their tasks are :mod:`tidewarden.cli.task`'s.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_map
 from .task import Queue
 
-app = typer.Typer(help="Look at queues, and put, take and mend tasks by hand.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at queues, and put, take and mend tasks by hand.", no_args_is_help=True
+)
 app.command("put")(task.put)
 app.command("take")(task.take)
 app.command("peek")(task.peek)
@@ -26,7 +30,9 @@ app.command("move")(task.move)
 
 @app.command("list")
 def list_(
-    topics: Annotated[bool, typer.Option("--topics", help="The topics, each with its queues.")] = False,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="The topics, each with its queues.")
+    ] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -50,9 +56,12 @@ def list_(
 @app.command("stats")
 def stats(
     queue: Annotated[
-        str, typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False)
+        str,
+        typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False),
     ] = "",
-    shards: Annotated[bool, typer.Option("--shards", help="Each shard's counts, too; needs a QUEUE.")] = False,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Each shard's counts, too; needs a QUEUE.")
+    ] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -75,7 +84,9 @@ def stats(
 @app.command("pause")
 def pause(
     queue: Queue,
-    ms: Annotated[int | None, typer.Option("--ms", min=1, help="So long; without it, until resumed.")] = None,
+    ms: Annotated[
+        int | None, typer.Option("--ms", min=1, help="So long; without it, until resumed.")
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -90,7 +101,9 @@ def pause(
 
 
 @app.command("resume")
-def resume(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def resume(
+    queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     Let takes go on after a pause.
 
@@ -103,7 +116,9 @@ def resume(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_j
 @app.command("config")
 def config(
     queue: Queue,
-    settings: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -132,10 +147,15 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A name that no queu
 
 @app.command("link")
 def link(
-    topic: Topic, queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+    topic: Topic,
+    queue: Queue,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
 ) -> None:
     """
-    Subscribe a queue to a topic: what is put into the topic reaches each of its queues. Prints 1, or 0 when it was.
+    Subscribe a queue to a topic: what is put into the topic reaches each of its queues. Prints 1,
+    or 0 when it was.
 
     Example: tidewarden queue link orders mails
     """
@@ -145,7 +165,11 @@ def link(
 
 @app.command("unlink")
 def unlink(
-    topic: Topic, queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+    topic: Topic,
+    queue: Queue,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
 ) -> None:
     """
     Take a queue from a topic; what it holds stays. Prints 1, or 0 when it was not linked.

@@ -27,16 +27,26 @@ def sandbox(
     accounts: Annotated[
         int, typer.Option("--accounts", min=0, max=1_000_000, help="Accounts to have at the start.")
     ] = 100,
-    life_s: Annotated[float, typer.Option("--life", min=1, max=86_400, help="Life of an access token, seconds.")] = 120,
+    life_s: Annotated[
+        float, typer.Option("--life", min=1, max=86_400, help="Life of an access token, seconds.")
+    ] = 120,
     grace_s: Annotated[
         float,
-        typer.Option("--grace", min=0, max=86_400, help="How long a used refresh token still works, seconds; 0: not."),
+        typer.Option(
+            "--grace",
+            min=0,
+            max=86_400,
+            help="How long a used refresh token still works, seconds; 0: not.",
+        ),
     ] = 0,
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Its state lies in DATA/sandbox.")] = Path(DATA_DIR),
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Its state lies in DATA/sandbox.")
+    ] = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Run the sandbox: an authorization server to try Tidewarden against, on this machine only. Never for real accounts.
+    Run the sandbox: an authorization server to try Tidewarden against, on this machine only. Never
+    for real accounts.
 
     Refresh tokens rotate and work once; a reuse revokes the grant. State outlives the process.
 
@@ -48,18 +58,25 @@ def sandbox(
 
     curl 'http://127.0.0.1:7490/fault?status=503&retry_after=2&every=10'
     """
-    from tidewarden.sandbox.server import Sandbox  # an HTTP server, which other verbs need not wait for
+    # an HTTP server, which other verbs need not wait for
+    from tidewarden.sandbox.server import Sandbox
 
     try:
         asyncio.run(
             _serve(
-                Sandbox(data_dir / "sandbox", SystemClock(), life_s=life_s, grace_s=grace_s), port, accounts, as_json
+                Sandbox(data_dir / "sandbox", SystemClock(), life_s=life_s, grace_s=grace_s),
+                port,
+                accounts,
+                as_json,
             )
         )
     except ConfigError as error:
         raise stop("; ".join(error.problems), CONFIG) from None
     except OSError as error:
-        raise stop(f"port {port} cannot be used: {error.strerror or error}; --port gives another one", CONFIG) from None
+        raise stop(
+            f"port {port} cannot be used: {error.strerror or error}; --port gives another one",
+            CONFIG,
+        ) from None
 
 
 async def _serve(sandbox: Sandbox, port: int, accounts: int, as_json: bool) -> None:
@@ -80,7 +97,8 @@ async def _serve(sandbox: Sandbox, port: int, accounts: int, as_json: bool) -> N
             print_json(ready)
         else:
             typer.echo(
-                f"READY sandbox authorization server at {sandbox.url} (never for real accounts); Ctrl-C stops it"
+                f"READY sandbox authorization server at {sandbox.url} (never for real accounts);"
+                " Ctrl-C stops it"
             )
             typer.echo(f"In a node's configuration:\n{_provider(ready)}")
         await over.wait()

@@ -13,7 +13,9 @@ from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_table
 from .task import payload_bytes
 
-app = typer.Typer(help="Put a task at times: by cron, every so often, or once.", no_args_is_help=True)
+app = typer.Typer(
+    help="Put a task at times: by cron, every so often, or once.", no_args_is_help=True
+)
 COLUMNS = ("name", "queue", "when", "zone", "catchup", "next (UTC)", "state")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
@@ -23,34 +25,54 @@ def put(
     name: Name,
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue that gets the task.")],
     payload: Annotated[
-        str, typer.Argument(metavar="PAYLOAD", help="The task's payload; - reads it from standard input.")
+        str,
+        typer.Argument(
+            metavar="PAYLOAD", help="The task's payload; - reads it from standard input."
+        ),
     ],
     cron: Annotated[
-        str, typer.Option("--cron", help="Five fields: minute hour day month weekday (0 and 7: Sunday).")
+        str,
+        typer.Option(
+            "--cron", help="Five fields: minute hour day month weekday (0 and 7: Sunday)."
+        ),
     ] = "",
-    zone: Annotated[str, typer.Option("--tz", help="Time zone of --cron, as Europe/Berlin. Without it: UTC.")] = "",
-    every_ms: Annotated[int, typer.Option("--every-ms", min=0, help="Every so many milliseconds.")] = 0,
-    at_ms: Annotated[int, typer.Option("--at-ms", min=0, help="Once, at this unix time in milliseconds.")] = 0,
+    zone: Annotated[
+        str, typer.Option("--tz", help="Time zone of --cron, as Europe/Berlin. Without it: UTC.")
+    ] = "",
+    every_ms: Annotated[
+        int, typer.Option("--every-ms", min=0, help="Every so many milliseconds.")
+    ] = 0,
+    at_ms: Annotated[
+        int, typer.Option("--at-ms", min=0, help="Once, at this unix time in milliseconds.")
+    ] = 0,
     catchup: Annotated[
         str,
-        typer.Option("--catchup", help="Ticks missed while no leader was, or while it was paused: none, one or all."),
+        typer.Option(
+            "--catchup",
+            help="Ticks missed while no leader was, or while it was paused: none, one or all.",
+        ),
     ] = "",
     priority: Annotated[
-        int | None, typer.Option("--priority", min=0, max=99, help="Of each task; lower goes first.")
+        int | None,
+        typer.Option("--priority", min=0, max=99, help="Of each task; lower goes first."),
     ] = None,
-    within_ms: Annotated[int | None, typer.Option("--within-ms", min=0, help="Its deadline, from the tick on.")] = None,
+    within_ms: Annotated[
+        int | None, typer.Option("--within-ms", min=0, help="Its deadline, from the tick on.")
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Put a schedule, or replace the one of that name. Give exactly one of --cron, --every-ms and --at-ms.
+    Put a schedule, or replace the one of that name. Give exactly one of --cron, --every-ms and
+    --at-ms.
 
     Each tick puts one task in the whole cluster, whoever leads.
 
     Examples:
 
-    tidewarden schedule put nightly reports '{"kind": "daily"}' --cron '30 2 * * 1-5' --tz Europe/Berlin
+    tidewarden schedule put nightly reports '{"kind": "daily"}' --cron '30 2 * * 1-5' --tz
+    Europe/Berlin
 
     tidewarden schedule put beat pings hello --every-ms 15000
     """
@@ -95,9 +117,12 @@ def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
 
 
 @app.command("delete")
-def delete(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def delete(
+    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Delete a schedule. Tasks that it has put already stay. Exit code 5 when there is none of that name.
+    Delete a schedule. Tasks that it has put already stay. Exit code 5 when there is none of that
+    name.
 
     Example: tidewarden schedule delete nightly
     """
@@ -112,7 +137,9 @@ def delete(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_jso
 
 
 @app.command("pause")
-def pause(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def pause(
+    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     Have a schedule put nothing until it is resumed. Exit code 5 when there is none of that name.
 
@@ -126,10 +153,12 @@ def pause(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json
 
 
 @app.command("resume")
-def resume(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def resume(
+    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Have a paused schedule go on. What it missed is made up for as its --catchup says: one task (unless told otherwise), none, or all.
-    Exit code 5 when there is none of that name.
+    Have a paused schedule go on. What it missed is made up for as its --catchup says: one task
+    (unless told otherwise), none, or all. Exit code 5 when there is none of that name.
 
     Example: tidewarden schedule resume nightly
     """

@@ -1,4 +1,7 @@
-"""Sealed files of accounts: ``token export`` writes them, ``token import --key-file`` reads them. No token is on disk in the clear."""
+"""
+Sealed files of accounts: ``token export`` writes them, ``token import --key-file`` reads them. No
+token is on disk in the clear.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,41 @@ from .token.progress import ProgressLine
 
 KeyFile = Annotated[
     str,
-    typer.Option("--key-file", metavar="KEY", help="File (32 bytes or more) that the sealed file's key is made from."),
+    typer.Option(
+        "--key-file",
+        metavar="KEY",
+        help="File (32 bytes or more) that the sealed file's key is made from.",
+    ),
 ]
 PassphraseEnv = Annotated[
-    str, typer.Option("--passphrase-env", metavar="NAME", help="Or the environment variable with a passphrase.")
+    str,
+    typer.Option(
+        "--passphrase-env", metavar="NAME", help="Or the environment variable with a passphrase."
+    ),
 ]
 PAGE = 500
 BATCH_BYTES = 262_144
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not be there yet.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; it must not be there yet.")
+    ],
     key_file: KeyFile = "",
     passphrase_env: PassphraseEnv = "",
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")] = "",
+    provider: Annotated[
+        str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")
+    ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Write all accounts with their tokens into FILE, sealed, for `token import --key-file` at another cluster.
+    Write all accounts with their tokens into FILE, sealed, for `token import --key-file` at another
+    cluster.
 
-    Two clusters must not refresh one account: where refresh tokens rotate, the one revokes the other's. Stop this cluster's
-    refreshers, or delete its accounts, before the other one runs.
+    Two clusters must not refresh one account: where refresh tokens rotate, the one revokes the
+    other's. Stop this cluster's refreshers, or delete its accounts, before the other one runs.
 
     Example: tidewarden token export accounts.sealed --key-file transfer.key
     """
@@ -85,14 +100,26 @@ def export(
         raise typer.Exit(REFUSED)
 
 
-def _write(out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str) -> tuple[int, list[str]]:
-    """Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not all is written."""
+def _write(
+    out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str
+) -> tuple[int, list[str]]:
+    """
+    Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not
+    all is written.
+    """
     written, unreadable, after = 0, list[str](), ""
     out.write(header.line().encode() + b"\n")
     with ProgressLine("exporting") as pace:
         while True:
-            options = [word for pair in (("PROVIDER", provider), ("AFTER", after)) if pair[1] for word in pair]
-            lines, after, bad = node.call("T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options)
+            options = [
+                word
+                for pair in (("PROVIDER", provider), ("AFTER", after))
+                if pair[1]
+                for word in pair
+            ]
+            lines, after, bad = node.call(
+                "T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options
+            )
             out.writelines(str(line).encode() + b"\n" for line in lines)
             written += len(lines)
             unreadable += bad
@@ -106,7 +133,10 @@ def _write(out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: 
 def import_sealed(
     file: str, key_file: str, passphrase_env: str, line_to_node: Callable[[], Any], as_json: bool
 ) -> None:
-    """Import a sealed file: it is read to its end once before anything is put, so that half a file imports nothing."""
+    """
+    Import a sealed file: it is read to its end once before anything is put, so that half a file
+    imports nothing.
+    """
     stored = unchanged = 0
     faults: list[tuple[int, str]] = []
     try:
@@ -120,7 +150,10 @@ def import_sealed(
             start = source.tell()
             accounts = _checked(source, key, header.id)
             source.seek(start)
-            with line_to_node() as node, ProgressLine("importing", os.fstat(source.fileno()).st_size) as pace:
+            with (
+                line_to_node() as node,
+                ProgressLine("importing", os.fstat(source.fileno()).st_size) as pace,
+            ):
                 for first, lines in _batches(source, accounts):
                     answers = node.call("T.IMPORT", key.hex(), header.id.hex(), first, *lines)
                     for number, answer in enumerate(answers, first):
@@ -129,7 +162,9 @@ def import_sealed(
                         else:
                             faults.append((number + 1, str(answer)))
                     done = stored + unchanged + len(faults)
-                    pace.note(f"{done:,} of {accounts:,} done", done, sum(len(line) + 1 for line in lines))
+                    pace.note(
+                        f"{done:,} of {accounts:,} done", done, sum(len(line) + 1 for line in lines)
+                    )
     except OSError as error:
         raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
     except NotSealed as error:
@@ -142,13 +177,18 @@ def import_sealed(
     if as_json:
         print_json({"stored": stored, "unchanged": unchanged, "bad": len(faults)})
     else:
-        typer.echo(f"{stored:,} accounts stored, {unchanged:,} were there, {len(faults):,} bad lines")
+        typer.echo(
+            f"{stored:,} accounts stored, {unchanged:,} were there, {len(faults):,} bad lines"
+        )
     if faults:
         raise typer.Exit(REFUSED)
 
 
 def _checked(source: Any, key: bytes, file_id: bytes) -> int:
-    """How many accounts a file holds. Raises: NotSealed: any of its lines does not open, or the last one is missing."""
+    """
+    How many accounts a file holds. Raises: NotSealed: any of its lines does not open, or the last
+    one is missing.
+    """
     number, line = 0, b""
     for following in source:
         if line:
@@ -187,10 +227,16 @@ def _secret(key_file: str, passphrase_env: str) -> tuple[bytes, str]:
         except OSError as error:
             raise stop(f"--key-file {key_file}: {error.strerror or error}", USAGE) from None
         if len(content) < KEY_FILE_BYTES_MIN:
-            raise stop(f"--key-file {key_file}: has {len(content)} bytes; at least {KEY_FILE_BYTES_MIN}", USAGE)
+            raise stop(
+                f"--key-file {key_file}: has {len(content)} bytes; at least {KEY_FILE_BYTES_MIN}",
+                USAGE,
+            )
         return content, "hkdf"
     asked = typer.prompt("Passphrase", hide_input=True, err=True) if not passphrase_env else ""
     passphrase: str = asked or os.environ.get(passphrase_env, "")
     if len(passphrase) < PASSPHRASE_CHARS_MIN:
-        raise stop(f"the passphrase has {len(passphrase)} characters; at least {PASSPHRASE_CHARS_MIN}", USAGE)
+        raise stop(
+            f"the passphrase has {len(passphrase)} characters; at least {PASSPHRASE_CHARS_MIN}",
+            USAGE,
+        )
     return passphrase.encode("utf-8", "surrogateescape"), "scrypt"

@@ -19,7 +19,8 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     """
     Show who leads: each node with its role, the leader it sees and the epoch.
 
-    Asks every node of a local cluster, or the one that --url names. Succeeds when at least one answers.
+    Asks every node of a local cluster, or the one that --url names. Succeeds when at least one
+    answers.
 
     Examples:
 
@@ -38,7 +39,9 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
             finally:
                 line.close()
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            refused.append(f"{shown(address)} refused: {said(error)}{'' if '@' in address else WHO}")
+            refused.append(
+                f"{shown(address)} refused: {said(error)}{'' if '@' in address else WHO}"
+            )
         except ValueError as error:
             raise no_address(address, error) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -47,7 +50,10 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
         print_json({"nodes": nodes, "unreachable": silent, "refused": refused})
     else:
         if nodes:
-            columns = [*(name for name in COLUMNS if any(name in node for node in nodes)), "address"]
+            columns = [
+                *(name for name in COLUMNS if any(name in node for node in nodes)),
+                "address",
+            ]
             print_table(columns, [[node.get(name) for name in columns] for node in nodes])
         for text in (*silent, *refused):
             typer.echo(text, err=True)

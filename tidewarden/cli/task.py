@@ -18,20 +18,30 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 
 def put(
     queue: Queue,
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="What to do; - reads it from standard input.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="PAYLOAD", help="What to do; - reads it from standard input.")
+    ],
     task_id: Annotated[
         str, typer.Option("--id", help="Its id: makes repeating the put safe.", show_default=False)
     ] = "",
-    delay_ms: Annotated[int | None, typer.Option("--delay-ms", min=0, help="Not taken before so long.")] = None,
-    at_ms: Annotated[int | None, typer.Option("--at-ms", min=0, help="Not taken before this unix time.")] = None,
-    within_ms: Annotated[int | None, typer.Option("--within-ms", min=0, help="Wanted done within so long.")] = None,
+    delay_ms: Annotated[
+        int | None, typer.Option("--delay-ms", min=0, help="Not taken before so long.")
+    ] = None,
+    at_ms: Annotated[
+        int | None, typer.Option("--at-ms", min=0, help="Not taken before this unix time.")
+    ] = None,
+    within_ms: Annotated[
+        int | None, typer.Option("--within-ms", min=0, help="Wanted done within so long.")
+    ] = None,
     deadline_ms: Annotated[
         int | None, typer.Option("--deadline-ms", min=0, help="Wanted done by this unix time.")
     ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", min=0, max=99, help="Lower goes first; 50 without.")
     ] = None,
-    lease_ms: Annotated[int | None, typer.Option("--lease-ms", min=1, help="How long a take holds it.")] = None,
+    lease_ms: Annotated[
+        int | None, typer.Option("--lease-ms", min=1, help="How long a take holds it.")
+    ] = None,
     attempts: Annotated[
         int | None, typer.Option("--attempts", min=0, help="Takes before it is buried; 0: any.")
     ] = None,
@@ -39,16 +49,24 @@ def put(
         int | None, typer.Option("--backoff-ms", min=0, help="Wait after a failure, doubling.")
     ] = None,
     ttl_ms: Annotated[
-        int | None, typer.Option("--ttl-ms", min=1, help="Buried when nobody took it within so long.")
+        int | None,
+        typer.Option("--ttl-ms", min=1, help="Buried when nobody took it within so long."),
     ] = None,
     lane: Annotated[
         str,
-        typer.Option("--lane", help="Few of one lane run at a time (lane_limit), lanes in turn.", show_default=False),
+        typer.Option(
+            "--lane",
+            help="Few of one lane run at a time (lane_limit), lanes in turn.",
+            show_default=False,
+        ),
     ] = "",
     wait_ms: Annotated[
-        int | None, typer.Option("--wait-ms", min=1, help="Wait so long for room in a queue with a capacity.")
+        int | None,
+        typer.Option("--wait-ms", min=1, help="Wait so long for room in a queue with a capacity."),
     ] = None,
-    if_exists: Annotated[str, typer.Option("--if-exists", help="keep, fail or replace a task of that --id.")] = "",
+    if_exists: Annotated[
+        str, typer.Option("--if-exists", help="keep, fail or replace a task of that --id.")
+    ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -88,9 +106,14 @@ def put(
 def take(
     queue: Queue,
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="At most so many.")] = 1,
-    wait_ms: Annotated[int, typer.Option("--wait-ms", min=0, help="Wait so long for the first.")] = 0,
+    wait_ms: Annotated[
+        int, typer.Option("--wait-ms", min=0, help="Wait so long for the first.")
+    ] = 0,
     ack: Annotated[
-        bool, typer.Option("--ack", help="They are done: acknowledge them. Without it they are handed back.")
+        bool,
+        typer.Option(
+            "--ack", help="They are done: acknowledge them. Without it they are handed back."
+        ),
     ] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -99,7 +122,8 @@ def take(
     """
     Take tasks and print their payloads, a line each. Exit code 5 when none came in time.
 
-    A lease ends with its connection, and this one ends here: so the tasks are either acknowledged (--ack) or handed back.
+    A lease ends with its connection, and this one ends here: so the tasks are either acknowledged
+    (--ack) or handed back.
 
     Examples:
 
@@ -113,7 +137,11 @@ def take(
         # Printed first: should printing fail, the tasks come back with the closing connection.
         for task in tasks:
             fields = dict(
-                zip(("queue", "id", "lease", "payload", "attempt", "deadline_ms", "lease_end_ms"), task, strict=False)
+                zip(
+                    ("queue", "id", "lease", "payload", "attempt", "deadline_ms", "lease_end_ms"),
+                    task,
+                    strict=False,
+                )
             )
             if as_json:
                 print_json(fields)
@@ -126,12 +154,17 @@ def take(
 
 def peek(
     queue: Queue,
-    task_id: Annotated[str, typer.Argument(metavar="[ID]", help="One task.", show_default=False)] = "",
+    task_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="One task.", show_default=False)
+    ] = "",
     state: Annotated[
-        str, typer.Option("--state", help="A page of those delayed, ready, leased, buried or waiting.")
+        str,
+        typer.Option("--state", help="A page of those delayed, ready, leased, buried or waiting."),
     ] = "",
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="Tasks on the page.")] = 20,
-    after: Annotated[str, typer.Option("--after", help="Cursor that the page before ended with.")] = "",
+    after: Annotated[
+        str, typer.Option("--after", help="Cursor that the page before ended with.")
+    ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -169,13 +202,20 @@ def peek(
 
 
 Every = Annotated[bool, typer.Option("--all", help="All of them.")]
-Reason = Annotated[str, typer.Option("--reason", help="Only those buried for a reason that begins so.")]
-Age = Annotated[int | None, typer.Option("--age-ms", min=0, help="Only those buried so long ago.", show_default=False)]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Only those buried for a reason that begins so.")
+]
+Age = Annotated[
+    int | None,
+    typer.Option("--age-ms", min=0, help="Only those buried so long ago.", show_default=False),
+]
 
 
 def kick(
     queue: Queue,
-    count: Annotated[int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)
+    ] = None,
     task_id: Annotated[str, typer.Option("--id", help="This one.", show_default=False)] = "",
     every: Every = False,
     reason: Reason = "",
@@ -228,7 +268,12 @@ def delete(
 def purge(
     queue: Queue,
     state: Annotated[
-        str, typer.Option("--state", help="Only those delayed, ready, leased, buried or waiting.", show_default=False)
+        str,
+        typer.Option(
+            "--state",
+            help="Only those delayed, ready, leased, buried or waiting.",
+            show_default=False,
+        ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = "",
@@ -240,13 +285,19 @@ def purge(
 
     Example: tidewarden queue purge mails --state buried --yes
     """
-    if not yes and not typer.confirm(f"Delete {f'all {state}' if state else 'all'} tasks of {queue}?", err=True):
+    if not yes and not typer.confirm(
+        f"Delete {f'all {state}' if state else 'all'} tasks of {queue}?", err=True
+    ):
         raise stop("nothing was deleted", NOTHING)
     with connected(url, data_dir) as node:
-        _number("purged", node.call("Q.PURGE", queue, *(["STATE", state] if state else [])), as_json)
+        _number(
+            "purged", node.call("Q.PURGE", queue, *(["STATE", state] if state else [])), as_json
+        )
 
 
-def release_all(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def release_all(
+    queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     End every lease of a queue: its tasks are ready again; prints how many.
 
@@ -259,7 +310,9 @@ def release_all(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR),
 def move(
     queue: Queue,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The queue they go to.")],
-    count: Annotated[int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)
+    ] = None,
     every: Every = False,
     reason: Reason = "",
     age_ms: Age = None,
@@ -275,7 +328,11 @@ def move(
     if (count is None) != every:
         raise stop("give --count or --all, one of the two", USAGE)
     with connected(url, data_dir) as node:
-        _number("moved", node.call("Q.MOVE", queue, *_buried(count, reason, age_ms), "TO", target), as_json)
+        _number(
+            "moved",
+            node.call("Q.MOVE", queue, *_buried(count, reason, age_ms), "TO", target),
+            as_json,
+        )
 
 
 def _buried(count: int | None, reason: str, age_ms: int | None) -> list[str | int]:
@@ -304,9 +361,13 @@ def _settle(node: NodeLine, queue: str, tasks: list[Any], ack: bool) -> None:
     if ack and tasks:
         answer = node.call("Q.ACK", queue, *(word for task in tasks for word in (task[1], task[2])))
         lost = (
-            [task[1] for task, done in zip(tasks, answer, strict=True) if not done] if isinstance(answer, list) else []
+            [task[1] for task, done in zip(tasks, answer, strict=True) if not done]
+            if isinstance(answer, list)
+            else []
         )
         for task_id in lost:
-            typer.echo(f"tidewarden: {cell(task_id)}: the lease had ended; somebody else gets it", err=True)
+            typer.echo(
+                f"tidewarden: {cell(task_id)}: the lease had ended; somebody else gets it", err=True
+            )
     elif tasks:
         node.batch([("Q.RELEASE", queue, task[1], task[2]) for task in tasks])

@@ -45,27 +45,37 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     )
     print_table(
         ("node", "key-encryption keys", "newest data key", "said"),
-        [(name, one["keks"], one["newest"], moment(one["said_ms"])) for name, one in found["nodes"].items()],
+        [
+            (name, one["keks"], one["newest"], moment(one["said_ms"]))
+            for name, one in found["nodes"].items()
+        ],
     )
     if found["rotation"]:
-        print_map({"rotation": _told(found["rotation"]), "begun": moment(found["rotation"]["started_ms"])})
+        print_map(
+            {"rotation": _told(found["rotation"]), "begun": moment(found["rotation"]["started_ms"])}
+        )
 
 
 @app.command("rotate")
 def rotate(
-    force: Annotated[bool, typer.Option("--force", help="Without the nodes that do not answer.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Without the nodes that do not answer.")
+    ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Stay until it is done, and show how far it is.")
+        bool,
+        typer.Option("--wait/--no-wait", help="Stay until it is done, and show how far it is."),
     ] = True,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Make a new data key, seal every token under it anew, and wrap the data keys by the first key of the node's key file.
+    Make a new data key, seal every token under it anew, and wrap the data keys by the first key of
+    the node's key file.
 
-    Everything goes on meanwhile. It survives the death of nodes, and this program may end: run it again to see how far it is.
-    To go to another key-encryption key, first give it to every node, before the old one: `tidewarden vault new-key FILE`.
+    Everything goes on meanwhile. It survives the death of nodes, and this program may end: run it
+    again to see how far it is. To go to another key-encryption key, first give it to every node,
+    before the old one: `tidewarden vault new-key FILE`.
 
     Example: tidewarden vault rotate
     """
@@ -84,10 +94,13 @@ def rotate(
 
 @app.command("new-key")
 def new_key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file, as of vault.key_file.")] = KEY_FILE,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The key file, as of vault.key_file.")
+    ] = KEY_FILE,
 ) -> None:
     """
-    Put a fresh key before those in FILE, where they stay until the rotation to it is done. Then copy FILE to every node.
+    Put a fresh key before those in FILE, where they stay until the rotation to it is done. Then
+    copy FILE to every node.
 
     Example: tidewarden vault new-key /etc/tidewarden/vault.key
     """
@@ -97,7 +110,10 @@ def new_key(
         raise stop("; ".join(error.problems), CONFIG) from None
     except OSError as error:
         raise stop(f"{file}: {error.strerror or error}", CONFIG) from None
-    typer.echo(f"key {made.hex()} stands first in {file} now. Have it on every node, then: tidewarden vault rotate")
+    typer.echo(
+        f"key {made.hex()} stands first in {file} now. Have it on every node, then: tidewarden"
+        " vault rotate"
+    )
 
 
 async def _watch(node: NodeLine) -> Mapping[str, Any]:
@@ -123,7 +139,10 @@ def _told(rotation: Mapping[str, Any]) -> str:
     }[state]
     more = [rotation["message"]] if rotation["message"] else []
     if rotation["unreadable"]:
-        more.append(f"{rotation['unreadable']:,} pairs do not open and stay as they are: see the nodes' logs")
+        more.append(
+            f"{rotation['unreadable']:,} pairs do not open and stay as they are: see the nodes'"
+            " logs"
+        )
     if rotation["dropped"]:
         more.append(f"{rotation['dropped']} old data keys dropped")
     if state not in ("done", "refused"):

@@ -35,8 +35,14 @@ def _valkey() -> str:
 
     try:
         out = subprocess.run(
-            [_binary.get_binary_path(), "--version"], capture_output=True, text=True, timeout=10, check=True
+            [_binary.get_binary_path(), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return f"cannot be run: {error}"
-    return next((word[2:] for word in out.stdout.split() if word.startswith("v=")), out.stdout.strip())
+    return next(
+        (word[2:] for word in out.stdout.split() if word.startswith("v=")), out.stdout.strip()
+    )

@@ -1,4 +1,6 @@
-"""How the nodes of a local cluster are: asked once a second, drawn on a terminal or told as events."""
+"""
+How the nodes of a local cluster are: asked once a second, drawn on a terminal or told as events.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +93,16 @@ class Watch:
         while True:
             until = self._clock.monotonic() + ASK_S
             await asyncio.gather(*(self._ask(name) for name in self._cluster.plan.names))
-            first = next((name for name in self._cluster.plan.names if self._status.get(name)), None)
+            first = next(
+                (name for name in self._cluster.plan.names if self._status.get(name)), None
+            )
             if first is not None and live is not None:
                 await self._ask_of_tokens(first)
             self._note_leader()
             if live is not None:
-                live.update(render(self.snapshot(), live.console.height, live.console.width), refresh=True)
+                live.update(
+                    render(self.snapshot(), live.console.height, live.console.width), refresh=True
+                )
             await self._clock.sleep_until(until)
 
     async def _ask(self, name: str) -> None:
@@ -118,7 +124,9 @@ class Watch:
             if now >= self._sample_at:
                 self._sample_at = now + SAMPLE_S
                 rows, _ = await self._call(name, "T.LIST", "COUNT", SAMPLE_MAX)
-                self._left = by_time_left((int(row["expires_at_ms"]) for row in rows), self._clock.unix_ms())
+                self._left = by_time_left(
+                    (int(row["expires_at_ms"]) for row in rows), self._clock.unix_ms()
+                )
                 self._rate.add(now, await self._refreshed(name))
         except (RedisError, OSError, TimeoutError, aiohttp.ClientError):
             return
@@ -139,7 +147,9 @@ class Watch:
             http.get(url, headers=headers) as answer,
         ):
             text = await answer.text()
-        return round(sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(REFRESHED)))
+        return round(
+            sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(REFRESHED))
+        )
 
     def _line(self, name: str) -> redis.asyncio.Redis:
         if name not in self._lines:
@@ -150,7 +160,8 @@ class Watch:
                 username=ADMIN,
                 password=plan.secret("admin.secret"),
                 protocol=3,
-                # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python 3.11 can lose a cancel.
+                # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python
+                # 3.11 can lose a cancel.
                 socket_timeout=None,
                 single_connection_client=True,
                 retry=Retry(NoBackoff(), 0),
@@ -168,7 +179,13 @@ class Watch:
             state = "silent" if status == {} else "serves"
         plan = self._cluster.plan
         return NodeRow(
-            name, plan.config.node.host, plan.base_port(name), child.pid, state, child.restarts, status or {}
+            name,
+            plan.config.node.host,
+            plan.base_port(name),
+            child.pid,
+            state,
+            child.restarts,
+            status or {},
         )
 
     def _note_leader(self) -> None:
@@ -187,12 +204,19 @@ class Watch:
 
 
 def program() -> str:
-    """How to call the command line where this one was called: by its name only where a shell finds this one by it."""
+    """
+    How to call the command line where this one was called: by its name only where a shell finds
+    this one by it.
+    """
     called = sys.argv[0]
     if Path(called).name != "tidewarden":
         return "python -m tidewarden"
     found = shutil.which("tidewarden")
-    return "tidewarden" if found and Path(found).resolve() == Path(called).resolve() else shlex.quote(called)
+    return (
+        "tidewarden"
+        if found and Path(found).resolve() == Path(called).resolve()
+        else shlex.quote(called)
+    )
 
 
 class RefreshRate:

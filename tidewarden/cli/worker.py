@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 def worker(
     app: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Where the Worker is; without :NAME it is called worker.")
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME", help="Where the Worker is; without :NAME it is called worker."
+        ),
     ],
     url: Annotated[
         str,
@@ -31,7 +34,10 @@ def worker(
             "--url",
             envvar="TIDEWARDEN_URL",
             metavar="redis://USER:SECRET@HOST:PORT[,…]",
-            help="The nodes, the first is used until it fails. Without it: those of the Worker, else those of --data-dir.",
+            help=(
+                "The nodes, the first is used until it fails. Without it: those of the Worker, else"
+                " those of --data-dir."
+            ),
             show_default=False,
             show_envvar=True,
         ),
@@ -39,7 +45,12 @@ def worker(
     data_dir: DataDir = Path(DATA_DIR),
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", min=1, help="Tasks at a time, instead of the Worker's.", show_default=False),
+        typer.Option(
+            "--concurrency",
+            min=1,
+            help="Tasks at a time, instead of the Worker's.",
+            show_default=False,
+        ),
     ] = None,
     grace_s: Annotated[
         float | None,
@@ -51,18 +62,22 @@ def worker(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each task.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Log JSON objects on a terminal, too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Log JSON objects on a terminal, too.")
+    ] = False,
 ) -> None:
     """
     Run a Worker: take tasks and call its handlers, until SIGINT or SIGTERM.
 
-    After the signal it takes nothing more, lets its tasks finish for --grace-s seconds, and releases those that have not.
+    After the signal it takes nothing more, lets its tasks finish for --grace-s seconds, and
+    releases those that have not.
 
     Examples:
 
     tidewarden worker examples.worker_app:worker
 
-    tidewarden worker shop.tasks --concurrency 50 --url redis://shop:SECRET@10.0.0.1:7420,redis://shop:SECRET@10.0.0.2:7420
+    tidewarden worker shop.tasks --concurrency 50 --url
+    redis://shop:SECRET@10.0.0.1:7420,redis://shop:SECRET@10.0.0.2:7420
     """
     found = load(app)
     if url or found.urls is None:
@@ -98,10 +113,14 @@ def load(app: str) -> Worker:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+        if error.name is None or not (
+            module_name == error.name or module_name.startswith(f"{error.name}.")
+        ):
             raise  # something that the module itself imports: its trace tells what
         raise stop(
-            f"there is no module {module_name!r} (searched: the working directory, and where Python looks)", USAGE
+            f"there is no module {module_name!r} (searched: the working directory, and where Python"
+            " looks)",
+            USAGE,
         ) from None
     except (TypeError, ValueError):
         raise stop(f"{app!r} is no MODULE:NAME", USAGE) from None
@@ -114,7 +133,9 @@ def load(app: str) -> Worker:
 
 def _log(name: str, verbose: bool, as_json: bool) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(Human(name, colour=True) if sys.stderr.isatty() and not as_json else Json(name))
+    handler.setFormatter(
+        Human(name, colour=True) if sys.stderr.isatty() and not as_json else Json(name)
+    )
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger("tidewarden").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,5 +1,6 @@
 """
-The Python SDK of Tidewarden: ``Client`` and ``AsyncClient``, their queues and tasks, and the ``Worker``.
+The Python SDK of Tidewarden: ``Client`` and ``AsyncClient``, their queues and tasks, and the
+``Worker``.
 
 See docs/client.md. Everything raises :mod:`tidewarden.errors`.
 """

@@ -12,12 +12,17 @@ from tidewarden.errors import BadArg
 from .local import DEFAULT_PORT, local_urls
 
 VARIABLE = "TIDEWARDEN_URL"
-FORM = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
+FORM = (
+    "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and"
+    " the like"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One node's RESP door, and as whom to knock. ``str()`` and ``repr()`` are without the secret."""
+    """
+    One node's RESP door, and as whom to knock. ``str()`` and ``repr()`` are without the secret.
+    """
 
     host: str
     port: int
@@ -37,8 +42,8 @@ class Address:
 
 def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> list[Address]:
     """
-    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else those of the local cluster
-    whose data is in ``./tidewarden-data``, else 127.0.0.1:7420.
+    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else
+    those of the local cluster whose data is in ``./tidewarden-data``, else 127.0.0.1:7420.
 
     Raises: BadArg: one of them is no address; says which, without its secret.
     """
@@ -47,7 +52,9 @@ def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> l
     texts = urls.split(",") if isinstance(urls, str) else urls
     found = [parse(text.strip()) for text in texts if text.strip()]
     if not found:
-        raise BadArg(f"no node is given; allowed: redis://[USER:SECRET@]HOST:PORT, also in {VARIABLE}")
+        raise BadArg(
+            f"no node is given; allowed: redis://[USER:SECRET@]HOST:PORT, also in {VARIABLE}"
+        )
     return found
 
 
@@ -61,9 +68,14 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
-    except ValueError:  # Whose text may quote a secret: all of it up to a sign that should have been written %XX.
+    except ValueError:
+        # Whose text may quote a secret: all of it up to a sign that should have been written %XX.
         raise BadArg(f"{shown!r} is no node's address; allowed: {FORM}") from None
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path not in ("", "/", "/0"):
+    if (
+        parts.scheme not in ("redis", "rediss")
+        or not parts.hostname
+        or parts.path not in ("", "/", "/0")
+    ):
         raise BadArg(f"{shown!r} is no node's address; allowed: redis://[USER:SECRET@]HOST:PORT")
     return Address(
         parts.hostname,

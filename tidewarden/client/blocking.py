@@ -1,7 +1,9 @@
 """
-The blocking client: the asyncio one, run by a thread beside yours. Any number of threads may use it at once.
+The blocking client: the asyncio one, run by a thread beside yours. Any number of threads may use it
+at once.
 
-Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and waits for its answer.
+Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and
+waits for its answer.
 """
 
 from __future__ import annotations
@@ -45,11 +47,15 @@ class Queue:
     put_json = blocking(AsyncQueue.put_json)
     put_many = blocking(AsyncQueue.put_many)
 
-    def take(self, *, wait_ms: int = 0, lease_ms: int | None = None, id: str | None = None) -> Task | None:
+    def take(
+        self, *, wait_ms: int = 0, lease_ms: int | None = None, id: str | None = None
+    ) -> Task | None:
         """
-        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one alone.
+        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one
+        alone.
 
-        ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``with task:``) renews it.
+        ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``with task:``)
+        renews it.
         """
         found = self.bridge.run(self.inner.take(wait_ms=wait_ms, lease_ms=lease_ms, id=id))
         return None if found is None else Task(self.client, found)
@@ -99,8 +105,8 @@ class Queue:
 
 class Client:
     """
-    A connection to a cluster, see :class:`AsyncClient`, for any number of threads. Make one in each process: it does not
-    survive a fork. ``with Client() as client: …`` closes it.
+    A connection to a cluster, see :class:`AsyncClient`, for any number of threads. Make one in each
+    process: it does not survive a fork. ``with Client() as client: …`` closes it.
     """
 
     def __init__(
@@ -125,12 +131,18 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give back the tasks that blocks still hold, and close every connection. Calls under way raise Unreachable."""
+        """
+        Give back the tasks that blocks still hold, and close every connection. Calls under way
+        raise Unreachable.
+        """
         self._end()
 
     def queue(self, name: str) -> Queue:
@@ -141,9 +153,13 @@ class Client:
         """A lock: ``with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
         return Lock(self, self.inner.lock(name, lease_ms=lease_ms))
 
-    def take(self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None) -> list[Task]:
+    def take(
+        self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
+    ) -> list[Task]:
         """As :meth:`AsyncClient.take`: from several queues, earlier ones first."""
-        found = self.bridge.run(self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms))
+        found = self.bridge.run(
+            self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms)
+        )
         return [Task(self, task) for task in found]
 
     token = blocking(AsyncClient.token)

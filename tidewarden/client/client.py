@@ -1,4 +1,7 @@
-"""The asyncio client of a cluster: its queues, takes from several of them, tokens, and whatever else a node answers."""
+"""
+The asyncio client of a cluster: its queues, takes from several of them, tokens, and whatever else a
+node answers.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,17 @@ LINES_KEPT = 8  # connections for waiting that are kept when nobody waits
 
 class AsyncClient:
     """
-    A connection to a cluster, for any number of asyncio tasks of one loop. Connections are made when first needed.
+    A connection to a cluster, for any number of asyncio tasks of one loop. Connections are made
+    when first needed.
 
-    What is under way goes out together and is answered in order; whatever waits (a take, for example) has a connection of its
-    own. All of them share one session, which holds the leases and outlives broken connections and dead nodes.
+    What is under way goes out together and is answered in order; whatever waits (a take, for
+    example) has a connection of its own. All of them share one session, which holds the leases and
+    outlives broken connections and dead nodes.
 
     Args:
-        urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by commas); the first is used
-            until it fails. Without any: ``TIDEWARDEN_URL``, else the local cluster whose data folder is ``./tidewarden-data``,
-            else 127.0.0.1:7420.
+        urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by
+            commas); the first is used until it fails. Without any: ``TIDEWARDEN_URL``, else the
+            local cluster whose data folder is ``./tidewarden-data``, else 127.0.0.1:7420.
         grace_ms: how long the session's leases outlive its last connection.
         retry_s: how long a call goes on over broken connections before it raises Unreachable.
         answer_s: how long a node may take to answer before it is left.
@@ -87,18 +92,25 @@ class AsyncClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Give back the tasks that blocks still hold, and close every connection. Calls under way raise Unreachable."""
+        """
+        Give back the tasks that blocks still hold, and close every connection. Calls under way
+        raise Unreachable.
+        """
         if self._closed:
             return
         self._closed = True
         held = self.toucher.held
         await self.toucher.close()
-        with contextlib.suppress(TimeoutError, Error):  # what is still held then comes back by the end of the session
+        # what is still held then comes back by the end of the session
+        with contextlib.suppress(TimeoutError, Error):
             async with asyncio.timeout(CLOSE_S):
                 if held:
                     await self.quietly([one.returning() for one in held])
@@ -121,7 +133,8 @@ class AsyncClient:
         self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
     ) -> list[AsyncTask]:
         """
-        Take at most ``count`` tasks from these queues, earlier ones first, waiting at most ``wait_ms`` for a first one.
+        Take at most ``count`` tasks from these queues, earlier ones first, waiting at most
+        ``wait_ms`` for a first one.
 
         Raises: Full: too many wait at the node; Unreachable.
         """
@@ -139,12 +152,16 @@ class AsyncClient:
         lease_ms: int | None,
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> list[AsyncTask]:
-        """A take with these options beside WAIT. ``first`` may post what goes out with it, before it."""
+        """
+        A take with these options beside WAIT. ``first`` may post what goes out with it, before it.
+        """
         until = self.clock.monotonic() + wait_ms / 1000
         while True:
             turn_ms = min(wait_ms, WAIT_TURN_MS)
             command = ("Q.TAKE", *options, *(("WAIT", turn_ms) if turn_ms else ()), "FROM", *queues)
-            rows, _ = only(await self.wait([command], turn_ms, orphan=self._give_back_rows, first=first))
+            rows, _ = only(
+                await self.wait([command], turn_ms, orphan=self._give_back_rows, first=first)
+            )
             first = None
             wait_ms = int((until - self.clock.monotonic()) * 1000)
             if rows or wait_ms <= 0:
@@ -159,7 +176,9 @@ class AsyncClient:
         tasks = []
         for row in rows:
             name = names.get(row[0]) or names.setdefault(row[0], row[0].decode())
-            tasks.append(AsyncTask(self, name, row, lease_ms or max(1, int(row[6] - store_ms)), since))
+            tasks.append(
+                AsyncTask(self, name, row, lease_ms or max(1, int(row[6] - store_ms)), since)
+            )
         return tasks
 
     def _give_back_rows(self, replies: Replies) -> None:
@@ -175,17 +194,23 @@ class AsyncClient:
         task.add_done_callback(self._errands.discard)
 
     async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
-        """Give back what nobody is there for. Without a node it comes back by the end of the session or of its lease."""
+        """
+        Give back what nobody is there for. Without a node it comes back by the end of the session
+        or of its lease.
+        """
         with contextlib.suppress(Error):
             await self.line.run(commands, again=True)
 
     # Everything else.
 
-    async def token(self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> Token:
+    async def token(
+        self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
+    ) -> Token:
         """
-        The access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is refreshed first, waiting at most
-        ``wait_ms`` for that. ``newer``: the generation of a token that was refused where it was used; it is refreshed, and
-        one of a later generation waited for.
+        The access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is
+        refreshed first, waiting at most ``wait_ms`` for that. ``newer``: the generation of a token
+        that was refused where it was used; it is refreshed, and one of a later generation waited
+        for.
 
         Raises: NotFound, NoAuth, Timeout, Unreachable.
         """
@@ -199,9 +224,11 @@ class AsyncClient:
         self, accounts: Sequence[str], *, min_ttl_ms: int = 0, wait_ms: int = 0
     ) -> dict[str, Token | Error]:
         """
-        The access tokens of many accounts, read together: for each its token, or the error that :meth:`token` would raise.
+        The access tokens of many accounts, read together: for each its token, or the error that
+        :meth:`token` would raise.
 
-        Raises: BadArg: none, or more than a node takes at once (``limits.batch_max``); NoAuth, Unreachable.
+        Raises: BadArg: none, or more than a node takes at once (``limits.batch_max``); NoAuth,
+        Unreachable.
         """
         command: tuple[Arg, ...] = ("T.MGET", "MINTTL", min_ttl_ms, "WAIT", wait_ms, *accounts)
         rows, _ = only(await self.wait([command], wait_ms))
@@ -219,11 +246,15 @@ class AsyncClient:
 
     async def topics(self) -> dict[str, list[str]]:
         """Every topic, and the queues that subscribe to it."""
-        found: dict[str, list[str]] = mapped(only(await self.line.run([("Q.LIST", "TOPICS")], again=True))[0])
+        found: dict[str, list[str]] = mapped(
+            only(await self.line.run([("Q.LIST", "TOPICS")], again=True))[0]
+        )
         return found
 
     async def link(self, topic: str, queue: str) -> bool:
-        """Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new."""
+        """
+        Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new.
+        """
         return bool(await self.execute("Q.LINK", topic, queue, again=True))
 
     async def unlink(self, topic: str, queue: str) -> bool:
@@ -231,15 +262,18 @@ class AsyncClient:
         return bool(await self.execute("Q.UNLINK", topic, queue, again=True))
 
     async def status(self) -> dict[str, Any]:
-        """What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more."""
+        """
+        What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch``
+        and more.
+        """
         return mapped(await self.execute("R.STATUS", again=True))
 
     async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
         """
         Any verb of the protocol; its answer, with text where the wire has bytes that are UTF-8.
 
-        Args: ``again``: it may be repeated when a connection broke. ``wait_ms``: how long its answer may wait for something.
-        Raises: the Error that the node answers; Unreachable.
+        Args: ``again``: it may be repeated when a connection broke. ``wait_ms``: how long its
+        answer may wait for something. Raises: the Error that the node answers; Unreachable.
         """
         answer, _ = only(await self.wait([command], wait_ms, again=again))
         return plain(answer)
@@ -253,7 +287,10 @@ class AsyncClient:
         orphan: Any = None,
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> tuple[list[Any], bool]:
-        """As :meth:`FailoverConnection.run`; what waits goes over a connection of its own, on which ``first`` may post something before it."""
+        """
+        As :meth:`FailoverConnection.run`; what waits goes over a connection of its own, on which
+        ``first`` may post something before it.
+        """
         if not wait_ms:
             return await self.line.run(commands, again=again, orphan=orphan)
         line = self._idle.pop() if self._idle else self._new_line()
@@ -265,7 +302,8 @@ class AsyncClient:
         finally:
             self._waiting.discard(line)
             if self._closed or len(self._idle) >= LINES_KEPT:
-                self.send_off(line.close())  # not awaited: a cancellation now would lose what was taken
+                # not awaited: a cancellation now would lose what was taken
+                self.send_off(line.close())
             else:
                 self._idle.append(line)
 

@@ -1,4 +1,7 @@
-"""One connection to a node: requests of many callers under way at once, answered in their order. It repeats nothing."""
+"""
+One connection to a node: requests of many callers under way at once, answered in their order. It
+repeats nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ class Broken(Exception):
     """
     The connection went before the answer came.
 
-    ``sent``: the request, or a part of it, may have reached the node, and it may or may not have happened.
+    ``sent``: the request, or a part of it, may have reached the node, and it may or may not have
+    happened.
     """
 
     def __init__(self, why: str, *, sent: bool) -> None:
@@ -41,7 +45,10 @@ class _Batch:
 
 
 class ClientConnection(asyncio.Protocol):
-    """What is asked in one turn of the loop goes out as one piece. ``on_lost`` is called once, when the connection has gone."""
+    """
+    What is asked in one turn of the loop goes out as one piece. ``on_lost`` is called once, when
+    the connection has gone.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -52,7 +59,8 @@ class ClientConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._gone = self._loop.create_future()
         self._why = ""
-        self._leaving = False  # no more is asked here, and the node is to be told when one answer is owed
+        # no more is asked here, and the node is to be told when one answer is owed
+        self._leaving = False
         self.on_lost: Callable[[ClientConnection], None] | None = None
         self.answered_at = self._loop.time()  # when bytes came last, in seconds of the loop
 
@@ -99,7 +107,9 @@ class ClientConnection(asyncio.Protocol):
             self.on_lost(self)
 
     def _last_word(self) -> str:
-        """The error that the node hung up with, instead of answering all that it was asked, or ""."""
+        """
+        The error that the node hung up with, instead of answering all that it was asked, or "".
+        """
         said = list(self._waiting[0].replies) if self._waiting else []
         try:
             while (reply := self._reader.gets()) is not False:
@@ -120,12 +130,15 @@ class ClientConnection(asyncio.Protocol):
         """Whether an answer is owed."""
         return bool(self._waiting)
 
-    async def request(self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None) -> Replies:
+    async def request(
+        self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None
+    ) -> Replies:
         """
-        Send these requests as one piece; a reply each, ``hiredis.ReplyError`` for one that was refused.
+        Send these requests as one piece; a reply each, ``hiredis.ReplyError`` for one that was
+        refused.
 
-        A connection that owes the answers for ``limit_s`` seconds is cut. ``orphan`` gets the replies when the caller was
-        cancelled meanwhile and they came all the same.
+        A connection that owes the answers for ``limit_s`` seconds is cut. ``orphan`` gets the
+        replies when the caller was cancelled meanwhile and they came all the same.
 
         Raises: Broken.
         """
@@ -133,12 +146,23 @@ class ClientConnection(asyncio.Protocol):
         try:
             return await future
         except asyncio.CancelledError:
-            if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
-                orphan(future.result())  # the answer and the cancellation came in one turn of the loop
+            if (
+                orphan is not None
+                and future.done()
+                and not future.cancelled()
+                and future.exception() is None
+            ):
+                # the answer and the cancellation came in one turn of the loop
+                orphan(future.result())
             raise
 
-    def post(self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None) -> asyncio.Future[Replies]:
-        """As :meth:`request`, which goes out in one piece with what is asked later in this turn; a future of the replies."""
+    def post(
+        self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None
+    ) -> asyncio.Future[Replies]:
+        """
+        As :meth:`request`, which goes out in one piece with what is asked later in this turn; a
+        future of the replies.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             raise Broken(self._why or "the connection is closed", sent=False)
@@ -158,9 +182,11 @@ class ClientConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """
-        Send nothing more and let the node hang up: it ends a take that waits here, and what it had sent before still comes.
+        Send nothing more and let the node hang up: it ends a take that waits here, and what it had
+        sent before still comes.
 
-        Only the last request may be one that waits: answers that are owed to others come before the node is told.
+        Only the last request may be one that waits: answers that are owed to others come before the
+        node is told.
         """
         self._leaving = True
         if len(self._waiting) <= 1:

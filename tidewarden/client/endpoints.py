@@ -1,4 +1,7 @@
-"""The nodes of a cluster as one client uses them: which one next, who it is there, and the session its connections share."""
+"""
+The nodes of a cluster as one client uses them: which one next, who it is there, and the session its
+connections share.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,14 @@ class Endpoints:
     """
     Dials them in turn: one that failed is left for the next, by every connection of the client.
 
-    ``session`` is the server's name for this client; leases belong to it, not to a connection, and outlive all of them by
-    ``grace_ms``. ``on_session_lost`` is called when it has ended all the same: what it held is lost.
+    ``session`` is the server's name for this client; leases belong to it, not to a connection, and
+    outlive all of them by ``grace_ms``. ``on_session_lost`` is called when it has ended all the
+    same: what it held is lost.
     """
 
-    def __init__(self, addresses: Sequence[Address], clock: Clock, *, grace_ms: int, name: str) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], clock: Clock, *, grace_ms: int, name: str
+    ) -> None:
         self.addresses = tuple(addresses)
         self.session = ""
         self.on_session_lost: Callable[[], None] = lambda: None
@@ -48,11 +54,16 @@ class Endpoints:
             self._turn += 1
 
     def store_ms(self) -> float:
-        """The store's clock now at the latest, unix ms, so that no lease is believed to be longer than it is; known once connected."""
+        """
+        The store's clock now at the latest, unix ms, so that no lease is believed to be longer than
+        it is; known once connected.
+        """
         assert self._ahead_ms is not None
         return self._clock.monotonic() * 1000 + self._ahead_ms
 
-    async def dial(self, address: Address, on_lost: Callable[[ClientConnection], None] | None) -> ClientConnection:
+    async def dial(
+        self, address: Address, on_lost: Callable[[ClientConnection], None] | None
+    ) -> ClientConnection:
         """
         A connection to this node that belongs to the session.
 
@@ -94,7 +105,9 @@ class Endpoints:
                 await self._ask_session(connection, address, asked, "GRACE", self._grace_ms)
                 return
             except NotFound:
-                log.warning("the session has ended at the nodes: what it held is lost; opening another one")
+                log.warning(
+                    "the session has ended at the nodes: what it held is lost; opening another one"
+                )
         async with self._opening:
             if self.session != asked:  # another connection was first
                 await self._ask_session(connection, address, self.session, "GRACE", self._grace_ms)
@@ -104,13 +117,16 @@ class Endpoints:
             if asked:
                 self.on_session_lost()
 
-    async def _ask_session(self, connection: ClientConnection, address: Address, *words: str | int) -> str:
+    async def _ask_session(
+        self, connection: ClientConnection, address: Address, *words: str | int
+    ) -> str:
         (reply,) = await connection.request([pack("SESSION", *words)], CONNECT_S)
         if isinstance(reply, hiredis.ReplyError):
             error = from_wire(str(reply))
             if isinstance(error, BadArg) or type(error) is Error:
                 raise Error(
-                    f"the node at {address} serves no sessions, this SDK needs them; is it an older one? ({error})"
+                    f"the node at {address} serves no sessions, this SDK needs them; is it an older"
+                    f" one? ({error})"
                 )
             raise error
         return reply.decode() if isinstance(reply, bytes) else str(reply)

@@ -1,4 +1,7 @@
-"""A client's way to the cluster that outlives connections: reconnects to the next node and repeats what may be repeated."""
+"""
+A client's way to the cluster that outlives connections: reconnects to the next node and repeats
+what may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,13 @@ from .endpoints import Endpoints
 log = logging.getLogger("tidewarden.client")
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.05, 1.0
-HEARTBEAT_S = 1.5  # how often a connection that holds leases and is silent is asked whether it lives
+# how often a connection that holds leases and is silent is asked whether it lives
+HEARTBEAT_S = 1.5
 ALIVE_S = 3.0  # and how long it may take to answer
 NOT_DONE = (Draining, Stale, NoLeader)  # surely without effect: repeat anything, at another node
 UNKNOWN = (StoreDown, NoQuorum)  # may or may not have happened: repeat what may be done twice
-UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)  # a node that says so while we connect: try another
+# a node that says so while we connect: try another
+UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)
 
 
 class PendingCall:
@@ -50,15 +55,25 @@ class PendingCall:
         self._places: list[int] = []  # of ``packed`` in ``answers``
 
     def answered(self, replies: Replies) -> Error | None:
-        """Note the replies. The fault for which some are to be sent again, which ``packed`` then is; ``None``: all is answered."""
+        """
+        Note the replies. The fault for which some are to be sent again, which ``packed`` then is;
+        ``None``: all is answered.
+        """
         if any(type(reply) is hiredis.ReplyError for reply in replies):
-            replies = [from_wire(str(reply)) if type(reply) is hiredis.ReplyError else reply for reply in replies]
+            replies = [
+                from_wire(str(reply)) if type(reply) is hiredis.ReplyError else reply
+                for reply in replies
+            ]
         if self._places:
             for place, reply in zip(self._places, replies, strict=True):
                 self.answers[place] = reply
         else:
             self.answers, self._places = replies, list(range(len(replies)))
-        left = [i for i, reply in enumerate(replies) if isinstance(reply, Error) and self._is_passing(reply)]
+        left = [
+            i
+            for i, reply in enumerate(replies)
+            if isinstance(reply, Error) and self._is_passing(reply)
+        ]
         if not left:
             return None
         fault: Error = replies[left[0]]
@@ -73,13 +88,21 @@ class PendingCall:
 
 class FailoverConnection:
     """
-    At most one connection at a time, made when it is needed. Any number of callers may use it at once.
+    At most one connection at a time, made when it is needed. Any number of callers may use it at
+    once.
 
-    ``retry_s``: how long a call goes on over broken connections. ``answer_s``: how long a node may take to answer.
+    ``retry_s``: how long a call goes on over broken connections. ``answer_s``: how long a node may
+    take to answer.
     """
 
     def __init__(
-        self, nodes: Endpoints, clock: Clock, chance: random.Random, *, retry_s: float, answer_s: float
+        self,
+        nodes: Endpoints,
+        clock: Clock,
+        chance: random.Random,
+        *,
+        retry_s: float,
+        answer_s: float,
     ) -> None:
         self._nodes = nodes
         self._clock = clock
@@ -132,7 +155,10 @@ class FailoverConnection:
             except Broken as broken:
                 self._drop(connection)
                 if broken.sent and not again:
-                    why = f"the connection broke ({broken}); what was asked may or may not have happened"
+                    why = (
+                        f"the connection broke ({broken}); what was asked may or may not have"
+                        " happened"
+                    )
                     raise Unreachable(why) from None
                 asked.repeated = asked.repeated or broken.sent
                 self._why = f"{connection.address}: {broken}"
@@ -156,7 +182,8 @@ class FailoverConnection:
 
     def post(self, command: tuple[Arg, ...]) -> asyncio.Future[Replies] | None:
         """
-        Send a request in one piece with what :meth:`run` is asked in this turn, before it; ``None``: there is no connection.
+        Send a request in one piece with what :meth:`run` is asked in this turn, before it;
+        ``None``: there is no connection.
 
         It is not repeated; the future's exception is :class:`Broken`.
         """
@@ -168,7 +195,10 @@ class FailoverConnection:
     # Connecting.
 
     async def _connected(self, until: float) -> ClientConnection:
-        """The connection, made if need be. Raises: Unreachable: not by ``until``; what a node refused us with."""
+        """
+        The connection, made if need be. Raises: Unreachable: not by ``until``; what a node refused
+        us with.
+        """
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 async with self._dialing:
@@ -201,12 +231,15 @@ class FailoverConnection:
     async def _pause(self, until: float) -> None:
         self._pause_s = min(max(self._pause_s * 2, PAUSE_FIRST_S), PAUSE_LAST_S)
         left_s = until - self._clock.monotonic()
-        await sleep(self._clock, max(0.0, min(self._pause_s * self._random.uniform(0.5, 1.0), left_s)))
+        await sleep(
+            self._clock, max(0.0, min(self._pause_s * self._random.uniform(0.5, 1.0), left_s))
+        )
 
     def _unreachable(self) -> Unreachable:
         shown = ", ".join(str(address) for address in self._nodes.addresses)
         return Unreachable(
-            f"no node of {shown} could be used within {self._retry_s:g} s; last: {self._why or 'no answer'}"
+            f"no node of {shown} could be used within {self._retry_s:g} s; last:"
+            f" {self._why or 'no answer'}"
         )
 
     def _drop(self, connection: ClientConnection) -> None:
@@ -221,10 +254,14 @@ class FailoverConnection:
         if self._connection is connection:
             self._lost.set()
 
-    # A session without connections ends after its grace, so one that holds something is connected again at once.
+    # A session without connections ends after its grace, so one that holds something is connected
+    # again at once.
 
     def hold(self, holds: bool) -> None:
-        """Whether leases depend on this line: then it reconnects unasked, and asks a silent node whether it lives."""
+        """
+        Whether leases depend on this line: then it reconnects unasked, and asks a silent node
+        whether it lives.
+        """
         self._holds = holds
         if holds and self._keeper is None and not self._closed:
             self._keeper = asyncio.get_running_loop().create_task(

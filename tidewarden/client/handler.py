@@ -1,4 +1,6 @@
-"""What a worker does with the tasks of one queue: the function, and what becomes of its exceptions."""
+"""
+What a worker does with the tasks of one queue: the function, and what becomes of its exceptions.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from .task import AsyncTask
 
 Backoff = Mapping[type[BaseException], int] | Callable[[Exception, int], int | None]
 """
-The pause after a failure, in ms: by the exception's class, the nearest one in its ancestry; or asked with the exception and the
-attempt's number. ``None``, or no entry: the task's own backoff, or the worker's where the put named none.
+The pause after a failure, in ms: by the exception's class, the nearest one in its ancestry; or
+asked with the exception and the attempt's number. ``None``, or no entry: the task's own backoff, or
+the worker's where the put named none.
 """
 Function = Callable[[Task], Any] | Callable[[AsyncTask], Awaitable[Any]]
 
@@ -25,8 +28,9 @@ class Handler:
     """
     A function for the tasks of ``queue``.
 
-    ``lease_ms``: how long a task is ours between two renewals, so how soon another worker has it when this host dies;
-    ``None``: the put's or the queue's. ``bury_on``: exceptions after which a task is put aside instead of tried again.
+    ``lease_ms``: how long a task is ours between two renewals, so how soon another worker has it
+    when this host dies; ``None``: the put's or the queue's. ``bury_on``: exceptions after which a
+    task is put aside instead of tried again.
     """
 
     queue: str
@@ -44,7 +48,8 @@ class Handler:
 
     def verdict(self, error: Exception, attempt: int) -> tuple[Literal["bury", "fail"], int | None]:
         """
-        What becomes of a task whose handling raised ``error``: ``bury``, or ``fail`` and the pause in ms.
+        What becomes of a task whose handling raised ``error``: ``bury``, or ``fail`` and the pause
+        in ms.
 
         Raises: BadArg: a backoff that is no number of milliseconds.
         """
@@ -55,9 +60,12 @@ class Handler:
         if callable(self.backoff):
             pause_ms = self.backoff(error, attempt)
         else:
-            pause_ms = next((self.backoff[kind] for kind in type(error).__mro__ if kind in self.backoff), None)
+            pause_ms = next(
+                (self.backoff[kind] for kind in type(error).__mro__ if kind in self.backoff), None
+            )
         if pause_ms is not None and (not isinstance(pause_ms, int) or pause_ms < 0):
             raise BadArg(
-                f"the backoff of {self.queue} for {type(error).__name__} is {pause_ms!r}; allowed is an integer of ms, or None"
+                f"the backoff of {self.queue} for {type(error).__name__} is {pause_ms!r}; allowed"
+                " is an integer of ms, or None"
             )
         return "fail", pause_ms

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 class Task:
     """
-    A task under a lease, see :class:`AsyncTask`. ``with task:`` keeps the lease while the block runs, then acknowledges the
-    task; an exception fails it, Ctrl-C and ``SystemExit`` release it.
+    A task under a lease, see :class:`AsyncTask`. ``with task:`` keeps the lease while the block
+    runs, then acknowledges the task; an exception fails it, Ctrl-C and ``SystemExit`` release it.
     """
 
     __slots__ = ("client", "inner")
@@ -107,7 +107,10 @@ class Task:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.bridge.run(self.inner.__aexit__(kind, error, trace))
 
@@ -156,6 +159,9 @@ class Lock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.bridge.run(self.inner.__aexit__(kind, error, trace))

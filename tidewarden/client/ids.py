@@ -1,4 +1,7 @@
-"""Ids for tasks: every put of the SDK carries one, so that repeating it after a broken connection puts one task."""
+"""
+Ids for tasks: every put of the SDK carries one, so that repeating it after a broken connection puts
+one task.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ class Ids:
     """
     Makes ids of 21 characters: the time in ms, a sequence within it, 40 random bits of this maker.
 
-    They sort by time, and those of one maker in the order in which they were made, also when the clock steps back.
+    They sort by time, and those of one maker in the order in which they were made, also when the
+    clock steps back.
     """
 
     def __init__(self, clock: Clock) -> None:

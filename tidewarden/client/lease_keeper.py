@@ -1,4 +1,7 @@
-"""Keeps leases running: each held task is touched at a third of its lease, those of one moment together."""
+"""
+Keeps leases running: each held task is touched at a third of its lease, those of one moment
+together.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ SHARE = 3  # of its lease, after which a task is touched
 
 
 class Renewable(Protocol):
-    """What is held under a lease: a task, or a lock. ``since``: our monotonic clock at its latest renewal, seconds."""
+    """
+    What is held under a lease: a task, or a lock. ``since``: our monotonic clock at its latest
+    renewal, seconds.
+    """
 
     lease_ms: int
     since: float
@@ -33,8 +39,8 @@ class Renewable(Protocol):
 
 class LeaseKeeper:
     """
-    The tasks that somebody works on, and the locks that somebody holds. One whose lease ended, by the node's word or by our
-    clock, is marked lost.
+    The tasks that somebody works on, and the locks that somebody holds. One whose lease ended, by
+    the node's word or by our clock, is marked lost.
 
     Args: ``clock``: judges when a lease that could not be renewed has ended.
     """
@@ -80,7 +86,9 @@ class LeaseKeeper:
         await asyncio.gather(*self._sending, return_exceptions=True)
 
     def _again(self, task: Renewable, in_s: float) -> None:
-        self._timers[task] = asyncio.get_running_loop().call_later(max(0.0, in_s), self._is_due, task)
+        self._timers[task] = asyncio.get_running_loop().call_later(
+            max(0.0, in_s), self._is_due, task
+        )
 
     def _is_due(self, task: Renewable) -> None:
         if not self._due:
@@ -106,7 +114,9 @@ class LeaseKeeper:
                 continue
             if not isinstance(answer, Error):
                 task.touched(answer, asked_at)
-                self._again(task, task.lease_ms / 1000 / SHARE - (self._clock.monotonic() - asked_at))
+                self._again(
+                    task, task.lease_ms / 1000 / SHARE - (self._clock.monotonic() - asked_at)
+                )
             elif isinstance(answer, NotHeld):
                 self._lose(task, "the node says so")
             elif self._clock.monotonic() >= task.since + task.lease_ms / 1000:

@@ -19,8 +19,13 @@ def local_urls(data_dir: str | Path = DATA_DIR) -> list[str]:
     folder = Path(data_dir)
     secret = _read(folder / "secrets" / "admin.secret").strip()
     user = f"admin:{quote(secret, safe='')}@" if secret else ""
-    hosts = [_host(path) for path in sorted(folder.glob("n*/node.toml"), key=lambda path: (len(str(path)), path))]
-    return [f"redis://{user}{host}" for host in hosts if host] or [f"redis://{user}127.0.0.1:{DEFAULT_PORT}"]
+    hosts = [
+        _host(path)
+        for path in sorted(folder.glob("n*/node.toml"), key=lambda path: (len(str(path)), path))
+    ]
+    return [f"redis://{user}{host}" for host in hosts if host] or [
+        f"redis://{user}127.0.0.1:{DEFAULT_PORT}"
+    ]
 
 
 def _host(node_toml: Path) -> str:
@@ -29,7 +34,8 @@ def _host(node_toml: Path) -> str:
         host, port = str(node.get("host", "127.0.0.1")), int(node.get("base_port", DEFAULT_PORT))
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError):
-        return ""  # a damaged file is `node --check`'s to report; the other nodes can still be asked
+        # a damaged file is `node --check`'s to report; the other nodes can still be asked
+        return ""
 
 
 def _read(path: Path) -> str:

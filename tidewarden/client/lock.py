@@ -22,10 +22,12 @@ TURN_MS = 20_000
 
 class AsyncLock:
     """
-    ``async with client.lock("report") as lock:`` waits for it, renews it while the block runs, and releases it.
+    ``async with client.lock("report") as lock:`` waits for it, renews it while the block runs, and
+    releases it.
 
-    What a lock can promise and what it cannot: docs/locks.md. Hand :attr:`fence` to whatever the block writes to.
-    ``lease_ms``: how long it is ours between two renewals, so how soon others may have it when this host dies.
+    What a lock can promise and what it cannot: docs/locks.md. Hand :attr:`fence` to whatever the
+    block writes to. ``lease_ms``: how long it is ours between two renewals, so how soon others may
+    have it when this host dies.
     """
 
     def __init__(self, client: AsyncClient, name: str, lease_ms: int) -> None:
@@ -56,7 +58,8 @@ class AsyncLock:
 
     async def acquire(self, wait_ms: int | None = None) -> bool:
         """
-        Acquire it, waiting at most ``wait_ms``, without an end when that is ``None``; whether it is ours.
+        Acquire it, waiting at most ``wait_ms``, without an end when that is ``None``; whether it is
+        ours.
 
         From then on it is renewed until :meth:`release`, or until it is lost. Not reentrant.
 
@@ -86,7 +89,10 @@ class AsyncLock:
                 return False
 
     async def renew(self) -> None:
-        """Ours for another ``lease_ms`` from now on. Raises: NotHeld: somebody else has it or will have it; Unreachable."""
+        """
+        Ours for another ``lease_ms`` from now on. Raises: NotHeld: somebody else has it or will
+        have it; Unreachable.
+        """
         asked_at = self.client.clock.monotonic()
         try:
             only(await self.client.line.run([self.renewal()], again=True))
@@ -135,7 +141,10 @@ class AsyncLock:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self.fence:
             return

@@ -24,9 +24,11 @@ class Bridge:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """
-        The coroutine's result. An exception that interrupts the waiting, Ctrl-C for example, cancels it.
+        The coroutine's result. An exception that interrupts the waiting, Ctrl-C for example,
+        cancels it.
 
-        Raises: what the coroutine raises; RuntimeError: the loop was closed, is this thread's own, or was left behind by a fork.
+        Raises: what the coroutine raises; RuntimeError: the loop was closed, is this thread's own,
+        or was left behind by a fork.
         """
         problem = self._problem()
         if problem:

@@ -18,10 +18,12 @@ class PutOptions(TypedDict, total=False):
     """
     What ``put`` and ``put_many`` take by name. Times are integer milliseconds.
 
-    ``delay_ms`` or ``at_ms`` (unix): not before; ``within_ms`` or ``deadline_ms`` (unix): wanted done by; ``priority``: 0 to
-    99, lower first (50); ``lease_ms``: how long its takers hold it; ``attempts``: buried after so many (0: no limit);
-    ``backoff_ms``: first pause after a failure, doubled with each; ``ttl_ms``: buried when nobody took it in time; ``lane``: its
-    sub-queue; ``if_exists``: what becomes of a task that is there under the id (``keep`` it, ``fail``, ``replace`` it).
+    ``delay_ms`` or ``at_ms`` (unix): not before; ``within_ms`` or ``deadline_ms`` (unix): wanted
+    done by; ``priority``: 0 to 99, lower first (50); ``lease_ms``: how long its takers hold it;
+    ``attempts``: buried after so many (0: no limit); ``backoff_ms``: first pause after a failure,
+    doubled with each; ``ttl_ms``: buried when nobody took it in time; ``lane``: its sub-queue;
+    ``if_exists``: what becomes of a task that is there under the id (``keep`` it, ``fail``,
+    ``replace`` it).
     """
 
     delay_ms: int
@@ -54,7 +56,9 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task for ``put_many``: its payload, an id of your own, options that differ from the call's."""
+    """
+    A task for ``put_many``: its payload, an id of your own, options that differ from the call's.
+    """
 
     payload: bytes | str
     id: str = ""
@@ -91,7 +95,10 @@ def checked(name: str, value: Any) -> Arg:
 def words(**options: Arg | None) -> tuple[Arg, ...]:
     """``delay=5, reason=None`` → ``("DELAY", 5)``."""
     return tuple(
-        item for name, value in options.items() if value is not None for item in (name.upper(), checked(name, value))
+        item
+        for name, value in options.items()
+        if value is not None
+        for item in (name.upper(), checked(name, value))
     )
 
 

@@ -48,15 +48,19 @@ class BatchError(Error):
 
     def __init__(self, answers: Sequence[str | Error]) -> None:
         errors = [answer for answer in answers if isinstance(answer, Error)]
-        super().__init__(f"{len(errors)} of {len(answers)} were refused; the first: {errors[0].code} {errors[0]}")
+        super().__init__(
+            f"{len(errors)} of {len(answers)} were refused; the first: {errors[0].code} {errors[0]}"
+        )
         self.answers = list(answers)
 
 
 class AsyncQueue:
     """
-    A queue of a cluster. Every method may raise the errors of the protocol: BadArg, Denied, StoreDown, and Unreachable.
+    A queue of a cluster. Every method may raise the errors of the protocol: BadArg, Denied,
+    StoreDown, and Unreachable.
 
-    Times are integer milliseconds. What may be repeated after a broken connection is repeated; a put is, for it carries an id.
+    Times are integer milliseconds. What may be repeated after a broken connection is repeated; a
+    put is, for it carries an id.
     """
 
     def __init__(self, client: AsyncClient, name: str) -> None:
@@ -77,13 +81,21 @@ class AsyncQueue:
         **options: Unpack[PutOptions],
     ) -> str:
         """
-        Put a task; its id. A put of an id that is there, or was done in the last minute, changes nothing and answers the same.
+        Put a task; its id. A put of an id that is there, or was done in the last minute, changes
+        nothing and answers the same.
 
-        Args: ``wait_ms``: for room, when the queue is at its capacity. The others: see :class:`PutOptions`.
-        Raises: Exists, NotHeld (by ``if_exists``), Full, TooBig, Unreachable.
+        Args: ``wait_ms``: for room, when the queue is at its capacity. The others: see
+        :class:`PutOptions`. Raises: Exists, NotHeld (by ``if_exists``), Full, TooBig, Unreachable.
         """
         again = options.get("if_exists", "keep") == "keep"
-        command = ("Q.PUT", self.name, payload, "ID", id or self.client.ids.make(), *put_words(options))
+        command = (
+            "Q.PUT",
+            self.name,
+            payload,
+            "ID",
+            id or self.client.ids.make(),
+            *put_words(options),
+        )
         if wait_ms:
             command = (*command, "WAIT", checked("wait_ms", wait_ms))
         answer, _ = only(await self.client.wait([command], wait_ms, again=again))
@@ -101,12 +113,16 @@ class AsyncQueue:
         """As :meth:`put`, the payload being ``value`` as JSON."""
         return await self.put(as_json(value), id=id, wait_ms=wait_ms, **options)
 
-    async def put_many(self, tasks: Iterable[bytes | str | NewTask], **options: Unpack[PutOptions]) -> list[str]:
+    async def put_many(
+        self, tasks: Iterable[bytes | str | NewTask], **options: Unpack[PutOptions]
+    ) -> list[str]:
         """
-        Put many tasks in few pieces; their ids in order. Each stands for itself: this is no transaction.
+        Put many tasks in few pieces; their ids in order. Each stands for itself: this is no
+        transaction.
 
-        Args: ``tasks``: payloads, or :class:`NewTask` for those with an id or options of their own; ``options``: of all.
-        Raises: BatchError: some were refused; Unreachable: what was sent so far may or may not have happened.
+        Args: ``tasks``: payloads, or :class:`NewTask` for those with an id or options of their own;
+        ``options``: of all. Raises: BatchError: some were refused; Unreachable: what was sent so
+        far may or may not have happened.
         """
         name, make = self.name, self.client.ids.make
         fixed = put_words(options)
@@ -124,7 +140,9 @@ class AsyncQueue:
             answers += (await self.client.line.run(piece, again=again))[0]
         ids: list[str] = [answer.decode() for answer in answers if not isinstance(answer, Error)]
         if len(ids) < len(answers):
-            raise BatchError([answer if isinstance(answer, Error) else answer.decode() for answer in answers])
+            raise BatchError(
+                [answer if isinstance(answer, Error) else answer.decode() for answer in answers]
+            )
         return ids
 
     # Taking.
@@ -137,21 +155,28 @@ class AsyncQueue:
         id: str | None = None,
     ) -> AsyncTask | None:
         """
-        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one alone.
+        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one
+        alone.
 
-        ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``async with task:``) renews it.
+        ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``async with
+        task:``) renews it.
         """
         tasks = await self.client.take_words(
             words(lease=lease_ms, id=id), (self.name,), wait_ms=wait_ms, lease_ms=lease_ms
         )
         return tasks[0] if tasks else None
 
-    async def take_many(self, count: int, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[AsyncTask]:
+    async def take_many(
+        self, count: int, *, wait_ms: int = 0, lease_ms: int | None = None
+    ) -> list[AsyncTask]:
         """Take at most ``count`` tasks (1,000), as many as are there once there is one."""
         return await self.client.take(self.name, count=count, wait_ms=wait_ms, lease_ms=lease_ms)
 
     async def tasks(self, *, lease_ms: int | None = None) -> AsyncIterator[AsyncTask]:
-        """Tasks one after another, without an end: ``async for task in queue.tasks(): async with task: …``"""
+        """
+        Tasks one after another, without an end: ``async for task in queue.tasks(): async with task:
+        …``
+        """
         while True:
             task = await self.take(wait_ms=FOREVER_MS, lease_ms=lease_ms)
             if task is not None:
@@ -168,7 +193,9 @@ class AsyncQueue:
         for start in range(0, len(given), BATCH):
             piece = given[start : start + BATCH]
             pairs = [
-                item for task in piece for item in ((task.id, task.lease) if isinstance(task, AsyncTask) else task)
+                item
+                for task in piece
+                for item in ((task.id, task.lease) if isinstance(task, AsyncTask) else task)
             ]
             answer, _ = only(await self._run("Q.ACK", self.name, *pairs))
             answers += [True] if isinstance(answer, bytes) else map(bool, answer)
@@ -182,13 +209,29 @@ class AsyncQueue:
 
     async def ack(self, id: str, lease: int, result: Any = None) -> None:
         """As :meth:`AsyncTask.ack`. Raises: NotHeld."""
-        only(await self._run("Q.ACK", self.name, id, lease, *words(result=None if result is None else encoded(result))))
+        only(
+            await self._run(
+                "Q.ACK",
+                self.name,
+                id,
+                lease,
+                *words(result=None if result is None else encoded(result)),
+            )
+        )
 
-    async def release(self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None) -> None:
+    async def release(
+        self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None
+    ) -> None:
         """As :meth:`AsyncTask.release`. Raises: NotHeld."""
-        only(await self._run("Q.RELEASE", self.name, id, lease, *words(delay=delay_ms, reason=reason)))
+        only(
+            await self._run(
+                "Q.RELEASE", self.name, id, lease, *words(delay=delay_ms, reason=reason)
+            )
+        )
 
-    async def fail(self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None) -> None:
+    async def fail(
+        self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None
+    ) -> None:
         """As :meth:`AsyncTask.fail`. Raises: NotHeld."""
         only(await self._run("Q.FAIL", self.name, id, lease, *words(delay=delay_ms, reason=reason)))
 
@@ -198,7 +241,9 @@ class AsyncQueue:
 
     async def touch(self, id: str, lease: int, lease_ms: int | None = None) -> int:
         """Let the lease run on from now; its new end, unix ms. Raises: NotHeld."""
-        return int(only(await self._run("Q.TOUCH", self.name, id, lease, *words(lease=lease_ms)))[0])
+        return int(
+            only(await self._run("Q.TOUCH", self.name, id, lease, *words(lease=lease_ms)))[0]
+        )
 
     # Looking, and steering.
 
@@ -210,34 +255,50 @@ class AsyncQueue:
         return task_info(answer)
 
     async def page(self, state: State, *, count: int = 100, after: str = "") -> Page:
-        """At most ``count`` tasks in this state; go on with ``after=page.cursor`` until that is empty."""
+        """
+        At most ``count`` tasks in this state; go on with ``after=page.cursor`` until that is empty.
+        """
         options = words(count=count, after=after or None)
         (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
         return Page([task_info(row) for row in rows], cursor.decode())
 
     async def wait(self, id: str, *, timeout_ms: int | None = None) -> Ending:
         """
-        Wait for a task's end, its result with it; at most ``timeout_ms``, for ever when that is ``None``.
+        Wait for a task's end, its result with it; at most ``timeout_ms``, for ever when that is
+        ``None``.
 
-        A task that ended within the queue's ``dedup_ms`` (a minute) answers at once; ``unknown``: there is none.
+        A task that ended within the queue's ``dedup_ms`` (a minute) answers at once; ``unknown``:
+        there is none.
         """
         clock = self.client.clock
         until = None if timeout_ms is None else clock.monotonic() + timeout_ms / 1000
         while True:
-            left_ms = FOREVER_MS if until is None else max(0, int((until - clock.monotonic()) * 1000))
+            left_ms = (
+                FOREVER_MS if until is None else max(0, int((until - clock.monotonic()) * 1000))
+            )
             turn_ms = min(left_ms, FOREVER_MS)
-            (word, result), _ = only(await self.client.wait([("Q.WAIT", self.name, id, turn_ms)], turn_ms))
+            (word, result), _ = only(
+                await self.client.wait([("Q.WAIT", self.name, id, turn_ms)], turn_ms)
+            )
             if word != b"timeout" or (until is not None and left_ms <= turn_ms):
                 return Ending(word.decode(), result or b"")
 
     async def kick(
-        self, count: int | None = 1, *, reason: str | None = None, age_ms: int | None = None, id: str | None = None
+        self,
+        count: int | None = 1,
+        *,
+        reason: str | None = None,
+        age_ms: int | None = None,
+        id: str | None = None,
     ) -> int:
         """
-        Make buried tasks ready: at most ``count`` (``None``: all) of those whose reason begins with ``reason`` and that were buried
-        ``age_ms`` ago or earlier, or the one of ``id``; how many. Not repeated after a broken connection, unless it is by ``id``.
+        Make buried tasks ready: at most ``count`` (``None``: all) of those whose reason begins with
+        ``reason`` and that were buried ``age_ms`` ago or earlier, or the one of ``id``; how many.
+        Not repeated after a broken connection, unless it is by ``id``.
         """
-        options = words(id=id) if id is not None else (*some(count), *words(reason=reason, age=age_ms))
+        options = (
+            words(id=id) if id is not None else (*some(count), *words(reason=reason, age=age_ms))
+        )
         return int(only(await self._run("Q.KICK", self.name, *options, again=id is not None))[0])
 
     async def update(
@@ -252,7 +313,9 @@ class AsyncQueue:
         priority: int | None = None,
         lease: int | None = None,
     ) -> None:
-        """Change a task where it lies; a leased one needs its lease number. Raises: NotFound, NotHeld."""
+        """
+        Change a task where it lies; a leased one needs its lease number. Raises: NotFound, NotHeld.
+        """
         changes = words(
             payload=payload,
             delay=delay_ms,
@@ -266,16 +329,23 @@ class AsyncQueue:
 
     async def delete(self, id: str, *, lease: int | None = None, force: bool = False) -> bool:
         """
-        Remove a task; whether there was one. A leased one needs its lease number or ``force``, else NotHeld.
+        Remove a task; whether there was one. A leased one needs its lease number or ``force``, else
+        NotHeld.
 
-        When a connection broke in between it is asked again, and ``False`` may mean that the first time did it.
+        When a connection broke in between it is asked again, and ``False`` may mean that the first
+        time did it.
         """
         options = (*words(lease=lease), *(("FORCE",) if force else ()))
         return bool(only(await self._run("Q.DELETE", self.name, id, *options))[0])
 
     async def stats(self, *, by_shard: bool = False) -> dict[str, Any]:
-        """Tasks by state and counters, by the names of Q.STATS. Raises: NotFound: nobody has used this queue yet."""
-        return mapped(only(await self._run("Q.STATS", self.name, *(("SHARDS",) if by_shard else ())))[0])
+        """
+        Tasks by state and counters, by the names of Q.STATS. Raises: NotFound: nobody has used this
+        queue yet.
+        """
+        return mapped(
+            only(await self._run("Q.STATS", self.name, *(("SHARDS",) if by_shard else ())))[0]
+        )
 
     async def pause(self, ms: int | None = None) -> None:
         """Takes find nothing, for ``ms`` or until :meth:`resume`; puts and acks go on."""
@@ -302,17 +372,24 @@ class AsyncQueue:
         """End every lease as by a release, whoever holds it; how many."""
         return int(only(await self._run("Q.RELEASEALL", self.name))[0])
 
-    async def move(self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None) -> int:
+    async def move(
+        self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None
+    ) -> int:
         """
-        Move buried tasks to another queue, chosen as by :meth:`kick`; how many. Not repeated after a broken connection, but the
-        same call again finishes what one began.
+        Move buried tasks to another queue, chosen as by :meth:`kick`; how many. Not repeated after
+        a broken connection, but the same call again finishes what one began.
         """
         options = (*some(count), "TO", to, *words(reason=reason, age=age_ms))
         return int(only(await self._run("Q.MOVE", self.name, *options, again=False))[0])
 
     async def check(self, *, repair: bool = False) -> dict[str, Any]:
-        """Look for tasks and index entries that do not belong together; what was found, by the names of Q.CHECK."""
-        return mapped(only(await self._run("Q.CHECK", self.name, *(("REPAIR",) if repair else ())))[0])
+        """
+        Look for tasks and index entries that do not belong together; what was found, by the names
+        of Q.CHECK.
+        """
+        return mapped(
+            only(await self._run("Q.CHECK", self.name, *(("REPAIR",) if repair else ())))[0]
+        )
 
     async def _run(self, *command: Arg, again: bool = True) -> tuple[list[Any], bool]:
         return await self.client.line.run([command], again=again)

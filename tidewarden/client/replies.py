@@ -15,9 +15,9 @@ class TaskInfo:
     """
     A task as it lies in its queue, looked at and not taken.
 
-    ``state``: delayed, ready, leased or buried. Times are unix ms of the store. ``lease``: the latest lease's number, 0 when there
-    was none. ``attempts`` and ``losses``: so far. ``reason``: of the latest failure, release or burying. ``fields``: all that the
-    node says, by its names.
+    ``state``: delayed, ready, leased or buried. Times are unix ms of the store. ``lease``: the
+    latest lease's number, 0 when there was none. ``attempts`` and ``losses``: so far. ``reason``:
+    of the latest failure, release or burying. ``fields``: all that the node says, by its names.
     """
 
     queue: str
@@ -36,7 +36,10 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a queue's tasks in one state, and where to go on: ``cursor`` is empty when there are no more."""
+    """
+    Some of a queue's tasks in one state, and where to go on: ``cursor`` is empty when there are no
+    more.
+    """
 
     tasks: list[TaskInfo]
     cursor: str
@@ -45,7 +48,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    How a task ended. ``word``: done, buried, deleted, unknown (there is no such task) or timeout (it has not ended yet).
+    How a task ended. ``word``: done, buried, deleted, unknown (there is no such task) or timeout
+    (it has not ended yet).
 
     ``result``: of the ack when it is done, the reason when it is buried.
     """
@@ -56,7 +60,10 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token as it is read. ``state``: fresh, expiring, late, failing or dead, see the protocol."""
+    """
+    An access token as it is read. ``state``: fresh, expiring, late, failing or dead, see the
+    protocol.
+    """
 
     access_token: str = field(repr=False)
     token_type: str
@@ -75,7 +82,10 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return value
     if isinstance(value, Mapping):
-        return {(name := plain(key)): item if name == "payload" else plain(item) for key, item in value.items()}
+        return {
+            (name := plain(key)): item if name == "payload" else plain(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
@@ -90,7 +100,9 @@ def mapped(value: Any) -> dict[str, Any]:
 
 
 def token(row: Sequence[Any]) -> Token:
-    """A token of T.GET; what older nodes do not say, and what newer ones say besides, does no harm."""
+    """
+    A token of T.GET; what older nodes do not say, and what newer ones say besides, does no harm.
+    """
     kept: dict[str, Any] = json.loads(row[5]) if len(row) > 5 else {}
     access_token, kind, expires_at_ms, generation, state = plain(list(row[:5]))
     return Token(access_token, kind, expires_at_ms, generation, state, kept)

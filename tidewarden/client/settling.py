@@ -16,10 +16,12 @@ Command = tuple[Arg, ...]
 
 class Settling:
     """
-    Acks, failures and burials of a worker: each goes out with the next take where that is about to be sent, else by itself.
+    Acks, failures and burials of a worker: each goes out with the next take where that is about to
+    be sent, else by itself.
 
-    On the take's connection they stand before it, for what follows a take that waits would wait, too. There they are sent
-    once: what broke, or was refused for a passing reason, is repeated on the client's own line.
+    On the take's connection they stand before it, for what follows a take that waits would wait,
+    too. There they are sent once: what broke, or was refused for a passing reason, is repeated on
+    the client's own line.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -51,10 +53,15 @@ class Settling:
                 sent.set_result(None)
 
     async def send(self, command: Command) -> tuple[list[Any], bool]:
-        """The answer, and whether it was sent twice: as ``FailoverConnection.run`` of what may be repeated. Raises: Unreachable."""
+        """
+        The answer, and whether it was sent twice: as ``FailoverConnection.run`` of what may be
+        repeated. Raises: Unreachable.
+        """
         repeated = False
         if self._gathers:
-            sent: asyncio.Future[asyncio.Future[Replies] | None] = asyncio.get_running_loop().create_future()
+            sent: asyncio.Future[asyncio.Future[Replies] | None] = (
+                asyncio.get_running_loop().create_future()
+            )
             self._along.append((command, sent))
             answer = await asyncio.shield(sent)  # who is cancelled now has it sent all the same
             if answer is not None:

@@ -1,4 +1,7 @@
-"""A taken task: what it carries, how it is settled, and the block that keeps its lease and settles it at the end."""
+"""
+A taken task: what it carries, how it is settled, and the block that keeps its lease and settles it
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
     from .client import AsyncClient
 
 Way = Callable[[tuple[Arg, ...]], Awaitable[tuple[Replies, bool]]]
-"""As ``Line.run`` of one command that may be repeated: its answer, and whether it was sent twice."""
+"""
+As ``Line.run`` of one command that may be repeated: its answer, and whether it was sent twice.
+"""
 REASON_BYTES = 240
 RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """Whoever works on the task is told to stop: that is no failure of the task."""
@@ -55,20 +60,36 @@ class Loss:
 
 class AsyncTask:
     """
-    A task under a lease. ``async with task:`` keeps the lease while the block runs, then acknowledges the task; an exception
-    fails it with its text as the reason, a cancellation releases it. What the block has settled itself stays so.
+    A task under a lease. ``async with task:`` keeps the lease while the block runs, then
+    acknowledges the task; an exception fails it with its text as the reason, a cancellation
+    releases it. What the block has settled itself stays so.
 
-    ``queue``, ``id``, ``payload``: as put. ``lease``: the lease's number, also as :attr:`fence`: it only grows, hand it to what the
-    task changes. ``attempt``: 1 for the first. ``deadline_ms``: wanted done by, unix ms. ``lease_ms``: how long the lease is,
-    ``lease_end_ms``: its end by the store's clock. ``settled``: whether it is no longer ours by a verb of ours.
+    ``queue``, ``id``, ``payload``: as put. ``lease``: the lease's number, also as :attr:`fence`: it
+    only grows, hand it to what the task changes. ``attempt``: 1 for the first. ``deadline_ms``:
+    wanted done by, unix ms. ``lease_ms``: how long the lease is, ``lease_end_ms``: its end by the
+    store's clock. ``settled``: whether it is no longer ours by a verb of ours.
     """
 
     __slots__ = (
-        "_loss", "attempt", "client", "deadline_ms", "id", "lease", "lease_end_ms", "lease_ms", "on_lost", "payload", "queue",
-        "settled", "since", "way",
-    )  # fmt: skip
+        "_loss",
+        "attempt",
+        "client",
+        "deadline_ms",
+        "id",
+        "lease",
+        "lease_end_ms",
+        "lease_ms",
+        "on_lost",
+        "payload",
+        "queue",
+        "settled",
+        "since",
+        "way",
+    )
 
-    def __init__(self, client: AsyncClient, queue: str, row: list[Any], lease_ms: int, since: float) -> None:
+    def __init__(
+        self, client: AsyncClient, queue: str, row: list[Any], lease_ms: int, since: float
+    ) -> None:
         self.client = client
         self.queue = queue
         self.id: str = row[1].decode()
@@ -78,21 +99,28 @@ class AsyncTask:
         self.deadline_ms: int = row[5]
         self.lease_end_ms: int = row[6]
         self.lease_ms = lease_ms
-        self.since = since  # our monotonic clock when the lease began or was renewed, in seconds; not later than it was
+        # our monotonic clock when the lease began or was renewed, in seconds; not later than it was
+        self.since = since
         self.settled = False
         self._loss: Loss | None = None
-        self.on_lost: Callable[[], object] | None = None  # called when a renewal finds the lease lost
+        # called when a renewal finds the lease lost
+        self.on_lost: Callable[[], object] | None = None
         self.way: Way | None = None  # how what settles it goes out; None: by the client's line
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.queue} {self.id} lease={self.lease} attempt={self.attempt}>"
+        return (
+            f"<{type(self).__name__} {self.queue} {self.id} lease={self.lease}"
+            f" attempt={self.attempt}>"
+        )
 
     def __str__(self) -> str:
         return f"task {self.id} of {self.queue}"
 
     @property
     def fence(self) -> int:
-        """The lease's number: whatever the task changes can refuse a smaller one than it has seen."""
+        """
+        The lease's number: whatever the task changes can refuse a smaller one than it has seen.
+        """
         return self.lease
 
     @property
@@ -106,31 +134,44 @@ class AsyncTask:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to have ended without our doing: somebody else has the task, or will. Drop the work."""
+        """
+        Whether the lease is known to have ended without our doing: somebody else has the task, or
+        will. Drop the work.
+        """
         return self._loss is not None and self._loss.known
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the lease is lost, at most ``timeout_s`` seconds; whether it is. Only inside the task's block is it noticed."""
+        """
+        Wait until the lease is lost, at most ``timeout_s`` seconds; whether it is. Only inside the
+        task's block is it noticed.
+        """
         if self._loss is None:
             self._loss = Loss()
         return await self._loss.wait(timeout_s)
 
     async def ack(self, result: Any = None) -> None:
         """
-        Done: the task is removed. ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
+        Done: the task is removed. ``result`` (bytes, text, or what JSON can say) is kept for those
+        who wait for its end.
 
-        Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the task: it is held still, and can be
-        acknowledged without, or later; Unreachable.
+        Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the
+        task: it is held still, and can be acknowledged without, or later; Unreachable.
         """
-        await self._settle("Q.ACK", words(result=None if result is None else encoded(result)), moot=False)
+        await self._settle(
+            "Q.ACK", words(result=None if result is None else encoded(result)), moot=False
+        )
 
     async def release(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
-        """Hand the task on, at once or after ``delay_ms``; the attempt does not count. Raises: NotHeld, Unreachable."""
+        """
+        Hand the task on, at once or after ``delay_ms``; the attempt does not count. Raises:
+        NotHeld, Unreachable.
+        """
         await self._settle("Q.RELEASE", words(delay=delay_ms, reason=shortened(reason)))
 
     async def fail(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
         """
-        The attempt failed: again after ``delay_ms``, else after the task's backoff; buried when it was the last.
+        The attempt failed: again after ``delay_ms``, else after the task's backoff; buried when it
+        was the last.
 
         Raises: NotHeld, Unreachable.
         """
@@ -141,7 +182,10 @@ class AsyncTask:
         await self._settle("Q.BURY", words(reason=shortened(reason)))
 
     async def touch(self, lease_ms: int | None = None) -> int:
-        """Let the lease run on from now; its new end, unix ms of the store. Raises: NotHeld, Unreachable."""
+        """
+        Let the lease run on from now; its new end, unix ms of the store. Raises: NotHeld,
+        Unreachable.
+        """
         asked_at = self.client.clock.monotonic()
         if lease_ms is not None:
             self.lease_ms = lease_ms
@@ -149,11 +193,15 @@ class AsyncTask:
         self.touched(answer, asked_at)
         return self.lease_end_ms
 
-    async def _settle(self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True) -> None:
+    async def _settle(
+        self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True
+    ) -> None:
         """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
         kept = self.client.toucher.drop(self)
         command = (verb, self.queue, self.id, self.lease, *options)
-        found = await (self.client.line.run([command], again=True) if self.way is None else self.way(command))
+        found = await (
+            self.client.line.run([command], again=True) if self.way is None else self.way(command)
+        )
         try:
             only(found)
         except NotHeld:
@@ -191,7 +239,10 @@ class AsyncTask:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.client.toucher.drop(self)
         if self.settled:

@@ -1,4 +1,7 @@
-"""Threads for handlers that block: as many as are needed, kept for the next one, and none that a program's end waits for."""
+"""
+Threads for handlers that block: as many as are needed, kept for the next one, and none that a
+program's end waits for.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,16 @@ class Threads:
         self._busy = 0
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """The call's result, from a thread. Cancelled, it goes on there, and its result is dropped."""
+        """
+        The call's result, from a thread. Cancelled, it goes on there, and its result is dropped.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         if self._busy == self._count < self._threads_max:
             self._count += 1
-            threading.Thread(target=self._serve, name=f"{self._name} {self._count}", daemon=True).start()
+            threading.Thread(
+                target=self._serve, name=f"{self._name} {self._count}", daemon=True
+            ).start()
         self._busy += 1
         done.add_done_callback(self._finished)
         self._jobs.put((call, loop, done))
@@ -50,7 +57,8 @@ class Threads:
             call, loop, done = job
             try:
                 result, error = call(), None
-            except BaseException as raised:  # SystemExit too: it is the handler's answer, not this thread's end
+            except BaseException as raised:
+                # SystemExit too: it is the handler's answer, not this thread's end
                 result, error = None, raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_answer, done, result, error)

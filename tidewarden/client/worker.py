@@ -1,4 +1,7 @@
-"""A program that works: takes the tasks of several queues, runs a function for each, and says how they ended."""
+"""
+A program that works: takes the tasks of several queues, runs a function for each, and says how they
+ended.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
 
 class BlockingSide(Client):
-    """The worker's client for handlers that run in threads. Closing it closes nothing: it is the worker's."""
+    """
+    The worker's client for handlers that run in threads. Closing it closes nothing: it is the
+    worker's.
+    """
 
     def __init__(self, inner: AsyncClient, bridge: Bridge) -> None:
         self.inner, self.bridge = inner, bridge
@@ -52,9 +58,11 @@ class Worker:
     Args:
         urls: nodes, as for :class:`AsyncClient`.
         concurrency: tasks at a time, of all queues together.
-        backoff_ms: the pause after a task's first failure where neither its handler nor its put names one, so that what fails at
-            once does not run again and again; it doubles up to five minutes. 0: no pause.
-        grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released. A second signal ends this.
+        backoff_ms: the pause after a task's first failure where neither its handler nor its put
+            names one, so that what fails at once does not run again and again; it doubles up to
+            five minutes. 0: no pause.
+        grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released.
+            A second signal ends this.
         name: shown in logs and in the node's CLIENT LIST.
     """
 
@@ -89,7 +97,10 @@ class Worker:
 
     @property
     def client(self) -> AsyncClient:
-        """The worker's client, for handlers that run in the loop; the others have ``task.client``. Only while it runs."""
+        """
+        The worker's client, for handlers that run in the loop; the others have ``task.client``.
+        Only while it runs.
+        """
         if self._client is None:
             raise RuntimeError("the worker does not run")
         return self._client
@@ -103,28 +114,38 @@ class Worker:
         bury_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[F], F]:
         """
-        Decorates the function for the tasks of ``queue``: ``async def`` runs in the loop, ``def`` in a thread.
+        Decorates the function for the tasks of ``queue``: ``async def`` runs in the loop, ``def``
+        in a thread.
 
-        What it returns is the task's result (bytes, text, what JSON can say); an exception fails the task, or buries it; what it
-        settles itself (``task.release()``) stays so. Args: see :class:`Handler`.
+        What it returns is the task's result (bytes, text, what JSON can say); an exception fails
+        the task, or buries it; what it settles itself (``task.release()``) stays so. Args: see
+        :class:`Handler`.
 
         Raises: BadArg: the queue has a handler already.
         """
 
         def add(function: F) -> F:
             if queue in self.handlers:
-                raise BadArg(f"the queue {queue} has a handler already: {self.handlers[queue].function}")
+                raise BadArg(
+                    f"the queue {queue} has a handler already: {self.handlers[queue].function}"
+                )
             self.handlers[queue] = Handler(queue, function, lease_ms, backoff, bury_on)
             return function
 
         return add
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT; the exit code: 0, or 1 when the cluster refuses us. For a program's main thread."""
+        """
+        Work until SIGTERM or SIGINT; the exit code: 0, or 1 when the cluster refuses us. For a
+        program's main thread.
+        """
         return asyncio.run(self.serve())
 
     def stop(self) -> None:
-        """Take nothing more, finish within ``grace_s``, end; called again: release at once. From any thread."""
+        """
+        Take nothing more, finish within ``grace_s``, end; called again: release at once. From any
+        thread.
+        """
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
 
@@ -145,7 +166,12 @@ class Worker:
         async with AsyncClient(self.urls, name=self.name) as client:
             self._client = client
             settling = self._settling = Settling(client)
-            log.info("works on %s, %d at a time, at %r", ", ".join(self.handlers), self.concurrency, client)
+            log.info(
+                "works on %s, %d at a time, at %r",
+                ", ".join(self.handlers),
+                self.concurrency,
+                client,
+            )
             with self._signal_handlers(self._loop):
                 taking = asyncio.ensure_future(self._take(client, settling, threads))
                 told = asyncio.ensure_future(self._told.wait())
@@ -201,11 +227,17 @@ class Worker:
             queues.append(queues.pop(0))  # no queue starves another one
 
     def _free_slots(self) -> int:
-        """How many tasks may be taken: for as many handlers, and as many tasks again may wait for the answer to their ack."""
+        """
+        How many tasks may be taken: for as many handlers, and as many tasks again may wait for the
+        answer to their ack.
+        """
         return min(self.concurrency - len(self._busy), 2 * self.concurrency - len(self._running))
 
     async def _settle(self, job: asyncio.Task[None], command: Command) -> tuple[list[Any], bool]:
-        """The job's handler is through: what settles its task goes out with the take for the slot that is free now."""
+        """
+        The job's handler is through: what settles its task goes out with the take for the slot that
+        is free now.
+        """
         assert self._settling is not None
         self._busy.discard(job)
         self._freed.set()
@@ -237,25 +269,40 @@ class Worker:
                 await self._done(task, result)
         except asyncio.CancelledError:
             if not job.cancelling():
-                await self._failed(handler, task, RuntimeError("the handler was cancelled, and not by the worker"))
-            elif job in self._busy:  # else what settles it is on its way, and a release could overtake it
+                await self._failed(
+                    handler, task, RuntimeError("the handler was cancelled, and not by the worker")
+                )
+            elif job in self._busy:
+                # else what settles it is on its way, and a release could overtake it
                 await self._dropped(task)
         except (NotHeld, Unreachable) as error:
-            log.warning("task %s of %s is not ours any more, it will run again: %s", task.id, task.queue, error)
+            log.warning(
+                "task %s of %s is not ours any more, it will run again: %s",
+                task.id,
+                task.queue,
+                error,
+            )
         except Exception as error:
             await self._failed(handler, task, error)
         finally:
             task.client.toucher.drop(task)
 
     async def _done(self, task: AsyncTask, result: bytes | None) -> None:
-        """The work is done, and not to be done again because a full store has no room for what it returned."""
+        """
+        The work is done, and not to be done again because a full store has no room for what it
+        returned.
+        """
         try:
             await task.ack(result)
         except Full:
-            log.warning("the result of task %s of %s is dropped: the store is full", task.id, task.queue)
+            log.warning(
+                "the result of task %s of %s is dropped: the store is full", task.id, task.queue
+            )
             await task.ack()
 
-    async def _call(self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads) -> Any:
+    async def _call(
+        self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads
+    ) -> Any:
         """The function's result, as bytes or ``None``."""
         function: Callable[[Any], Any] = handler.function
         if handler.is_async:
@@ -269,14 +316,19 @@ class Worker:
     async def _failed(self, handler: Handler, task: AsyncTask, error: Exception) -> None:
         verdict, pause_ms = handler.verdict(error, task.attempt)
         what = "buried" if verdict == "bury" else "failed"
-        log.warning("task %s of %s %s, attempt %d", task.id, task.queue, what, task.attempt, exc_info=error)
+        log.warning(
+            "task %s of %s %s, attempt %d", task.id, task.queue, what, task.attempt, exc_info=error
+        )
         if task.settled or task.lost:
             return
         try:
             if verdict == "bury":
                 await task.bury(reason_of(error))
             else:
-                await task.fail(await self._pause_ms(task) if pause_ms is None else pause_ms, reason=reason_of(error))
+                await task.fail(
+                    await self._pause_ms(task) if pause_ms is None else pause_ms,
+                    reason=reason_of(error),
+                )
         except (NotHeld, Unreachable) as second:
             log.warning("task %s of %s could not be given back: %s", task.id, task.queue, second)
 
@@ -302,7 +354,9 @@ class Worker:
         log.info("stops: %d under way have %g s", len(self._running), self.grace_s)
         hurried = asyncio.ensure_future(self._hurried.wait())
         finished = asyncio.ensure_future(asyncio.wait(list(self._running)))
-        await asyncio.wait((hurried, finished), timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            (hurried, finished), timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED
+        )
         hurried.cancel()
         finished.cancel()
         left = list(self._running)

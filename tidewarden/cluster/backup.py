@@ -1,4 +1,7 @@
-"""A backup: a copy of the store at one moment, kept on this node until it was fetched, and what has to be known of it."""
+"""
+A backup: a copy of the store at one moment, kept on this node until it was fetched, and what has to
+be known of it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from tidewarden.store.snapshot import CHUNK
 
 FORMAT = 1
 """Of the header; a greater one is not read."""
-OWN_STORE = "The store is your own, not an embedded one: back it up with its tools (its RDB and append-only files, `valkey-cli --rdb`)."
+OWN_STORE = (
+    "The store is your own, not an embedded one: back it up with its tools (its RDB and append-only"
+    " files, `valkey-cli --rdb`)."
+)
 
 
 class Backups:
@@ -25,7 +31,8 @@ class Backups:
 
     Args:
         copy: gives the store's bytes; None: the store is not ours to copy.
-        facts: what the header says beside the copy's own: the cluster's name, epoch, view, members, keys.
+        facts: what the header says beside the copy's own: the cluster's name, epoch, view, members,
+            keys.
     """
 
     def __init__(
@@ -40,9 +47,11 @@ class Backups:
 
     async def make(self) -> dict[str, Any]:
         """
-        Copy the store. Returns: the header: ``backup`` (its name here), ``bytes``, ``sha256`` and the facts of before the copy began.
+        Copy the store. Returns: the header: ``backup`` (its name here), ``bytes``, ``sha256`` and
+        the facts of before the copy began.
 
-        Raises: BadArg: the store is not embedded. Exists: one is being made. Full: no room for it. StoreDown.
+        Raises: BadArg: the store is not embedded. Exists: one is being made. Full: no room for it.
+        StoreDown.
         """
         if self._copy is None:
             raise BadArg(OWN_STORE)
@@ -56,17 +65,27 @@ class Backups:
             digest, size = await self._write(self._folder / name, self._copy())
         except OSError as error:
             await asyncio.to_thread(self.clear)
-            raise Full(f"The copy cannot be kept in {self._folder}: {error.strerror or error}.") from None
+            raise Full(
+                f"The copy cannot be kept in {self._folder}: {error.strerror or error}."
+            ) from None
         except BaseException:
             await asyncio.to_thread(self.clear)
             raise
         finally:
             self._busy = False
-        made = {"format": FORMAT, "made_at_ms": self._clock.unix_ms(), "bytes": size, "sha256": digest}
+        made = {
+            "format": FORMAT,
+            "made_at_ms": self._clock.unix_ms(),
+            "bytes": size,
+            "sha256": digest,
+        }
         return {"backup": name, **made, **facts}
 
     async def read(self, name: str, offset: int) -> bytes:
-        """At most a mebibyte of the copy from ``offset`` on; none at its end. Raises: NotFound: it is not here."""
+        """
+        At most a mebibyte of the copy from ``offset`` on; none at its end. Raises: NotFound: it is
+        not here.
+        """
         path = self._path(name)
 
         def piece() -> bytes:
@@ -77,7 +96,9 @@ class Backups:
         try:
             return await asyncio.to_thread(piece)
         except FileNotFoundError:
-            raise NotFound(f"There is no backup {name!r} here; a new one takes the place of the last.") from None
+            raise NotFound(
+                f"There is no backup {name!r} here; a new one takes the place of the last."
+            ) from None
 
     async def drop(self, name: str) -> int:
         """Forget it: 1, or 0 when it was not here."""

@@ -1,9 +1,11 @@
 """
-The heartbeat that one long turn of the event loop does not stop: a thread with a loop and a connection of its own.
+The heartbeat that one long turn of the event loop does not stop: a thread with a loop and a
+connection of its own.
 
-A worker is known to live by its beats at the store alone, and dead after two seconds without; a member has Raft's thread
-as a second witness. The thread beats only while :meth:`Registration.run` is late, and only as long as the event loop has turned
-within ``HUNG_S``: a process that hangs is to be found. What stops every thread (a paused process or machine) stops it, too.
+A worker is known to live by its beats at the store alone, and dead after two seconds without; a
+member has Raft's thread as a second witness. The thread beats only while :meth:`Registration.run`
+is late, and only as long as the event loop has turned within ``HUNG_S``: a process that hangs is to
+be found. What stops every thread (a paused process or machine) stops it, too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ Connect = Callable[[], AbstractAsyncContextManager[StoreClient]]
 
 class Heartbeat:
     """
-    Keeps the registration of ``nodes`` alive. ``connect`` makes a connection to the store, in whichever loop it is called.
+    Keeps the registration of ``nodes`` alive. ``connect`` makes a connection to the store, in
+    whichever loop it is called.
 
     :meth:`run` beside everything else, in the process's event loop.
     """
@@ -42,7 +45,10 @@ class Heartbeat:
         self._stopping = threading.Event()
         self._hung = False
         self.turned_at = clock.monotonic()
-        """When the event loop last turned (monotonic seconds). The loop writes it, the thread judges by it."""
+        """
+        When the event loop last turned (monotonic seconds). The loop writes it, the thread judges
+        by it.
+        """
         self.beats = 0
 
     async def run(self) -> None:
@@ -75,7 +81,10 @@ class Heartbeat:
         now = self._clock.monotonic()
         hung = now - self.turned_at > HUNG_S
         if hung and not self._hung:
-            log.error("the event loop has not turned for %g s: this process is no longer said to live", HUNG_S)
+            log.error(
+                "the event loop has not turned for %g s: this process is no longer said to live",
+                HUNG_S,
+            )
         self._hung = hung
         return not hung and now - self._nodes.beat_at > LATE_S
 
@@ -83,7 +92,8 @@ class Heartbeat:
         try:
             async with asyncio.timeout(BEAT_S):
                 await self._nodes.say_alive(link)
-        except (Error, TimeoutError) as error:  # the loop's own beats say what is wrong, and register anew
+        except (Error, TimeoutError) as error:
+            # the loop's own beats say what is wrong, and register anew
             log.debug("no heartbeat by the thread: %s", error)
         else:
             self.beats += 1

@@ -1,8 +1,9 @@
 """
-What only the leader does, under one epoch: its duties side by side. One that stands still is said, shown, and begun anew.
+What only the leader does, under one epoch: its duties side by side. One that stands still is said,
+shown, and begun anew.
 
-Each call to the store ends by itself sooner or later, so none should; but a sweep or a reaper that waits for ever would be missed
-by nobody for a long time.
+Each call to the store ends by itself sooner or later, so none should; but a sweep or a reaper that
+waits for ever would be missed by nobody for a long time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ log = logging.getLogger("tidewarden.cluster")
 LOOK_S = 1.0
 STILL_LOOKS = 30
 """
-Looks in a row at which a duty stood where it was: for longer than a store that does not answer is waited for. Looks are counted, not
-time: a paused process is no proof.
+Looks in a row at which a duty stood where it was: for longer than a store that does not answer is
+waited for. Looks are counted, not time: a paused process is no proof.
 """
 WARN_S = 15.0
 END_S = 5.0  # for one that was told to end
@@ -38,7 +39,9 @@ class LeaderTasks:
 
     async def run(self, epoch: int, holder: str) -> None:
         """Until cancelled, or until one of them ends. Raises: what that raises."""
-        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(run(epoch, holder)) for _, run in self._duties]
+        tasks: list[asyncio.Future[None]] = [
+            asyncio.ensure_future(run(epoch, holder)) for _, run in self._duties
+        ]
         left: list[asyncio.Future[None]] = []
         still = [(0, -1)] * len(tasks)  # looks, and the steps seen at the last one
         try:
@@ -51,7 +54,11 @@ class LeaderTasks:
                     looks = looks + 1 if duty.late_s and duty.steps == steps else 0
                     still[number] = (looks, duty.steps)
                     if looks >= STILL_LOOKS:
-                        log.error("the leader's %s has not got on for %.0f s; it is begun anew", duty.name, duty.late_s)
+                        log.error(
+                            "the leader's %s has not got on for %.0f s; it is begun anew",
+                            duty.name,
+                            duty.late_s,
+                        )
                         left += await self._ended([tasks[number]])
                         tasks[number] = asyncio.ensure_future(run(epoch, holder))
                         still[number] = (0, -1)
@@ -81,7 +88,9 @@ class LeaderTasks:
         """Which of them stand still, or ""."""
         late = [(duty.name, duty.late_s) for duty, _ in self._duties]
         return "; ".join(
-            f"the leader's {name} has not got on for {late_s:.0f} s" for name, late_s in late if late_s > WARN_S
+            f"the leader's {name} has not got on for {late_s:.0f} s"
+            for name, late_s in late
+            if late_s > WARN_S
         )
 
     def stats(self) -> dict[str, Any]:

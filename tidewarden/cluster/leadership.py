@@ -1,8 +1,10 @@
 """
-The leader's term: elected by Raft, an epoch committed, the store's fence written, then the duties, until it is over.
+The leader's term: elected by Raft, an epoch committed, the store's fence written, then the duties,
+until it is over.
 
-Raft's word is no permission (it may believe two leaders at once); what is done under a term is judged at the store by
-``(epoch, holder)``. A term ends when Raft names another leader, or when a script answers STALE.
+Raft's word is no permission (it may believe two leaders at once); what is done under a term is
+judged at the store by ``(epoch, holder)``. A term ends when Raft names another leader, or when a
+script answers STALE.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ log = logging.getLogger("tidewarden.cluster")
 RETRY_S = 0.2
 LOOK_S = 1.0
 PATIENCE = 8
-"""Looks in a row without an answer of the store after which a leader lets another lead; twice as many each time that did not help …"""
+"""
+Looks in a row without an answer of the store after which a leader lets another lead; twice as many
+each time that did not help …
+"""
 PATIENCE_MAX = 256
 """… up to this: while the store is away from everybody, leadership need not go round and round."""
 _STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence() of record.lua say it
@@ -34,10 +39,12 @@ Duties = Callable[[int, str], Awaitable[None]]
 
 class Leadership:
     """
-    Runs ``duties(epoch, holder)`` while this node leads. :attr:`epoch` is the epoch it leads under, 0 when it does not.
+    Runs ``duties(epoch, holder)`` while this node leads. :attr:`epoch` is the epoch it leads under,
+    0 when it does not.
 
-    ``holder`` is asked at each claim: a node that registered anew claims anew. ``reached`` tells when the store last answered this
-    node, monotonic seconds: a leader that cannot reach it hands leadership to who can, for Raft alone would keep it.
+    ``holder`` is asked at each claim: a node that registered anew claims anew. ``reached`` tells
+    when the store last answered this node, monotonic seconds: a leader that cannot reach it hands
+    leadership to who can, for Raft alone would keep it.
     """
 
     def __init__(
@@ -62,7 +69,8 @@ class Leadership:
         self._changed = asyncio.Event()
         self.epoch = 0
         self.last_epoch = 0
-        self._seen = 0  # the highest epoch that a refusal named: a shard's fence may be ahead of the cluster's
+        # the highest epoch that a refusal named: a shard's fence may be ahead of the cluster's
+        self._seen = 0
         self.terms = 0
 
     def raft_changed(self) -> None:
@@ -82,14 +90,18 @@ class Leadership:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Let another lead when the store does not answer here. Looks are counted, not time: a paused process is no proof."""
+        """
+        Let another lead when the store does not answer here. Looks are counted, not time: a paused
+        process is no proof.
+        """
         if self._reached is None:
             return
         patience, looks, last = PATIENCE, 0, self._reached()
         while True:
             await self._raft.elected()
             await sleep(self._clock, LOOK_S)
-            self._changed.set()  # Raft does not know that this node registered anew: workers know the leader by that
+            # Raft does not know that this node registered anew: workers know the leader by that
+            self._changed.set()
             if (at := self._reached()) != last:
                 patience, looks, last = PATIENCE, 0, at
                 continue
@@ -130,7 +142,10 @@ class Leadership:
         await self._while_leading(asyncio.ensure_future(self._duties(epoch, holder)), holder)
 
     async def _while_leading(self, duties: asyncio.Future[None], holder: str) -> None:
-        """Wait for the duties' end, and cancel them when Raft no longer names this node or it registered anew."""
+        """
+        Wait for the duties' end, and cancel them when Raft no longer names this node or it
+        registered anew.
+        """
         try:
             term = self._raft.term
             while self._raft.is_leader() and self._raft.term == term and self._holder() == holder:

@@ -1,4 +1,7 @@
-"""A worker's sight of the leader: it takes no part in Raft, and reads at the store who holds the fence."""
+"""
+A worker's sight of the leader: it takes no part in Raft, and reads at the store who holds the
+fence.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ log = logging.getLogger("tidewarden.cluster")
 
 class Observer(RaftMember):
     """
-    What :class:`RaftMember` is to a member, to a node that is none: it is never elected and votes for nobody.
+    What :class:`RaftMember` is to a member, to a node that is none: it is never elected and votes
+    for nobody.
 
-    The leader is the node that the store's fence names, as long as that is alive at the store. :meth:`watch` keeps it known.
+    The leader is the node that the store's fence names, as long as that is alive at the store.
+    :meth:`watch` keeps it known.
     """
 
     def __init__(
@@ -37,7 +42,9 @@ class Observer(RaftMember):
         nodes: Registration,
         link: StoreClient,
     ) -> None:
-        alone = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, members=Cluster().members))
+        alone = dataclasses.replace(
+            config, cluster=dataclasses.replace(config.cluster, members=Cluster().members)
+        )
         super().__init__(alone, secret, clock, on_change)
         self._members = dict(config.cluster.members)
         self._nodes, self._link = nodes, link
@@ -71,7 +78,11 @@ class Observer(RaftMember):
     def seats(self) -> dict[str, MemberView]:
         """Those that the configuration names, which a worker need not have."""
         return {
-            name: MemberView(raft_address(name, at), votes=True, met=any(one.node == name for one in self._nodes.seen))
+            name: MemberView(
+                raft_address(name, at),
+                votes=True,
+                met=any(one.node == name for one in self._nodes.seen),
+            )
             for name, at in self._members.items()
         }
 

@@ -18,13 +18,19 @@ BATCH = 500
 
 class Reaper:
     """
-    Marks dead boots in every shard, so that their leases end and their takes are refused, then forgets the node.
+    Marks dead boots in every shard, so that their leases end and their takes are refused, then
+    forgets the node.
 
     Idempotent: a new leader goes on where the last one died.
     """
 
     def __init__(
-        self, node: str, nodes: Registration, queues: Queues, clock: Clock, heard_s: Callable[[str], float]
+        self,
+        node: str,
+        nodes: Registration,
+        queues: Queues,
+        clock: Clock,
+        heard_s: Callable[[str], float],
     ) -> None:
         self._node = node
         self._nodes = nodes
@@ -56,7 +62,10 @@ class Reaper:
             await sleep(self._clock, BEAT_S)
 
     async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
-        """A node that came back under a new boot holds nothing under the old ones. ``former``: of which that is done."""
+        """
+        A node that came back under a new boot holds nothing under the old ones. ``former``: of
+        which that is done.
+        """
         for node in list(self._nodes.seen):
             if former.get(node.node, 0) < node.boot - 1:
                 await self._reap(epoch, node.node, node.boot - 1)
@@ -66,12 +75,18 @@ class Reaper:
         for dead in self._dead():
             if dead.node not in {one.node for one in self._dead()}:
                 continue  # it has come back while others' leases were ended
-            log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
+            log.warning(
+                "node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead)
+            )
             ended = await self._reap(epoch, dead.node, dead.boot)
             await self._nodes.bury(dead)
             # A beat may have seen it meanwhile, silent for longer.
-            self._nodes.seen = [one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)]
-            log.warning("node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended)
+            self._nodes.seen = [
+                one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)
+            ]
+            log.warning(
+                "node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended
+            )
 
     def _dead(self) -> list[NodeRecord]:
         return dead_nodes(self._nodes.seen, self._node, self._heard_s)
@@ -95,19 +110,25 @@ class Reaper:
                 except StoreDown as error:
                     away = error  # a part of it may be, and the other parts' leases need not wait
                 except Error:
-                    # A shard of a newer format, say: there the leases end by their time, and the others need not wait.
-                    log.exception("the leases of %s in %s, shard %d, could not be ended", node, queue, shard)
+                    # A shard of a newer format, say: there the leases end by their time, and the
+                    # others need not wait.
+                    log.exception(
+                        "the leases of %s in %s, shard %d, could not be ended", node, queue, shard
+                    )
         self.reaped += ended
         if away is not None:
             raise away
-        # Not before its boot is refused in every shard: a session whose grace has begun takes nothing more through it.
+        # Not before its boot is refused in every shard: a session whose grace has begun takes
+        # nothing more through it.
         await self._queues.bury_sessions(epoch, node, boot, self.duty.step)
         return ended
 
     async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:
         ended, more = 0, 1
         while more:
-            n, more = await self._queues.script("queue.reap", queue, shard, [epoch, node, boot, BATCH])
+            n, more = await self._queues.script(
+                "queue.reap", queue, shard, [epoch, node, boot, BATCH]
+            )
             self.duty.step()
             ended += n
         return ended

@@ -1,4 +1,7 @@
-"""The nodes as the store knows them: each registers a boot and says that it lives; the leader buries the dead."""
+"""
+The nodes as the store knows them: each registers a boot and says that it lives; the leader buries
+the dead.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,21 @@ log = logging.getLogger("tidewarden.cluster")
 
 BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
-LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
-NAMESAKE_S = 4.0  # a node of this name and another folder that still lives after so long is not just going
+# that of a node's further process, the node being there: one that hangs is killed sooner, so it is
+# started no more
+LEFT_MS = 30_000
+# a node of this name and another folder that still lives after so long is not just going
+NAMESAKE_S = 4.0
 _STORED = re.compile(r"stored is (\d+)")  # as beat.lua says it
 _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A node's boot, and for how long (ms) this process has seen nothing new of it at the store; see :meth:`Registration._look`."""
+    """
+    A node's boot, and for how long (ms) this process has seen nothing new of it at the store; see
+    :meth:`Registration._look`.
+    """
 
     node: str
     boot: int
@@ -35,22 +44,33 @@ class NodeRecord:
 
     @property
     def owner(self) -> str:
-        """The node whose process it is: a further one of a node's is registered as ``node/number``."""
+        """
+        The node whose process it is: a further one of a node's is registered as ``node/number``.
+        """
         return self.node.partition("/")[0]
 
 
-def dead_nodes(nodes: list[NodeRecord], me: str, heard_s: Callable[[str], float]) -> list[NodeRecord]:
+def dead_nodes(
+    nodes: list[NodeRecord], me: str, heard_s: Callable[[str], float]
+) -> list[NodeRecord]:
     """
-    Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
+    Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only
+    one of the two lives.
 
-    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it,
-    and not before, as Raft or the store says of its first one; the end of one alone is its node's to tell, which kills one that hangs
-    and registers it anew. One that it does not start any more is dead when it has been silent for long, and its node has not.
+    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's
+    further processes are dead with it, and not before, as Raft or the store says of its first one;
+    the end of one alone is its node's to tell, which kills one that hangs and registers it anew.
+    One that it does not start any more is dead when it has been silent for long, and its node has
+    not.
     """
     ages_ms = {node.node: node.age_ms for node in nodes}
 
     def is_dead(node: NodeRecord) -> bool:
-        if node.node != node.owner and node.age_ms >= LEFT_MS and ages_ms.get(node.owner, DEAD_MS) < DEAD_MS:
+        if (
+            node.node != node.owner
+            and node.age_ms >= LEFT_MS
+            and ages_ms.get(node.owner, DEAD_MS) < DEAD_MS
+        ):
             return True
         silent = node.age_ms >= DEAD_MS and ages_ms.get(node.owner, DEAD_MS) >= DEAD_MS
         return node.owner != me and silent and heard_s(node.owner) * 1000 >= DEAD_MS / 2
@@ -60,7 +80,8 @@ def dead_nodes(nodes: list[NodeRecord], me: str, heard_s: Callable[[str], float]
 
 class Registration:
     """
-    This node's registration. ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers anew when it was declared dead.
+    This node's registration. ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers
+    anew when it was declared dead.
 
     ``on_holder`` is called with each new holder, before anything is taken under it.
     """
@@ -81,21 +102,34 @@ class Registration:
         self._clock = clock
         self._on_holder = on_holder
         self.address = ""
-        """Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with the registration."""
+        """
+        Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with
+        the registration.
+        """
         self.folder = ""
-        """By what its data folder is told from that of another node that was given the same name; empty: it is not."""
+        """
+        By what its data folder is told from that of another node that was given the same name;
+        empty: it is not.
+        """
         self.addresses: dict[str, str] = {}
         """What the nodes say of themselves, likewise."""
         self.boot = 0
         self.seen: list[NodeRecord] = []
-        # By node: its boot, when it last said that it lives (ms, the store's), and for how long we have heard nothing newer (ms).
+        # By node: its boot, when it last said that it lives (ms, the store's), and for how long we
+        # have heard nothing newer (ms).
         self._said: dict[str, tuple[int, int, int]] = {}
         self._away = True  # the last beat did not get through
         self._dead = False  # a script has said so of this boot
         self.beat_at = self.turned_at = clock.monotonic()
-        """When the store last answered a beat, and when :meth:`run` last came round, whatever it was answered (monotonic seconds)."""
+        """
+        When the store last answered a beat, and when :meth:`run` last came round, whatever it was
+        answered (monotonic seconds).
+        """
         self.refusal = ""
-        """What the store, which is connected, answered the last beat with instead: no write gets through to it now."""
+        """
+        What the store, which is connected, answered the last beat with instead: no write gets
+        through to it now.
+        """
 
     @property
     def holder(self) -> str:
@@ -103,7 +137,9 @@ class Registration:
         return f"{self._node}.{self.boot}"
 
     def living(self) -> int:
-        """How many nodes live, as the store said at the last beat; at least one, for this one does."""
+        """
+        How many nodes live, as the store said at the last beat; at least one, for this one does.
+        """
         return max(1, len({each.owner for each in self.seen if each.age_ms < DEAD_MS}))
 
     async def register(self) -> None:
@@ -120,7 +156,8 @@ class Registration:
 
     async def come(self) -> None:
         """
-        Register for the first time. To register is to end what a namesake holds: one that is just going is waited for.
+        Register for the first time. To register is to end what a namesake holds: one that is just
+        going is waited for.
 
         Raises: StoreDown; ConfigError: one goes on living.
         """
@@ -140,9 +177,11 @@ class Registration:
 
     def refused(self, error: BaseException) -> None:
         """
-        A script was: if because this process's boot was declared dead, the next beat registers it anew.
+        A script was: if because this process's boot was declared dead, the next beat registers it
+        anew.
 
-        Its registration alone does not tell: whoever marked it dead in the shards may have ended before it was forgotten.
+        Its registration alone does not tell: whoever marked it dead in the shards may have ended
+        before it was forgotten.
         """
         if isinstance(error, Stale) and (found := _DECLARED_DEAD.match(str(error))):
             self._dead = self._dead or found[1] == self.holder
@@ -151,7 +190,8 @@ class Registration:
         """
         Say that this node lives, and read the others.
 
-        Raises: StoreDown; Stale: another process registered under this name, or this boot was declared dead.
+        Raises: StoreDown; Stale: another process registered under this name, or this boot was
+        declared dead.
         """
         if self.boot == 0:
             await self.register()
@@ -169,7 +209,9 @@ class Registration:
         except Error:
             self._away = True
             raise
-        self.addresses = {_text(name): _text(at) for name, at in zip(told[::2], told[1::2], strict=True)}
+        self.addresses = {
+            _text(name): _text(at) for name, at in zip(told[::2], told[1::2], strict=True)
+        }
         self._look(now_ms, flat)
         if self.refusal:
             self.refusal = ""
@@ -177,8 +219,9 @@ class Registration:
 
     def _look(self, now_ms: int, flat: Sequence[Any]) -> None:
         """
-        How long each has been silent, in beats of ours that found nothing new: neither by the store's clock, which may be stepped, nor
-        by the time in which this process was paused, or the store away, so that nobody could say anything.
+        How long each has been silent, in beats of ours that found nothing new: neither by the
+        store's clock, which may be stepped, nor by the time in which this process was paused, or
+        the store away, so that nobody could say anything.
         """
         at = self._clock.monotonic()
         passed_ms = min(int((at - self.beat_at) * 1000), BEAT_MS)
@@ -189,7 +232,9 @@ class Registration:
             if not self._away and (known := former.get(node)) and known[:2] == (boot, said_ms):
                 age_ms = known[2] + passed_ms
             self._said[node] = (boot, said_ms, age_ms)
-        self.seen = [NodeRecord(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()]
+        self.seen = [
+            NodeRecord(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()
+        ]
         self._away, self.beat_at, self.turned_at = False, at, at
 
     def say_alive(self, link: StoreClient) -> asyncio.Future[Any]:
@@ -208,7 +253,8 @@ class Registration:
         """
         Beat until cancelled; a store that is away is waited for.
 
-        Raises: ConfigError: while this node was away (paused, cut off) another one took its name, and lives.
+        Raises: ConfigError: while this node was away (paused, cut off) another one took its name,
+        and lives.
         """
         while True:
             try:
@@ -228,11 +274,13 @@ class Registration:
 
     def _say_stale(self, error: Stale) -> None:
         stored = _STORED.search(str(error))
-        if stored and int(stored[1]) > self.boot:  # in the same words each time, for two such go on for ever
+        # in the same words each time, for two such go on for ever
+        if stored and int(stored[1]) > self.boot:
             log.error(
-                "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
-                "registering again, what this node held is lost", self._node,
-            )  # fmt: skip
+                "another process has registered as %s (or an answer to this one was lost): each"
+                " needs a name of its own; registering again, what this node held is lost",
+                self._node,
+            )
         else:
             log.warning("%s; registering again, what this node held is lost", error)
 

@@ -1,4 +1,7 @@
-"""The clocks of a cluster's servers, watched for each shard by itself: see :mod:`tidewarden.cluster.store_clock` and decision 0016."""
+"""
+The clocks of a cluster's servers, watched for each shard by itself: see
+:mod:`tidewarden.cluster.store_clock` and decision 0016.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,13 @@ class ShardClocks:
     """
     Asks every primary for its time once a second, and applies it to the shards that lie there.
 
-    To a shard it is one clock that steps, whether its server's does or it moves to a server with another. ``on_step`` is called
-    when one has stepped: every shard has to hear of it.
+    To a shard it is one clock that steps, whether its server's does or it moves to a server with
+    another. ``on_step`` is called when one has stepped: every shard has to hear of it.
     """
 
-    def __init__(self, route: StoreClient, queues: Queues, clock: Clock, on_step: Callable[[], None]) -> None:
+    def __init__(
+        self, route: StoreClient, queues: Queues, clock: Clock, on_step: Callable[[], None]
+    ) -> None:
         self._route = route
         self._queues = queues
         self._clock = clock
@@ -64,14 +69,19 @@ class ShardClocks:
         if new:
             await asyncio.gather(*(self._read(shard, sent, time_ms) for shard in new))
         if stepped:
-            await asyncio.gather(*(self._stepped(shard, step_ms, sent, time_ms) for shard, step_ms in stepped))
+            await asyncio.gather(
+                *(self._stepped(shard, step_ms, sent, time_ms) for shard, step_ms in stepped)
+            )
             self.steps += 1
             self._latest_ms = stepped[0][1]
             self.stepped_at = self._clock.monotonic()
             log.error(
-                "the clock of %d shards at %s has stepped by %+d ms, or is another server's; leases keep the time they have left: "
-                "set the servers' clocks right", len(stepped), link.at, self._latest_ms,
-            )  # fmt: skip
+                "the clock of %d shards at %s has stepped by %+d ms, or is another server's; leases"
+                " keep the time they have left: set the servers' clocks right",
+                len(stepped),
+                link.at,
+                self._latest_ms,
+            )
             self._on_step()
 
     async def _read(self, shard: Shard, sent: float, time_ms: int) -> None:
@@ -81,7 +91,10 @@ class ShardClocks:
         self._known.add(shard)
 
     async def _stepped(self, shard: Shard, step_ms: int, sent: float, time_ms: int) -> None:
-        """Unless another node has found it: write the step into the record, by the stamp of a script that does nothing else."""
+        """
+        Unless another node has found it: write the step into the record, by the stamp of a script
+        that does nothing else.
+        """
         lease_clock = _clock_of(shard)
         steps = lease_clock.steps
         await self._read(shard, sent, time_ms)
@@ -106,16 +119,28 @@ class ShardClocks:
         """That a clock has stepped within the last hour, or ""."""
         if self.stepped_at is None or self._clock.monotonic() - self.stepped_at > WARN_S:
             return ""
-        return f"the clock of a part of the store was stepped; the latest time by {self._latest_ms:+d} ms"
+        return (
+            "the clock of a part of the store was stepped; the latest time by"
+            f" {self._latest_ms:+d} ms"
+        )
 
     def stats(self) -> dict[str, int]:
-        """Numbers for /metrics and the status: steps that this process has seen, and the latest one (ms)."""
+        """
+        Numbers for /metrics and the status: steps that this process has seen, and the latest one
+        (ms).
+        """
         return {"store_clock_steps_total": self.steps, "store_clock_stepped_ms": self._latest_ms}
 
     def shown(self) -> dict[str, int | float | None]:
         """For the status: likewise, and how long ago (s) the latest one was found."""
-        ago_s = None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
-        return {"clock_steps": self.steps, "clock_stepped_ms": self._latest_ms, "clock_stepped_ago_s": ago_s}
+        ago_s = (
+            None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
+        )
+        return {
+            "clock_steps": self.steps,
+            "clock_stepped_ms": self._latest_ms,
+            "clock_stepped_ago_s": ago_s,
+        }
 
 
 def _clock_of(shard: Shard) -> LeaseClock:
@@ -124,5 +149,8 @@ def _clock_of(shard: Shard) -> LeaseClock:
 
 
 def _whole(raw: bytes | None) -> int:
-    """A number of the record; 0 where there is none, or one that cannot be read, as the scripts have it."""
+    """
+    A number of the record; 0 where there is none, or one that cannot be read, as the scripts have
+    it.
+    """
     return int(raw) if raw and raw.removeprefix(b"-").isdigit() else 0

@@ -1,4 +1,7 @@
-"""The store's clock, watched against this process's monotonic one: a step is written down, and leases run on as if there were none."""
+"""
+The store's clock, watched against this process's monotonic one: a step is written down, and leases
+run on as if there were none.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ WARN_S = 3600.0
 
 class StoreClock:
     """
-    Looks once a second. ``on_step`` is called when a step became known, here or by another node: every shard has to hear of it.
+    Looks once a second. ``on_step`` is called when a step became known, here or by another node:
+    every shard has to hear of it.
 
     The first of several nodes that finds a step writes it down, the others find it written.
     """
@@ -49,7 +53,8 @@ class StoreClock:
         step_ms = await self._ask(0)
         if step_ms:
             log.error(
-                "the store's clock has stepped by %+d ms; leases keep the time they have left, due times follow the clock: set it right",
+                "the store's clock has stepped by %+d ms; leases keep the time they have left, due"
+                " times follow the clock: set it right",
                 step_ms,
             )
             await self._ask(step_ms)
@@ -60,7 +65,9 @@ class StoreClock:
     async def _ask(self, step_ms: int) -> int:
         sent = self._clock.monotonic()
         args = [step_ms, self._lease_clock.steps]
-        time_ms, steps, lag_ms = await self._scripts.run(self._link, "cluster.clock", [self._key], args)
+        time_ms, steps, lag_ms = await self._scripts.run(
+            self._link, "cluster.clock", [self._key], args
+        )
         return self._lease_clock.heard(sent, time_ms, steps, lag_ms)
 
     async def run(self) -> None:
@@ -82,11 +89,19 @@ class StoreClock:
 
     def stats(self) -> dict[str, int]:
         """Numbers for /metrics and the status: steps so far, and what they add up to (ms)."""
-        return {"store_clock_steps_total": self._lease_clock.steps, "store_clock_stepped_ms": self._lease_clock.lag_ms}
+        return {
+            "store_clock_steps_total": self._lease_clock.steps,
+            "store_clock_stepped_ms": self._lease_clock.lag_ms,
+        }
 
     def shown(self) -> dict[str, int | float | None]:
-        """For the status: likewise, and how long ago (s) the latest one seen by this process was found."""
-        ago_s = None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
+        """
+        For the status: likewise, and how long ago (s) the latest one seen by this process was
+        found.
+        """
+        ago_s = (
+            None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
+        )
         return {
             "clock_steps": self._lease_clock.steps,
             "clock_stepped_ms": self._lease_clock.lag_ms,

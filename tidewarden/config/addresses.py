@@ -1,4 +1,6 @@
-"""Where a node is reached, as people write it: a host, and a port if it is not the usual one. Pure."""
+"""
+Where a node is reached, as people write it: a host, and a port if it is not the usual one. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,17 @@ import re
 WILDCARDS = ("0.0.0.0", "::", "*", "")
 """To listen there is to listen at every address of a host."""
 PORT_MAX = 65_531  # Four more follow a node's first.
-ALLOWED = "allowed: 'host' or 'host:port' by which others reach this node, the port from 1 to 65,531"
+ALLOWED = (
+    "allowed: 'host' or 'host:port' by which others reach this node, the port from 1 to 65,531"
+)
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 
 def split_host(text: str, port: int) -> tuple[str, str]:
-    """Host, without brackets, and port of ``host``, ``host:port`` or ``[host]:port``; of a host alone ``port``. Neither is checked."""
+    """
+    Host, without brackets, and port of ``host``, ``host:port`` or ``[host]:port``; of a host alone
+    ``port``. Neither is checked.
+    """
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, rest.removeprefix(":") if rest else str(port)
@@ -34,7 +41,10 @@ def is_loopback(host: str) -> bool:
 
 
 def listened(host: str) -> str | list[str]:
-    """What to listen on for it: asyncio takes ``::`` for IPv6 alone, where it means every address of the host here."""
+    """
+    What to listen on for it: asyncio takes ``::`` for IPv6 alone, where it means every address of
+    the host here.
+    """
     return ["0.0.0.0", "::"] if host == "::" else host
 
 
@@ -44,7 +54,10 @@ def joined(host: str, port: int | str) -> str:
 
 
 def address_fault(text: str) -> str:
-    """What is wrong with an address that others are to be told, as it follows "found …"; empty: nothing, as of an empty one."""
+    """
+    What is wrong with an address that others are to be told, as it follows "found …"; empty:
+    nothing, as of an empty one.
+    """
     if not text:
         return ""
     host, port = split_host(text, 1)

@@ -17,7 +17,8 @@ from .load import Config
 
 def cluster_secret(config: Config) -> str:
     """
-    The secret that nodes know each other by: from ``cluster.secret_file``, or DATA/secrets/cluster.key, made once.
+    The secret that nodes know each other by: from ``cluster.secret_file``, or
+    DATA/secrets/cluster.key, made once.
 
     Raises: ConfigError: the file cannot be read or made, or is empty.
     """
@@ -53,12 +54,17 @@ def exposed(config: Config) -> list[str]:
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
             if mode & stat.S_IRWXO:
-                found.append(f"{name}: everybody on this host may read {path} ({mode:04o}): chmod o= it")
+                found.append(
+                    f"{name}: everybody on this host may read {path} ({mode:04o}): chmod o= it"
+                )
     return found
 
 
 def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Where this node has the keys without which its cluster's data cannot be used, each with its :func:`key_check`."""
+    """
+    Where this node has the keys without which its cluster's data cannot be used, each with its
+    :func:`key_check`.
+    """
     folder = Path(config.node.data_dir) / "secrets"
     secret = Path(config.cluster.secret_file or folder / "cluster.key")
     vault = Path(config.vault.key_file or folder / "vault.key")
@@ -68,7 +74,10 @@ def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str,
     if name := config.vault.key_env:
         return {
             **found,
-            "vault": {"where": f"the environment variable {name}", "check": key_check(environ.get(name, ""))},
+            "vault": {
+                "where": f"the environment variable {name}",
+                "check": key_check(environ.get(name, "")),
+            },
         }
     return {**found, "vault": {"where": str(vault), "check": _check_of(vault)}}
 
@@ -82,9 +91,14 @@ def _check_of(path: Path) -> str:
 
 def key_check(text: str) -> str:
     """
-    By what two copies of a key are known to be one, without the key: the first 16 digits of a hash of it.
+    By what two copies of a key are known to be one, without the key: the first 16 digits of a hash
+    of it.
 
     A key a line: one check each, joined by blanks. Empty when there is none.
     """
     lines = (line.strip() for line in text.splitlines())
-    return " ".join(hashlib.sha256(b"tidewarden key check " + line.encode()).hexdigest()[:16] for line in lines if line)
+    return " ".join(
+        hashlib.sha256(b"tidewarden key check " + line.encode()).hexdigest()[:16]
+        for line in lines
+        if line
+    )

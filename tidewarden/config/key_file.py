@@ -1,4 +1,7 @@
-"""Files of key-encryption keys: the base64 of 32 bytes, one a line; the first is the one that a rotation goes to."""
+"""
+Files of key-encryption keys: the base64 of 32 bytes, one a line; the first is the one that a
+rotation goes to.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,12 @@ def key_faults(vault: Vault) -> list[tuple[str, str]]:
     try:
         shlex.split(vault.key_command)
     except ValueError as error:
-        faults.append(("key_command", f"found {vault.key_command!r}: {error}; allowed: a program and its arguments"))
+        faults.append(
+            (
+                "key_command",
+                f"found {vault.key_command!r}: {error}; allowed: a program and its arguments",
+            )
+        )
     return faults
 
 
@@ -41,7 +49,9 @@ def new_key() -> str:
 
 
 def parse_keys(text: str, origin: str) -> list[bytes]:
-    """The keys of a source: words, or lines. Raises: ConfigError, without quoting what may be a key."""
+    """
+    The keys of a source: words, or lines. Raises: ConfigError, without quoting what may be a key.
+    """
     keys = []
     for number, word in enumerate(text.replace(",", " ").split(), 1):
         try:
@@ -50,19 +60,28 @@ def parse_keys(text: str, origin: str) -> list[bytes]:
             key = b""
         if len(key) != KEY_BYTES:
             which = f"key {number} of " if number > 1 else ""
-            raise ConfigError([f"vault: {which}{origin} must hold the base64 of {KEY_BYTES} bytes and does not"])
+            raise ConfigError(
+                [f"vault: {which}{origin} must hold the base64 of {KEY_BYTES} bytes and does not"]
+            )
         keys.append(key)
     if not 1 <= len(keys) <= KEYS_MAX:
         raise ConfigError(
-            [f"vault: {origin} must hold the base64 of {KEY_BYTES} bytes, 1 to {KEYS_MAX} times, and has {len(keys)}"]
+            [
+                f"vault: {origin} must hold the base64 of {KEY_BYTES} bytes, 1 to {KEYS_MAX} times,"
+                f" and has {len(keys)}"
+            ]
         )
     return keys
 
 
 def make_file(path: Path) -> bool:
-    """Make a file with a fresh key, 0600, and its folder. False: another process was first. Raises: OSError."""
+    """
+    Make a file with a fresh key, 0600, and its folder. False: another process was first. Raises:
+    OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Whole or not at all: written aside, then linked to its name, which fails if another process was first.
+    # Whole or not at all: written aside, then linked to its name, which fails if another process
+    # was first.
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     write_keys(aside, new_key() + "\n")
     try:
@@ -87,7 +106,8 @@ def write_keys(path: Path, text: str) -> None:
 
 def prepend_key(path: Path) -> bytes:
     """
-    Put a fresh key before those in the file, which stay; the file changes whole or not at all. The new key's id.
+    Put a fresh key before those in the file, which stay; the file changes whole or not at all. The
+    new key's id.
 
     Raises: ConfigError: what is there holds no keys; OSError.
     """

@@ -1,8 +1,9 @@
 """
 The configuration: loaded, checked, frozen; once, at the start.
 
-Each value comes from the TOML file, or from ``TIDEWARDEN_SECTION_KEY`` in the environment, or from a flag
-``--set section.key=value``; the later wins. Paths are relative to the folder the process was started in.
+Each value comes from the TOML file, or from ``TIDEWARDEN_SECTION_KEY`` in the environment, or from
+a flag ``--set section.key=value``; the later wins. Paths are relative to the folder the process was
+started in.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from .addresses import address_fault, is_loopback
 from .key_file import key_faults
 from .permissions import fault_of
 from .provider import Provider
-from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, SUBJECT_KEYS, read_provider
+from .provider_reading import (
+    NAME,
+    NAME_ALLOWED,
+    NEXT_KEYS,
+    SECRET_KEYS,
+    SUBJECT_KEYS,
+    read_provider,
+)
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
     Cluster,
@@ -37,16 +45,38 @@ from .settings import (
     User,
     Vault,
     Webhook,
-)  # fmt: skip
+)
 from .sources import Found, Sources, nearest, read
 from .webhooks import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
 
 __all__ = [
-    "EVENT_KINDS", "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues",
-    "Raft", "Secret",
-    "Store", "Tokens", "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
-    "means", "no_kinds",
-]  # fmt: skip
+    "EVENT_KINDS",
+    "NAME",
+    "NAME_ALLOWED",
+    "Cluster",
+    "Companion",
+    "Config",
+    "Events",
+    "Limits",
+    "Log",
+    "Node",
+    "Provider",
+    "Queues",
+    "Raft",
+    "Secret",
+    "Store",
+    "Tokens",
+    "User",
+    "Vault",
+    "Webhook",
+    "check_secret",
+    "hash_generated",
+    "hash_secret",
+    "is_loopback",
+    "load",
+    "means",
+    "no_kinds",
+]
 
 # Variables of the command line, which no node reads.
 CLIENT_VARIABLES = frozenset({"TIDEWARDEN_URL"})
@@ -75,7 +105,8 @@ PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS) | set(SUBJECT
 
 def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
     """
-    The configuration from the file at ``path`` (none: the defaults), ``environ`` and ``flags`` (``{"node.name": …}``).
+    The configuration from the file at ``path`` (none: the defaults), ``environ`` and ``flags``
+    (``{"node.name": …}``).
 
     Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
     """
@@ -133,7 +164,8 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
         if user.secret_hash and not known_hash(user.secret_hash):
             origin = table["secret_hash"].origin
             problems.append(
-                f"{origin}: {section}.secret_hash: found a value that is not shown; allowed: {HASH_ALLOWED}"
+                f"{origin}: {section}.secret_hash: found a value that is not shown; allowed:"
+                f" {HASH_ALLOWED}"
             )
         problems.extend(
             f"{table['rights'].origin}: {section}.rights: found {right[:80]!r}; {fault}"
@@ -142,7 +174,8 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
         )
         if user.name and user.name in {other.name for other in users}:
             problems.append(
-                f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one of a name"
+                f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one"
+                " of a name"
             )
         users.append(user)
     return tuple(users)
@@ -158,7 +191,9 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
 
     _check_members(config, problem)
     if config.node.host.startswith("["):
-        problem("node.host", f"found {config.node.host!r}; allowed: an IPv6 address without brackets")
+        problem(
+            "node.host", f"found {config.node.host!r}; allowed: an IPv6 address without brackets"
+        )
     if fault := address_fault(config.node.advertise):
         problem("node.advertise", f"found {config.node.advertise!r}{fault}")
     cert, key = config.node.tls_cert, config.node.tls_key
@@ -166,31 +201,53 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
         problem(f"node.{missing}", f"found none; allowed with node.{there}: a PEM file")
     elif cert and (fault := tls.fault_of(cert, key)):
-        problem("node.tls_cert", f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files")
+        problem(
+            "node.tls_cert",
+            f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files",
+        )
     peers = config.peers()
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
-        problem("cluster.secret_file", f"found {secret_file!r}: {fault}; allowed: a readable file with the secret")
+        problem(
+            "cluster.secret_file",
+            f"found {secret_file!r}: {fault}; allowed: a readable file with the secret",
+        )
     if peers and not secret_file and config.node.role != "worker":
-        problem("cluster.secret_file", "found none; allowed with peers: a file with the secret that all nodes share")
+        problem(
+            "cluster.secret_file",
+            "found none; allowed with peers: a file with the secret that all nodes share",
+        )
     if not is_loopback(config.node.host):
         needs = "which others can reach; allowed only with"
         if not config.users:
-            problem("node.host", f"found {config.node.host!r}, {needs} [[users]], so that not everybody may connect")
+            problem(
+                "node.host",
+                f"found {config.node.host!r}, {needs} [[users]], so that not everybody may connect",
+            )
         if not secret_file:
             problem(
-                "node.host", f"found {config.node.host!r}, {needs} cluster.secret_file, so that nodes know each other"
+                "node.host",
+                f"found {config.node.host!r}, {needs} cluster.secret_file, so that nodes know each"
+                " other",
             )
     if config.store.url == "embedded":
         if peers:
             reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
-            problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
+            problem(
+                "store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}"
+            )
     elif fault := _store_fault(config.store.url):
         problem("store.url", fault)
     if config.store.replicas > 0 and config.store.url == "embedded":
-        problem("store.replicas", f"found {config.store.replicas} with an embedded store, which has none; allowed: 0")
+        problem(
+            "store.replicas",
+            f"found {config.store.replicas} with an embedded store, which has none; allowed: 0",
+        )
     if 0 < config.store.maxmemory_bytes < 1_048_576:
-        problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
+        problem(
+            "store.maxmemory_bytes",
+            f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576",
+        )
     if config.limits.request_bytes < config.limits.payload_bytes:
         allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
         problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
@@ -206,35 +263,54 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
             problem("cluster.members", f"found the name {name!r}; allowed: {NAME_ALLOWED}")
         if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_531:
             problem(
-                "cluster.members", f"found {name} = {address!r}; allowed: 'host:base_port', the port from 1 to 65,531"
+                "cluster.members",
+                f"found {name} = {address!r}; allowed: 'host:base_port', the port from 1 to 65,531",
             )
         elif name == config.node.name and int(port) != config.node.base_port:
             allowed = f"node.base_port, which is {config.node.base_port}"
-            problem("cluster.members", f"found {name} = {address!r}, this node; allowed as its port: {allowed}")
+            problem(
+                "cluster.members",
+                f"found {name} = {address!r}, this node; allowed as its port: {allowed}",
+            )
     if config.node.role == "worker":
         if config.node.name in members:
-            problem("node.name", f"found {config.node.name!r} with role 'worker'; allowed: none of cluster.members")
+            problem(
+                "node.name",
+                f"found {config.node.name!r} with role 'worker'; allowed: none of cluster.members",
+            )
         if config.store.url == "embedded":
             problem("store.url", "found 'embedded' with role 'worker'; allowed: the members' store")
     elif config.node.role == "joining" and not set(members) - {config.node.name}:
-        problem("node.role", "found 'joining' without others in cluster.members; allowed: with those it is to join")
+        problem(
+            "node.role",
+            "found 'joining' without others in cluster.members; allowed: with those it is to join",
+        )
     if members and config.node.name not in members and config.node.role != "worker":
         problem(
-            "node.name", f"found {config.node.name!r}; allowed: one of cluster.members: {', '.join(sorted(members))}"
+            "node.name",
+            f"found {config.node.name!r}; allowed: one of cluster.members:"
+            f" {', '.join(sorted(members))}",
         )
     if len(set(members.values())) != len(members):
-        problem("cluster.members", "found one address twice; allowed: an address of its own for each node")
+        problem(
+            "cluster.members",
+            "found one address twice; allowed: an address of its own for each node",
+        )
 
 
 def _store_fault(url: str) -> str:
     """What is wrong with the URL of a store of one's own, or nothing."""
     scheme, _, rest = url.partition("://")
     _, _, kind = scheme.partition("+")
-    if not rest or scheme not in [f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")]:
+    if not rest or scheme not in [
+        f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")
+    ]:
         return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
     place, _, query = rest.partition("?")
     hosts, _, service = place.rpartition("@")[2].partition("/")
-    allowed = f"allowed: redis+{kind}://host:port,host:port" + ("/service" if kind == "sentinel" else "")
+    allowed = f"allowed: redis+{kind}://host:port,host:port" + (
+        "/service" if kind == "sentinel" else ""
+    )
     if kind == "sentinel" and (not service or "/" in service):
         return f"found no service in it; {allowed}, the service named as in `sentinel monitor`"
     if kind == "cluster" and (service or dict(parse_qsl(query)).get("db", "0") != "0"):

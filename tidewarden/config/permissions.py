@@ -1,7 +1,9 @@
 """
-What a user may do, as ``[[users]] rights`` has it: words, most of them with a pattern of names, as ``put:mails.*``.
+What a user may do, as ``[[users]] rights`` has it: words, most of them with a pattern of names, as
+``put:mails.*``.
 
-A pattern's ``*`` stands for any run of characters, none included; a word alone means every name. Pure.
+A pattern's ``*`` stands for any run of characters, none included; a word alone means every name.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from collections.abc import Iterable
 from .sources import nearest
 
 EVERYTHING = "all"
-"""The right that is all others, those that later versions add included. Who has no ``rights`` written has it."""
+"""
+The right that is all others, those that later versions add included. Who has no ``rights`` written
+has it.
+"""
 QUEUE_WORDS = ("put", "take", "stats", "admin")  # of a queue or topic
 NAME_WORDS = ("lock", "schedule")  # of a lock, of a schedule
-TOKEN_WORDS = ("token:read", "token:write", "token:export", "token:admin")  # no names: of all accounts
+# no names: of all accounts
+TOKEN_WORDS = ("token:read", "token:write", "token:export", "token:admin")
 WORDS = (EVERYTHING, *QUEUE_WORDS, *NAME_WORDS, *TOKEN_WORDS)
 RIGHTS_ALLOWED = "rights like 'put:mails.*', 'take', 'token:read'"
 
@@ -30,7 +36,8 @@ def fault_of(right: str) -> str:
     word, pattern = parse(right)
     if word not in WORDS:
         return (
-            f"allowed is one of {', '.join(WORDS)}, the queues' with a pattern like put:mails.*; {nearest(word, WORDS)}"
+            f"allowed is one of {', '.join(WORDS)}, the queues' with a pattern like put:mails.*;"
+            f" {nearest(word, WORDS)}"
         )
     if pattern is None:
         return ""
@@ -45,9 +52,15 @@ def fault_of(right: str) -> str:
             else f"allowed after {word}: is a name without blanks, with * for any part of it"
         )
     if not _QUEUE.fullmatch(pattern):
-        return f"allowed after {word}: is a queue's name, of A-Z a-z 0-9 _ . : / -, with * for any part of it"
+        return (
+            f"allowed after {word}: is a queue's name, of A-Z a-z 0-9 _ . : / -, with * for any"
+            " part of it"
+        )
     if pattern.startswith("_") and word != "admin":
-        return f"allowed after {word}: are users' queues; those whose names begin with _ are the system's"
+        return (
+            f"allowed after {word}: are users' queues; those whose names begin with _ are the"
+            " system's"
+        )
     return ""
 
 
@@ -61,7 +74,10 @@ def parse(right: str) -> tuple[str, str | None]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether ``name`` is one of those that ``pattern`` means; costs no more than its length, whatever the pattern."""
+    """
+    Whether ``name`` is one of those that ``pattern`` means; costs no more than its length, whatever
+    the pattern.
+    """
     first, star, rest = pattern.partition("*")
     if not star:
         return name == pattern
@@ -115,7 +131,10 @@ class Rights:
         return self.whole or "*" in self._patterns.get(word, ())
 
     def see(self, queue: str) -> bool:
-        """Whether they may know that ``queue`` is there, and its figures: whoever may do anything with it may."""
+        """
+        Whether they may know that ``queue`` is there, and its figures: whoever may do anything with
+        it may.
+        """
         words = QUEUE_WORDS if queue[:1] != "_" else ("stats", "admin")
         return self.whole or any(self.allow(word, queue) for word in words)
 

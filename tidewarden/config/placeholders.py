@@ -1,9 +1,11 @@
 """
-Placeholders in a provider's settings: ``https://{shop}.example.com/token``, for what differs from one account to the next.
+Placeholders in a provider's settings: ``https://{shop}.example.com/token``, for what differs from
+one account to the next.
 
-What may stand for one is said by its pattern in ``account_parameters``. No value, whoever gives it, leads secrets to a host that the
-patterns do not mean: in an address a value is of letters, digits and ``. _ ~ -`` alone whatever its pattern allows, and the patterns of
-an address are of a small language in which nothing else can be said (:func:`pattern_fault`).
+What may stand for one is said by its pattern in ``account_parameters``. No value, whoever gives it,
+leads secrets to a host that the patterns do not mean: in an address a value is of letters, digits
+and ``. _ ~ -`` alone whatever its pattern allows, and the patterns of an address are of a small
+language in which nothing else can be said (:func:`pattern_fault`).
 """
 
 from __future__ import annotations
@@ -32,14 +34,19 @@ MAPS = ("parameters", "headers", "jwt_claims")
 NAMED = "account"
 """In what an assertion says of an account, ``{account}`` is its name, which nobody has to give."""
 NAMED_IN = ("jwt_subject", "jwt_claims")
-_ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#:@]+)(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#]*)?")
+_ADDRESS = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[^/?#:@]+)(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#]*)?"
+)
 _BRACE = re.compile(r"[{}]")
 _IN_ADDRESS = re.compile(r"[A-Za-z0-9._~-]+")
 _IN_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-# In a set a hyphen stands first or last: elsewhere it would make a range, and [.-9] holds the slash.
+# In a set a hyphen stands first or last: elsewhere it would make a range, and [.-9] holds the
+# slash.
 _SET = r"\[-?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_.~]|\\[.d])+-?\]"
 _CHAR = r"(?:[A-Za-z0-9_~-]|\\[.-])"
-_PATTERN = re.compile(rf"(?:{_CHAR}|{_SET}|\\d|\(\?:|\((?!\?)|\)|\||[?*+]|\{{[0-9]{{1,3}}(?:,[0-9]{{0,3}})?\}})+")
+_PATTERN = re.compile(
+    rf"(?:{_CHAR}|{_SET}|\\d|\(\?:|\((?!\?)|\)|\||[?*+]|\{{[0-9]{{1,3}}(?:,[0-9]{{0,3}})?\}})+"
+)
 _LISTED = re.compile(rf"{_CHAR}+(?:\|{_CHAR}+)*")
 PATTERN_ALLOWED = r"letters, digits, - _ ~ \. \d, sets of those without ^, ( | ) and repetitions"
 
@@ -50,16 +57,25 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
     wrong = set()
     for name, pattern in patterns.items():
         if not PLACEHOLDER.fullmatch(f"{{{name}}}"):
-            yield f"account_parameters {name}", f"found the name {name[:60]!r}; allowed: {NAME_ALLOWED}"
+            yield (
+                f"account_parameters {name}",
+                f"found the name {name[:60]!r}; allowed: {NAME_ALLOWED}",
+            )
         if name == NAMED:
-            yield f"account_parameters {name}", "stands for the account's own name; allowed: any other name"
+            yield (
+                f"account_parameters {name}",
+                "stands for the account's own name; allowed: any other name",
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # What may be read in two ways one day is none.
                 re.compile(pattern, re.ASCII)
         except (re.error, FutureWarning, RecursionError, OverflowError):
             wrong.add(name)
-            yield f"account_parameters {name}", f"found {pattern[:80]!r}; allowed: a regular expression"
+            yield (
+                f"account_parameters {name}",
+                f"found {pattern[:80]!r}; allowed: a regular expression",
+            )
     used = set()
     for key, text in _texts(provider):
         names = PLACEHOLDER.findall(text)
@@ -68,9 +84,17 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
         used.update(names)
         for name in dict.fromkeys(names):
             if name not in patterns:
-                yield key, f"found {{{name}}}; allowed: a placeholder with a pattern in account_parameters"
+                yield (
+                    key,
+                    (
+                        f"found {{{name}}}; allowed: a placeholder with a pattern in"
+                        " account_parameters"
+                    ),
+                )
                 wrong.add(name)
-    in_addresses = {name for key in ADDRESSES for name in PLACEHOLDER.findall(getattr(provider, key))}
+    in_addresses = {
+        name for key in ADDRESSES for name in PLACEHOLDER.findall(getattr(provider, key))
+    }
     for name in sorted(in_addresses - wrong):
         if fault := pattern_fault(patterns[name]):
             wrong.add(name)
@@ -79,19 +103,30 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
         if name not in used:
             yield (
                 f"account_parameters {name}",
-                f"found {name!r}, which no address, client_id, parameter, header or assertion holds",
+                (
+                    f"found {name!r}, which no address, client_id, parameter, header or assertion"
+                    " holds"
+                ),
             )
     for key in ADDRESSES:
         url = getattr(provider, key)
-        if not wrong.intersection(PLACEHOLDER.findall(url)) and (fault := _address_fault(url, patterns)):
+        if not wrong.intersection(PLACEHOLDER.findall(url)) and (
+            fault := _address_fault(url, patterns)
+        ):
             yield key, fault
 
 
 def pattern_fault(pattern: str) -> str:
-    """What is wrong with the pattern of what stands in an address; empty: nothing it matches can end or begin a part of one."""
+    """
+    What is wrong with the pattern of what stands in an address; empty: nothing it matches can end
+    or begin a part of one.
+    """
     if _PATTERN.fullmatch(pattern):
         return ""
-    return f"found {pattern[:80]!r}, which may let through / @ : or the like; allowed in an address: {PATTERN_ALLOWED}"
+    return (
+        f"found {pattern[:80]!r}, which may let through / @ : or the like; allowed in an address:"
+        f" {PATTERN_ALLOWED}"
+    )
 
 
 def check(provider: Provider, given: Any) -> dict[str, str]:
@@ -106,7 +141,10 @@ def check(provider: Provider, given: Any) -> dict[str, str]:
     for name in given:
         if name not in patterns:
             known = ", ".join(sorted(patterns)) or "none"
-            raise BadArg(f"parameters has {str(name)[:60]!r}; {provider.name} knows {known} (account_parameters)")
+            raise BadArg(
+                f"parameters has {str(name)[:60]!r}; {provider.name} knows {known}"
+                " (account_parameters)"
+            )
     for name, pattern in patterns.items():
         if name not in given:
             raise BadArg(f"parameters.{name} is missing; {provider.name} allows {pattern}")
@@ -119,12 +157,18 @@ def filled(provider: Provider, parameters: Mapping[str, str]) -> Provider:
     """
     The provider as an account with these parameters has it; itself where it has no placeholders.
 
-    The values are looked at again: they were stored when other patterns may have held. Raises: BadArg.
+    The values are looked at again: they were stored when other patterns may have held. Raises:
+    BadArg.
     """
     if not provider.account_parameters:
         return provider
-    values = check(provider, {name: text for name, text in parameters.items() if name in provider.account_parameters})
-    changes: dict[str, Any] = {key: _filled_address(key, getattr(provider, key), values) for key in ADDRESSES}
+    values = check(
+        provider,
+        {name: text for name, text in parameters.items() if name in provider.account_parameters},
+    )
+    changes: dict[str, Any] = {
+        key: _filled_address(key, getattr(provider, key), values) for key in ADDRESSES
+    }
     changes |= {key: _filled(getattr(provider, key), values) for key in TEXTS}
     changes["own_hosts"] = _varies(provider)
     changes["own_issuer"] = bool(PLACEHOLDER.search(provider.issuer))
@@ -175,13 +219,18 @@ def _filled_address(key: str, url: str, values: Mapping[str, str]) -> str:
         return url
     for name in names:
         if not _IN_ADDRESS.fullmatch(values[name]):
-            raise BadArg(f"parameters.{name} may not stand in {key}: it holds more than letters, digits and . _ ~ -")
+            raise BadArg(
+                f"parameters.{name} may not stand in {key}: it holds more than letters, digits and"
+                " . _ ~ -"
+            )
     parts = _ADDRESS.fullmatch(url)
     if parts is None:
         raise BadArg(f"{key} has a placeholder elsewhere than in its host, path or query")
     host, rest = _filled(parts["host"], values), _filled(parts["rest"] or "", values)
     if not _IN_HOST.fullmatch(host):
-        raise BadArg(f"{key} would have the host {host[:80]!r}, which is none, by parameters.{names[0]}")
+        raise BadArg(
+            f"{key} would have the host {host[:80]!r}, which is none, by parameters.{names[0]}"
+        )
     if {".", ".."}.intersection(rest.partition("?")[0].split("/")):
         raise BadArg(f"{key} would have a path with . or .. in it, by parameters.{names[-1]}")
     return f"{parts['scheme']}://{host}{parts['port'] or ''}{rest}"
@@ -191,7 +240,10 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
     """What is wrong with where the placeholders of an address stand."""
     shown = repr(url) if "@" not in url else "one with an @, which is not shown"
     if _BRACE.search(PLACEHOLDER.sub("", url)):
-        return f"found {shown}, with a brace that is of no placeholder; allowed: {{NAME}}, of {NAME_ALLOWED}"
+        return (
+            f"found {shown}, with a brace that is of no placeholder; allowed: {{NAME}}, of"
+            f" {NAME_ALLOWED}"
+        )
     if not PLACEHOLDER.search(url):
         return ""
     parts = _ADDRESS.fullmatch(url)
@@ -204,17 +256,23 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
             labels[0] or not all(labels[1:]) or (len(labels) < 3 and behind != ".localhost")
         ):
             return (
-                f"found {shown}, where a value of many could make the host another's; allowed behind it: a dot and a domain"
-                " of two names or more, or a pattern that lists its values (eu|com)"
+                f"found {shown}, where a value of many could make the host another's; allowed"
+                " behind it: a dot and a domain of two names or more, or a pattern that lists its"
+                " values (eu|com)"
             )
     return ""
 
 
 def _hosts(host: str, patterns: Mapping[str, str]) -> Iterator[str]:
     """A host with every value that is listed in its place; other placeholders stay."""
-    names = [name for name in dict.fromkeys(PLACEHOLDER.findall(host)) if _LISTED.fullmatch(patterns[name])]
+    names = [
+        name
+        for name in dict.fromkeys(PLACEHOLDER.findall(host))
+        if _LISTED.fullmatch(patterns[name])
+    ]
     listed = [patterns[name].replace("\\", "").split("|") for name in names]
-    if math.prod(map(len, listed)) > VALUES_MAX:  # Too many to look at each: as if any were allowed.
+    # Too many to look at each: as if any were allowed.
+    if math.prod(map(len, listed)) > VALUES_MAX:
         yield host
         return
     for values in itertools.product(*listed):

@@ -1,4 +1,7 @@
-"""What is known of authorization servers: ``presets.toml``, read once. Settings for ``[providers.NAME]``, with their sources."""
+"""
+What is known of authorization servers: ``presets.toml``, read once. Settings for
+``[providers.NAME]``, with their sources.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ class Preset:
 
 
 def _load() -> Mapping[str, Preset]:
-    document = tomllib.loads(resources.files(__package__).joinpath("presets.toml").read_text("utf-8"))
+    document = tomllib.loads(
+        resources.files(__package__).joinpath("presets.toml").read_text("utf-8")
+    )
     return MappingProxyType(
         {
             name: Preset(

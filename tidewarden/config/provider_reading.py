@@ -1,7 +1,9 @@
 """
-``[providers.NAME]``, read and checked: its preset beneath, its secrets from where they lie, and what contradicts itself.
+``[providers.NAME]``, read and checked: its preset beneath, its secrets from where they lie, and
+what contradicts itself.
 
-Every problem names the file's line, or the variable or flag, like all others of :mod:`tidewarden.config.load`.
+Every problem names the file's line, or the variable or flag, like all others of
+:mod:`tidewarden.config.load`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,14 @@ KEEP_ALIVE_SHARE = 0.5
 NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
 SUBJECT_KEYS = ("subject_token", "subject_token_env")
 RENEWING_KEYS = (
-    "rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete", "consent_life_s", "consent_fixed_s",
-)  # fmt: skip
+    "rotation",
+    "grace_s",
+    "kills_access_token",
+    "keep_alive_s",
+    "on_delete",
+    "consent_life_s",
+    "consent_fixed_s",
+)
 """Settings of a preset that tell of refresh tokens."""
 TOKENS = ("access_token", "refresh_token", "id_token")
 """Members of answers that are secrets, and sealed or dropped."""
@@ -46,21 +54,30 @@ ERROR_KEY = re.compile(r"\d{3}|(\d{3} )?\S(.{0,62}\S)?")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 
 
-def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]) -> Provider:
-    """The provider of that name; what cannot be used becomes a problem, and everything is looked at."""
+def read_provider(
+    name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]
+) -> Provider:
+    """
+    The provider of that name; what cannot be used becomes a problem, and everything is looked at.
+    """
     section = f"providers.{name}"
     if not re.fullmatch(NAME, name):
         problems.append(f"{section}: found the name {name!r}; allowed: {NAME_ALLOWED}")
     table, unconfirmed = _with_preset(section, table, problems)
-    provider = dataclasses.replace(read(Provider, section, table, problems), name=name, unconfirmed=unconfirmed)
+    provider = dataclasses.replace(
+        read(Provider, section, table, problems), name=name, unconfirmed=unconfirmed
+    )
     provider = dataclasses.replace(
         provider, subject_token=_subject_token(section, table, environ, problems, provider.grant)
     )
     if provider.consent_life_s and not provider.keep_alive_s:
         # Else it would end unused beside an access token that lives longer.
-        provider = dataclasses.replace(provider, keep_alive_s=provider.consent_life_s * KEEP_ALIVE_SHARE)
+        provider = dataclasses.replace(
+            provider, keep_alive_s=provider.consent_life_s * KEEP_ALIVE_SHARE
+        )
     problems.extend(
-        f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}" for key, fault in _faults(provider, table)
+        f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}"
+        for key, fault in _faults(provider, table)
     )
     proxy = proxy_of(provider.proxy, provider.token_url or provider.issuer, environ)
     if proxy and (fault := proxy_fault(proxy)):
@@ -70,7 +87,9 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
     provider = dataclasses.replace(provider, proxy=proxy)
     if not provider.renews:
         provider = dataclasses.replace(provider, rotation="none")  # What is sent can be sent again.
-    first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=not provider.account_secret)
+    first = _secret(
+        section, SECRET_KEYS, table, environ, problems, provider, needed=not provider.account_secret
+    )
     return dataclasses.replace(
         provider,
         client_secret=first,
@@ -81,14 +100,18 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
 def _with_preset(
     section: str, table: dict[str, Found], problems: list[str]
 ) -> tuple[dict[str, Found], tuple[str, ...]]:
-    """What is written over what its preset says; a preset's map and the file's are joined, entry by entry."""
+    """
+    What is written over what its preset says; a preset's map and the file's are joined, entry by
+    entry.
+    """
     found = table.get("preset")
     if found is None or found.value == "":
         return table, ()
     preset = presets.PRESETS.get(found.value) if isinstance(found.value, str) else None
     if preset is None:
         problems.append(
-            f"{found.origin}: {section}.preset: found {found.value!r}; {nearest(str(found.value), presets.PRESETS)}"
+            f"{found.origin}: {section}.preset: found {found.value!r};"
+            f" {nearest(str(found.value), presets.PRESETS)}"
         )
         return table, ()
     joined = {key: Found(value, f"preset {preset.name}") for key, value in preset.settings.items()}
@@ -110,7 +133,10 @@ def _with_preset(
 
 
 def _needed_parameters(preset: presets.Preset, address: str) -> Found:
-    """The preset's parameters of accounts that the address which is written in place of its own holds, too."""
+    """
+    The preset's parameters of accounts that the address which is written in place of its own holds,
+    too.
+    """
     known = preset.settings.get("account_parameters", {})
     needed = {name: pattern for name, pattern in known.items() if f"{{{name}}}" in address}
     return Found(needed, f"preset {preset.name}")
@@ -132,7 +158,13 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     yield from _proof_faults(provider)
     yield from _grant_faults(provider, table)
     if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
-        yield "client_id", f"is too long by {excess} for the name of a queue; allowed with this provider's name: less"
+        yield (
+            "client_id",
+            (
+                f"is too long by {excess} for the name of a queue; allowed with this provider's"
+                " name: less"
+            ),
+        )
     reserved = RESERVED if provider.renews else (*RESERVED, *GRANT_RESERVED)
     for name in (name for name in provider.parameters if name in reserved):
         yield f"parameters {name}", "the request says that by itself; allowed: any other name"
@@ -145,36 +177,76 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
         if not all(path.split(".")):
             yield f"paths {name}", f"found {path!r}; allowed: names with dots between them"
     for name in provider.extras:
-        if name in TOKENS or name in (path for key, path in provider.paths.items() if key in TOKENS):
-            yield "extras", f"found {name!r}, which is a secret: extras are not sealed; allowed: any other member"
+        if name in TOKENS or name in (
+            path for key, path in provider.paths.items() if key in TOKENS
+        ):
+            yield (
+                "extras",
+                (
+                    f"found {name!r}, which is a secret: extras are not sealed; allowed: any other"
+                    " member"
+                ),
+            )
     for key, word in provider.errors.items():
         if not ERROR_KEY.fullmatch(key):
             yield f"errors {key}", f"found {key[:80]!r}; allowed: 'STATUS', 'CODE' or 'STATUS CODE'"
         if word not in CLASSES:
-            yield f"errors {key}", f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}"
+            yield (
+                f"errors {key}",
+                f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}",
+            )
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
-        yield "margin_s", f"found {provider.margin_s:g}; allowed with not_before_s: at most {provider.not_before_s:g}"
+        yield (
+            "margin_s",
+            (
+                f"found {provider.margin_s:g}; allowed with not_before_s: at most"
+                f" {provider.not_before_s:g}"
+            ),
+        )
     uses_up = provider.renews and provider.rotation != "none"
     if provider.orphan == "refresh" and (uses_up or provider.kills_access_token):
         found = "kills_access_token = true" if not uses_up else f"rotation = {provider.rotation!r}"
-        yield "orphan", f"found 'refresh' with {found}; allowed with rotation = 'none' and without kills_access_token"
+        yield (
+            "orphan",
+            (
+                f"found 'refresh' with {found}; allowed with rotation = 'none' and without"
+                " kills_access_token"
+            ),
+        )
     if provider.on_delete == "revoke" and not (provider.revocation_url or provider.issuer):
-        yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
+        yield (
+            "on_delete",
+            (
+                "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata"
+                " name one"
+            ),
+        )
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if 0 < provider.consent_life_s <= provider.keep_alive_s:
         yield "keep_alive_s", f"found {provider.keep_alive_s:g}; allowed: less than consent_life_s"
     if provider.account_secret and provider.auth not in SECRET_AUTHS:
         yield "account_secret", f"not allowed with auth = {provider.auth!r}, which sends no secret"
-    for key in (key for key in (*SECRET_KEYS, *NEXT_KEYS) if provider.account_secret and key in table):
+    for key in (
+        key for key in (*SECRET_KEYS, *NEXT_KEYS) if provider.account_secret and key in table
+    ):
         yield key, "not allowed with account_secret: each account brings its client's"
     if provider.connect_timeout_s > provider.timeout_s:
-        yield "connect_timeout_s", f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s"
+        yield (
+            "connect_timeout_s",
+            f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s",
+        )
 
 
 def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     if bool(provider.token_url) == bool(provider.issuer):
-        yield "", f"found {'both' if provider.issuer else 'neither'}; allowed: one of token_url and issuer"
+        yield (
+            "",
+            (
+                f"found {'both' if provider.issuer else 'neither'}; allowed: one of token_url and"
+                " issuer"
+            ),
+        )
     for key, url in (
         ("token_url", provider.token_url),
         ("issuer", provider.issuer),
@@ -184,7 +256,10 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         if url and (fault := url_fault(plain) or plain_fault(plain, allowed=provider.plain_http)):
             yield key, fault
     if "?" in provider.issuer:
-        yield "issuer", f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)"
+        yield (
+            "issuer",
+            f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)",
+        )
 
 
 def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
@@ -192,25 +267,64 @@ def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tu
     grant = f"grant = {provider.grant!r}"
     if provider.renews:
         if provider.scope:
-            yield "scope", f"not allowed with {grant}, which is for what was consented to; allowed: leave it out"
+            yield (
+                "scope",
+                (
+                    f"not allowed with {grant}, which is for what was consented to; allowed: leave"
+                    " it out"
+                ),
+            )
     else:
         if "rotation" in table and provider.rotation != "none":
-            yield "rotation", f"found {provider.rotation!r} with {grant}, which uses nothing up; allowed: leave it out"
+            yield (
+                "rotation",
+                (
+                    f"found {provider.rotation!r} with {grant}, which uses nothing up; allowed:"
+                    " leave it out"
+                ),
+            )
         for key in ("grace_s", "consent_life_s", "consent_fixed_s"):
             if getattr(provider, key):
-                yield key, f"not allowed with {grant}, which has no refresh token; allowed: leave it out"
+                yield (
+                    key,
+                    f"not allowed with {grant}, which has no refresh token; allowed: leave it out",
+                )
         if provider.on_delete == "revoke":
-            yield "on_delete", f"found 'revoke' with {grant}, which has no refresh token to revoke; allowed: 'keep'"
+            yield (
+                "on_delete",
+                (
+                    f"found 'revoke' with {grant}, which has no refresh token to revoke; allowed:"
+                    " 'keep'"
+                ),
+            )
     if provider.grant == "client_credentials" and provider.auth == "none":
-        yield "auth", f"found 'none' with {grant}, by which the client asks for itself; allowed: any that proves it"
+        yield (
+            "auth",
+            (
+                f"found 'none' with {grant}, by which the client asks for itself; allowed: any that"
+                " proves it"
+            ),
+        )
     yield from _assertion_faults(provider, table)
     if provider.grant == "token_exchange":
-        if provider.subject_token_file and (fault := fault_of_secret_file(provider.subject_token_file)):
+        if provider.subject_token_file and (
+            fault := fault_of_secret_file(provider.subject_token_file)
+        ):
             yield "subject_token_file", f"found {provider.subject_token_file!r}, {fault}"
-        if not re.fullmatch(r"[a-z0-9_]{1,40}|[a-z][a-z0-9+.-]*:\S{1,200}", provider.subject_token_type):
-            yield "subject_token_type", "found neither a name nor a URI; allowed: as access_token, jwt, or urn:…"
+        if not re.fullmatch(
+            r"[a-z0-9_]{1,40}|[a-z][a-z0-9+.-]*:\S{1,200}", provider.subject_token_type
+        ):
+            yield (
+                "subject_token_type",
+                "found neither a name nor a URI; allowed: as access_token, jwt, or urn:…",
+            )
     else:
-        for key in ("subject_token", "subject_token_env", "subject_token_file", "subject_token_type"):
+        for key in (
+            "subject_token",
+            "subject_token_env",
+            "subject_token_file",
+            "subject_token_type",
+        ):
             if key in table:
                 yield key, f"not allowed with {grant}; allowed with grant = 'token_exchange'"
 
@@ -219,11 +333,20 @@ def _assertion_faults(provider: Provider, table: Mapping[str, Found]) -> Iterato
     if provider.grant != "jwt_bearer":
         for key in ("jwt_issuer", "jwt_subject", "jwt_claims", "scope_in"):
             if key in table:
-                yield key, f"not allowed with grant = {provider.grant!r}; allowed with grant = 'jwt_bearer'"
+                yield (
+                    key,
+                    (
+                        f"not allowed with grant = {provider.grant!r}; allowed with grant ="
+                        " 'jwt_bearer'"
+                    ),
+                )
         if provider.auth in ASSERTION_AUTHS:
             yield (
                 "auth",
-                f"found {provider.auth!r}; allowed only with grant = 'jwt_bearer', whose assertion is the proof",
+                (
+                    f"found {provider.auth!r}; allowed only with grant = 'jwt_bearer', whose"
+                    " assertion is the proof"
+                ),
             )
         return
     if not provider.jwt_key_file:
@@ -236,7 +359,10 @@ def _assertion_faults(provider: Provider, table: Mapping[str, Found]) -> Iterato
 def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     cert, key = provider.tls_cert, provider.tls_key
     if bool(cert) != bool(key):
-        yield "tls_cert" if cert else "tls_key", "found one of tls_cert and tls_key; allowed: both or neither"
+        yield (
+            "tls_cert" if cert else "tls_key",
+            "found one of tls_cert and tls_key; allowed: both or neither",
+        )
     elif cert and (fault := tls.fault_of(cert, key)):
         yield "tls_cert", f"found {cert!r} with tls_key {key!r}: {fault}; allowed: two PEM files"
     elif not cert and provider.auth == "tls":
@@ -245,10 +371,20 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         yield "tls_ca", f"found {provider.tls_ca!r}: {fault}; allowed: a PEM file of certificates"
     if provider.auth == "private_key_jwt" and not provider.jwt_key_file:
         yield "auth", "found 'private_key_jwt'; allowed only with jwt_key_file"
-    if provider.jwt_key_file and (fault := signing.fault_of_key(provider.jwt_key_file, provider.jwt_algorithm)):
-        yield "jwt_key_file", f"found {provider.jwt_key_file!r}: {fault}; allowed: a private key in PEM, not encrypted"
+    if provider.jwt_key_file and (
+        fault := signing.fault_of_key(provider.jwt_key_file, provider.jwt_algorithm)
+    ):
+        yield (
+            "jwt_key_file",
+            (
+                f"found {provider.jwt_key_file!r}: {fault}; allowed: a private key in PEM, not"
+                " encrypted"
+            ),
+        )
     if (certificate := provider.jwt_cert_file) and (
-        fault := signing.fault_of_certificate(certificate, provider.jwt_key_file, provider.jwt_algorithm)
+        fault := signing.fault_of_certificate(
+            certificate, provider.jwt_key_file, provider.jwt_algorithm
+        )
     ):
         allowed = "the certificate in PEM of the key in jwt_key_file"
         yield "jwt_cert_file", f"found {certificate!r}: {fault}; allowed: {allowed}"
@@ -273,7 +409,10 @@ def url_fault(url: str) -> str:
 
 
 def plain_fault(url: str, *, allowed: bool) -> str:
-    """Says why an ``http://`` address of another machine is refused where it is not ``allowed``; empty: it is not."""
+    """
+    Says why an ``http://`` address of another machine is refused where it is not ``allowed``;
+    empty: it is not.
+    """
     parts = urlsplit(url)
     if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return ""
@@ -295,11 +434,13 @@ def _secret(
 ) -> Secret:
     """The secret that one of ``keys`` names."""
     written = [key for key in keys if key in table]
-    if any(table[key].text for key in written):  # the environment and flags override the file's choice of key, too
+    # the environment and flags override the file's choice of key, too
+    if any(table[key].text for key in written):
         written = [key for key in written if table[key].text]
     if provider.auth not in SECRET_AUTHS:
         problems.extend(
-            f"{table[key].origin}: {section}.{key}: not allowed with auth = {provider.auth!r}, which sends no secret"
+            f"{table[key].origin}: {section}.{key}: not allowed with auth = {provider.auth!r},"
+            " which sends no secret"
             for key in written
         )
         return Secret()
@@ -314,13 +455,20 @@ def _secret(
 
 
 def _subject_token(
-    section: str, table: Mapping[str, Found], environ: Mapping[str, str], problems: list[str], grant: str
+    section: str,
+    table: Mapping[str, Found],
+    environ: Mapping[str, str],
+    problems: list[str],
+    grant: str,
 ) -> Secret:
     """The token that is exchanged for all of a provider's accounts, unless it is in a file."""
     written = [key for key in (*SUBJECT_KEYS, "subject_token_file") if key in table]
     if len(written) > 1:
         allowed = f"at most one of {', '.join((*SUBJECT_KEYS, 'subject_token_file'))}"
-        problems.append(f"{_origin(table, written[0])}{section}: found {' and '.join(written)}; allowed: {allowed}")
+        problems.append(
+            f"{_origin(table, written[0])}{section}: found {' and '.join(written)}; allowed:"
+            f" {allowed}"
+        )
         return Secret()
     if grant != "token_exchange" or not written or written == ["subject_token_file"]:
         return Secret()
@@ -330,13 +478,20 @@ def _subject_token(
 def fault_of_secret_file(path: str) -> str:
     """What is wrong with a file that is to hold a secret; empty: nothing."""
     try:
-        return "" if secret_of_file(path).strip() else "which is empty; allowed: a file with the token"
+        return (
+            "" if secret_of_file(path).strip() else "which is empty; allowed: a file with the token"
+        )
     except OSError as error:
         return f"{tls.reason(error)}; allowed: a readable file with the token"
 
 
-def _secret_of(section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]) -> Secret:
-    """The client's secret itself, wherever the file says it is. One line end after it belongs to the file."""
+def _secret_of(
+    section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]
+) -> Secret:
+    """
+    The client's secret itself, wherever the file says it is. One line end after it belongs to the
+    file.
+    """
     fault = "found no text; allowed: a text"
     if isinstance(found.value, str) and found.value:
         if not key.endswith(("_file", "_env")):
@@ -344,13 +499,19 @@ def _secret_of(section: str, key: str, found: Found, environ: Mapping[str, str],
         if key.endswith("_env"):
             if text := environ.get(found.value, ""):
                 return Secret(text)
-            fault = f"found {found.value!r}, which the environment does not have; allowed: a variable that is set"
+            fault = (
+                f"found {found.value!r}, which the environment does not have; allowed: a variable"
+                " that is set"
+            )
         else:
             try:
                 if text := secret_of_file(found.value).removesuffix("\n").removesuffix("\r"):
                     return Secret(text)
                 fault = f"found {found.value!r}, which is empty; allowed: a file with the secret"
             except OSError as error:
-                fault = f"found {found.value!r}: {tls.reason(error)}; allowed: a readable file with the secret"
+                fault = (
+                    f"found {found.value!r}: {tls.reason(error)}; allowed: a readable file with the"
+                    " secret"
+                )
     problems.append(f"{found.origin}: {section}.{key}: {fault}")
     return Secret()

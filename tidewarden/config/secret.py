@@ -10,17 +10,22 @@ import hmac
 import os
 from typing import Any, NoReturn
 
-# 16 MiB and about 50 ms for each try: OWASP's lowest recommendation for scrypt with r=8 and p=1 would be n=2^17, which
-# a door that checks AUTH cannot spend per connection; generated secrets, which need no stretching, are the usual case.
+# 16 MiB and about 50 ms for each try: OWASP's lowest recommendation for scrypt with r=8 and p=1
+# would be n=2^17, which a door that checks AUTH cannot spend per connection; generated secrets,
+# which need no stretching, are the usual case.
 SCRYPT_N = 2**14
 SCRYPT_R = 8
 SCRYPT_P = 1
 _MEMORY_MAX = 256 * 1024 * 1024
-HASH_ALLOWED = "'scrypt$n$r$p$salt$hash' or 'sha256$hex', as `tidewarden node --hash-secret` prints it"
+HASH_ALLOWED = (
+    "'scrypt$n$r$p$salt$hash' or 'sha256$hex', as `tidewarden node --hash-secret` prints it"
+)
 
 
 class Secret:
-    """A text that shows itself only when asked to: not in ``repr``, ``str``, a trace or a pickle."""
+    """
+    A text that shows itself only when asked to: not in ``repr``, ``str``, a trace or a pickle.
+    """
 
     __slots__ = ("_text",)
 
@@ -59,7 +64,10 @@ class Secret:
 
 
 def secret_of_file(path: str) -> str:
-    """The text of a file with a secret; ``~`` stands for a home. Raises: OSError: it cannot be read, ``strerror`` says why."""
+    """
+    The text of a file with a secret; ``~`` stands for a home. Raises: OSError: it cannot be read,
+    ``strerror`` says why.
+    """
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             return file.read()
@@ -73,11 +81,15 @@ def hash_secret(text: str) -> str:
     """``text`` salted and stretched for ``[[users]] secret_hash``. Takes some 50 ms."""
     salt = os.urandom(16)
     key = _scrypt(text, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
-    return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
+    in_text = f"{base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
+    return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${in_text}"
 
 
 def hash_generated(text: str) -> str:
-    """``text`` hashed once: only for generated secrets of at least 128 random bits, which nobody can guess anyway."""
+    """
+    ``text`` hashed once: only for generated secrets of at least 128 random bits, which nobody can
+    guess anyway.
+    """
     return "sha256$" + hashlib.sha256(_bytes(text)).hexdigest()
 
 

@@ -1,7 +1,8 @@
 """
 The settings: every section and field with its meaning, unit, bound and the reason for its default.
 
-:mod:`tidewarden.config.load` loads them; ``config.toml`` at the repository's root shows them all as they are written.
+:mod:`tidewarden.config.load` loads them; ``config.toml`` at the repository's root shows them all as
+they are written.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ class Cluster:
     """What all nodes of a cluster agree on."""
 
     name: str = setting("tidewarden", pattern=NAME, allowed=NAME_ALLOWED)
-    """Begins every key in the store, so that several clusters can share one. Fixed once there is data."""
+    """
+    Begins every key in the store, so that several clusters can share one. Fixed once there is data.
+    """
     secret_file: str = setting("", path=True)
-    """File with the secret by which nodes know each other, the same on each. Needed as soon as there are peers."""
+    """
+    File with the secret by which nodes know each other, the same on each. Needed as soon as there
+    are peers.
+    """
     members: dict[str, str] = setting({}, allowed="node names with 'host:base_port' each")  # noqa: RUF009  # becomes a factory
     """Every node's name and ``host:base_port``, this one's too. Empty, the default: a lone node."""
 
@@ -37,35 +43,55 @@ class Node:
     name: str = setting("n0", pattern=NAME, allowed=NAME_ALLOWED)
     """Its name among ``cluster.members``; it must not move to another data folder."""
     host: str = setting("127.0.0.1", required=True, allowed="an address or host name to listen on")
-    """Address to listen on. Loopback by default: what nobody has secured should not be reachable."""
+    """
+    Address to listen on. Loopback by default: what nobody has secured should not be reachable.
+    """
     advertise: str = setting("", allowed="'host' or 'host:port' by which others reach it")
     """
-    Where other nodes and clients are told to reach it: ``host``, or ``host:port`` where ``base_port`` comes out elsewhere. Empty, the
-    default: as in ``cluster.members``, else ``host``; if that is every address of its host, the one by which it reaches the store.
+    Where other nodes and clients are told to reach it: ``host``, or ``host:port`` where
+    ``base_port`` comes out elsewhere. Empty, the default: as in ``cluster.members``, else ``host``;
+    if that is every address of its host, the one by which it reaches the store.
     """
     base_port: int = setting(7420, low=1, high=65_531)
-    """First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3 (+ 4 is kept). Nodes on one host: 10 apart."""
+    """
+    First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3 (+ 4 is kept). Nodes on one
+    host: 10 apart.
+    """
     data_dir: str = setting("./tidewarden-data", required=True, path=True, allowed="a folder")
     """Folder of journals, logs, secrets and an embedded store. Made when absent."""
 
     processes: int = setting(1, low=1, high=64)
-    """Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is busy and cores are free."""
+    """
+    Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is
+    busy and cores are free.
+    """
     role: str = setting("member", choices=("member", "joining", "worker"))
     """
-    ``member``: elects the leader with the others. ``joining``: the same, but waits until a running cluster lets it in
-    (``tidewarden cluster join``) and founds none. ``worker``: serves every verb, but elects nobody and never leads.
+    ``member``: elects the leader with the others. ``joining``: the same, but waits until a running
+    cluster lets it in (``tidewarden cluster join``) and founds none. ``worker``: serves every verb,
+    but elects nobody and never leads.
     """
     tls_cert: str = setting("", path=True)
-    """File (PEM) with its certificate, then those that vouch for it: RESP and HTTP are TLS then. Empty, the default: they are not."""
+    """
+    File (PEM) with its certificate, then those that vouch for it: RESP and HTTP are TLS then.
+    Empty, the default: they are not.
+    """
     tls_key: str = setting("", path=True)
     """File (PEM) with the certificate's key, not encrypted."""
 
     @property
     def address(self) -> str:
-        """Where others may reach it, ``host:base_port``; empty: it listens at every address of its host, whichever those are."""
+        """
+        Where others may reach it, ``host:base_port``; empty: it listens at every address of its
+        host, whichever those are.
+        """
         if self.advertise:
             return joined(*split_host(self.advertise, self.base_port))
-        return "" if self.host.strip("[]") in WILDCARDS else joined(self.host.strip("[]"), self.base_port)
+        return (
+            ""
+            if self.host.strip("[]") in WILDCARDS
+            else joined(self.host.strip("[]"), self.base_port)
+        )
 
     @property
     def resp_port(self) -> int:
@@ -93,7 +119,10 @@ class Raft:
     """The election of the leader."""
 
     pace: float = setting(1.0, low=0.1, high=100)
-    """Multiplies every Raft time-out. 1 suits one machine or one site; more for slow machines and long lines."""
+    """
+    Multiplies every Raft time-out. 1 suits one machine or one site; more for slow machines and long
+    lines.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,37 +136,70 @@ class Store:
         show=False,
         allowed="'embedded', redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://",
     )
-    """``embedded`` (a server of this node's own), or the address of yours. May carry a password: hidden in ``repr``."""
+    """
+    ``embedded`` (a server of this node's own), or the address of yours. May carry a password:
+    hidden in ``repr``.
+    """
     binary: str = setting("", path=True)
-    """valkey-server to run when embedded. Empty, the default: the one that is installed with this package."""
+    """
+    valkey-server to run when embedded. Empty, the default: the one that is installed with this
+    package.
+    """
     fsync: str = setting("everysec", choices=("everysec", "always"))
-    """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut, two seconds' where the
-    disk is slow, and those that were answered while a sync was under way when its process is killed."""
+    """
+    When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a
+    power cut, two seconds' where the disk is slow, and those that were answered while a sync was
+    under way when its process is killed.
+    """
     replicas: int = setting(-1, low=-1, high=100)
-    """Replicas that durability ``quorum`` waits for. 0: none, and it is refused. -1, the default: 1 under Sentinel, else 0."""
+    """
+    Replicas that durability ``quorum`` waits for. 0: none, and it is refused. -1, the default: 1
+    under Sentinel, else 0.
+    """
     commit_ms: int = setting(2000, low=10, high=9000)
-    """How long a write may wait for its durability before it is answered NOQUORUM, milliseconds; less than clients wait."""
+    """
+    How long a write may wait for its durability before it is answered NOQUORUM, milliseconds; less
+    than clients wait.
+    """
     maxmemory_bytes: int = setting(0, low=0, high=2**50, allowed="0 or at least 1,048,576")
-    """Memory an embedded store may take, bytes; 0, the default: no limit. Near it, puts are answered FULL."""
+    """
+    Memory an embedded store may take, bytes; 0, the default: no limit. Near it, puts are answered
+    FULL.
+    """
 
     @property
     def replicas_needed(self) -> int:
         """``replicas``, by the URL where it is left to that."""
-        return self.replicas if self.replicas >= 0 else int("+sentinel://" in self.url or "+cluster://" in self.url)
+        return (
+            self.replicas
+            if self.replicas >= 0
+            else int("+sentinel://" in self.url or "+cluster://" in self.url)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, one connection or all of them may ask for. Over a limit is a clear error."""
+    """
+    What one request, one connection or all of them may ask for. Over a limit is a clear error.
+    """
 
     payload_bytes: int = setting(1_048_576, low=1, high=512 * 1_048_576)
-    """Longest payload of a task. A queue is no place for files: keep those elsewhere and queue their names."""
+    """
+    Longest payload of a task. A queue is no place for files: keep those elsewhere and queue their
+    names.
+    """
     request_bytes: int = setting(0, low=0, high=2**31, allowed="0 or at least limits.payload_bytes")
-    """Longest RESP or HTTP request. 0, the default: ``payload_bytes`` and 64 KiB for what stands around it."""
+    """
+    Longest RESP or HTTP request. 0, the default: ``payload_bytes`` and 64 KiB for what stands
+    around it.
+    """
     line_bytes: int = setting(65_536, low=256, high=1_048_576)
     """Longest line: an inline RESP command, a line of HTTP."""
     batch_max: int = setting(1000, low=1, high=100_000)
-    """Most items of one request, tasks of one take, or entries of one page. A script blocks the store while it runs."""
+    """
+    Most items of one request, tasks of one take, or entries of one page. A script blocks the store
+    while it runs.
+    """
     connections_max: int = setting(10_000, low=1, high=1_000_000)
     """Most connections of one node at a time. Raise the host's limit of open files with it."""
     http_connections_max: int = setting(1000, low=1, high=1_000_000)
@@ -145,9 +207,15 @@ class Limits:
     waiting_max: int = setting(10_000, low=1, high=1_000_000)
     """Most parked takes of one node at a time."""
     queues_max: int = setting(10_000, low=1, high=1_000_000)
-    """Most queues of the cluster, and likewise topics; the system's own go beside them. A made-up name makes one, which stays."""
+    """
+    Most queues of the cluster, and likewise topics; the system's own go beside them. A made-up name
+    makes one, which stays.
+    """
     wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
-    """Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead than patient."""
+    """
+    Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead
+    than patient.
+    """
 
     def __post_init__(self) -> None:
         if self.request_bytes == 0:
@@ -158,8 +226,13 @@ class Limits:
 class Queues:
     """What concerns queues; each queue's own settings lie in the store (Q.CONFIG)."""
 
-    strategies: tuple[str, ...] = setting((), pattern=STRATEGY, allowed="names like 'package.module:function'")
-    """Functions of yours by which puts may choose a shard. Only these are imported: a request never names code."""
+    strategies: tuple[str, ...] = setting(
+        (), pattern=STRATEGY, allowed="names like 'package.module:function'"
+    )
+    """
+    Functions of yours by which puts may choose a shard. Only these are imported: a request never
+    names code.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +240,19 @@ class Tokens:
     """What concerns every provider's accounts."""
 
     cache_max: int = setting(10_000, low=0, high=10_000_000)
-    """Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0: none."""
+    """
+    Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0:
+    none.
+    """
     consent_notice_days: tuple[int, ...] = setting((30, 7, 1), low=1, high=3650)
-    """How many days ahead it is told that an account's consent ends, where that is known and fixed; none: it is not told."""
+    """
+    How many days ahead it is told that an account's consent ends, where that is known and fixed;
+    none: it is not told.
+    """
     give_up_s: float = setting(345_600.0, low=3600, high=31_536_000)
     """
-    How long an account is asked for in vain before it is ``stopped``, seconds; twice as long where nobody knows that the provider
-    is well. Four days: a weekend and the days around it.
+    How long an account is asked for in vain before it is ``stopped``, seconds; twice as long where
+    nobody knows that the provider is well. Four days: a weekend and the days around it.
     """
 
 
@@ -191,14 +270,25 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Where the key lies that seals tokens at rest: 32 bytes in base64; two or more, a line each, while it is rotated."""
+    """
+    Where the key lies that seals tokens at rest: 32 bytes in base64; two or more, a line each,
+    while it is rotated.
+    """
 
     key_file: str = setting("", path=True)
-    """File with the key. Empty, the default: DATA/secrets/vault.key, made once, 0600. Without it tokens are lost."""
-    key_env: str = setting("", pattern=r"([A-Za-z_][A-Za-z0-9_]*)?", allowed="the name of an environment variable")
+    """
+    File with the key. Empty, the default: DATA/secrets/vault.key, made once, 0600. Without it
+    tokens are lost.
+    """
+    key_env: str = setting(
+        "", pattern=r"([A-Za-z_][A-Za-z0-9_]*)?", allowed="the name of an environment variable"
+    )
     """Name of the environment variable that holds the key instead. Empty, the default: none."""
     key_command: str = setting("")
-    """Program (no shell) that prints the key instead, as one of a key management service. Empty, the default: none."""
+    """
+    Program (no shell) that prints the key instead, as one of a key management service. Empty, the
+    default: none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +300,10 @@ class User:
     secret_hash: str = setting("", required=True, secret=True, show=False, allowed=HASH_ALLOWED)
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
     rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
-    """What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the node's state."""
+    """
+    What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the
+    node's state.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +311,10 @@ class Events:
     """What is told of accounts and providers, by webhooks and at ``/v1/events``."""
 
     failing_s: float = setting(600.0, low=1, high=31_536_000)
-    """How long an account must have failed to be told of, seconds. Ten minutes: shorter troubles mend themselves."""
+    """
+    How long an account must have failed to be told of, seconds. Ten minutes: shorter troubles mend
+    themselves.
+    """
     kept: int = setting(10_000, low=100, high=10_000_000)
     """About how many events the store keeps for readers of ``/v1/events`` who come later."""
 
@@ -229,16 +325,26 @@ class Webhook:
 
     name: str = ""
     """From ``[webhooks.NAME]``."""
-    url: str = setting("", required=True, secret=True, show=False, allowed="an http:// or https:// address")
+    url: str = setting(
+        "", required=True, secret=True, show=False, allowed="an http:// or https:// address"
+    )
     """Where to. May carry a secret: hidden in ``repr`` and logs."""
-    events: tuple[str, ...] = setting(("*",), pattern=r"[a-z._]*\*?", allowed="kinds like 'account.dead', 'account.*'")
+    events: tuple[str, ...] = setting(
+        ("*",), pattern=r"[a-z._]*\*?", allowed="kinds like 'account.dead', 'account.*'"
+    )
     """Which kinds; ``*`` at the end stands for any rest. All, the default."""
     secrets: tuple[Secret, ...] = ()
-    """``secret``, ``secret_file`` or ``secret_env``: ``whsec_`` and base64. Several while one is rolled: each signs."""
+    """
+    ``secret``, ``secret_file`` or ``secret_env``: ``whsec_`` and base64. Several while one is
+    rolled: each signs.
+    """
     timeout_s: float = setting(15.0, low=0.1, high=60)
     """Longest one delivery may take, seconds."""
     plain_http: bool = setting(False)
-    """Whether ``url`` may be ``http://`` on another machine: what is sent can be read, and changed, on the way."""
+    """
+    Whether ``url`` may be ``http://`` on another machine: what is sent can be read, and changed, on
+    the way.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +355,22 @@ class Companion:
     """From ``[companions.NAME]``."""
     providers: tuple[str, ...] = setting((), pattern=NAME, allowed="names of providers")
     """Whose accounts. Empty, the default: every provider's."""
-    queue: str = setting("", required=True, pattern=r"[A-Za-z0-9.:/-][A-Za-z0-9_.:/-]{0,199}", allowed="a queue's name")
+    queue: str = setting(
+        "",
+        required=True,
+        pattern=r"[A-Za-z0-9.:/-][A-Za-z0-9_.:/-]{0,199}",
+        allowed="a queue's name",
+    )
     """Where the tasks go."""
     interval_s: float = setting(86_400.0, low=60, high=31_536_000)
-    """How often at most, seconds; each account at its own time within it. Once a day, the default."""
+    """
+    How often at most, seconds; each account at its own time within it. Once a day, the default.
+    """
     payload: str = setting('{"account": "{account}"}')
-    """The payload; ``{account}``, ``{provider}`` and ``{name}`` stand for ``provider/name`` and its parts."""
+    """
+    The payload; ``{account}``, ``{provider}`` and ``{name}`` stand for ``provider/name`` and its
+    parts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +395,16 @@ class Config:
 
     @property
     def address(self) -> str:
-        """Where others are told to reach this node, ``host:base_port``; empty: nothing here says that."""
+        """
+        Where others are told to reach this node, ``host:base_port``; empty: nothing here says that.
+        """
         named = "" if self.node.advertise else self.cluster.members.get(self.node.name, "")
         return named or self.node.address
 
     def peers(self) -> dict[str, str]:
         """Name and ``host:base_port`` of every other node."""
-        return {name: address for name, address in self.cluster.members.items() if name != self.node.name}
+        return {
+            name: address
+            for name, address in self.cluster.members.items()
+            if name != self.node.name
+        }

@@ -1,4 +1,7 @@
-"""Signed statements (JWS, RFC 7515) by a private key in a PEM file: which algorithm a key has, and what is wrong with it."""
+"""
+Signed statements (JWS, RFC 7515) by a private key in a PEM file: which algorithm a key has, and
+what is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import Certificate, load_pem_x509_certificates
 
 RSA_BITS_MIN = 2048  # RFC 7518, 3.3
-_HASHES: dict[str, type[hashes.HashAlgorithm]] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
+_HASHES: dict[str, type[hashes.HashAlgorithm]] = {
+    "256": hashes.SHA256,
+    "384": hashes.SHA384,
+    "512": hashes.SHA512,
+}
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
@@ -37,7 +44,9 @@ class SigningKey:
         head = {"alg": self.algorithm, "typ": "JWT", **header}
         if self.thumbprint is not None:
             head[self.thumbprint[0]] = self.thumbprint[1]
-        said = b".".join(_coded(json.dumps(part, separators=(",", ":")).encode()) for part in (head, claims))
+        said = b".".join(
+            _coded(json.dumps(part, separators=(",", ":")).encode()) for part in (head, claims)
+        )
         return (said + b"." + _coded(self._signature(said))).decode()
 
     def _signature(self, said: bytes) -> bytes:
@@ -48,15 +57,19 @@ class SigningKey:
         if self.algorithm.startswith("RS"):
             return bytes(key.sign(said, padding.PKCS1v15(), digest))
         if self.algorithm.startswith("PS"):
-            return bytes(key.sign(said, padding.PSS(padding.MGF1(digest), digest.digest_size), digest))
+            return bytes(
+                key.sign(said, padding.PSS(padding.MGF1(digest), digest.digest_size), digest)
+            )
         r, s = decode_dss_signature(key.sign(said, ec.ECDSA(digest)))
-        size = (key.curve.key_size + 7) // 8  # RFC 7518, 3.4: the two numbers side by side, not DER.
+        # RFC 7518, 3.4: the two numbers side by side, not DER.
+        size = (key.curve.key_size + 7) // 8
         return r.to_bytes(size, "big") + s.to_bytes(size, "big")
 
 
 def load_signing_key(path: str, algorithm: str) -> SigningKey:
     """
-    The key in the file: PEM, or JSON with one as ``private_key``, as Google gives service accounts theirs.
+    The key in the file: PEM, or JSON with one as ``private_key``, as Google gives service accounts
+    theirs.
 
     ``algorithm``: one of RFC 7518 and 8037, or ``auto``: the key's usual one.
 
@@ -88,7 +101,9 @@ def load_signing_key(path: str, algorithm: str) -> SigningKey:
 
 
 def _pem_of(raw: bytes) -> tuple[bytes, str]:
-    """The PEM of a key file and the key's identifier. Raises: ValueError: it is JSON without a key."""
+    """
+    The PEM of a key file and the key's identifier. Raises: ValueError: it is JSON without a key.
+    """
     if not raw.lstrip().startswith(b"{"):
         return raw, ""
     found = json.loads(raw)
@@ -100,7 +115,8 @@ def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
     """
     The key whose statements name its certificate, the first in the file, in their header.
 
-    ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515, 4.1.7 and 4.1.8). Raises: ValueError: what is wrong, in words.
+    ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515, 4.1.7 and 4.1.8). Raises: ValueError: what
+    is wrong, in words.
     """
     try:
         certificate: Certificate = load_pem_x509_certificates(Path(path).read_bytes())[0]
@@ -110,13 +126,17 @@ def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
         raise ValueError("no certificate in PEM") from error
     if certificate.public_key() != key.key.public_key():
         raise ValueError("a certificate of another key")
-    # No security hangs on the digest: it only finds the certificate among those that the server knows.
+    # No security hangs on the digest: it only finds the certificate among those that the server
+    # knows.
     digest = hashes.SHA1() if kind == "x5t" else hashes.SHA256()
     return replace(key, thumbprint=(kind, _coded(certificate.fingerprint(digest)).decode()))
 
 
 def fault_of_certificate(path: str, key_path: str, algorithm: str) -> str:
-    """What is wrong with the certificate of a signing key; empty: nothing, or nothing can be said without the key."""
+    """
+    What is wrong with the certificate of a signing key; empty: nothing, or nothing can be said
+    without the key.
+    """
     try:
         key = load_signing_key(key_path, algorithm)
     except ValueError:

@@ -1,8 +1,10 @@
 """
-How settings are read: TOML file, then environment, then flags, each value remembering where it came from.
+How settings are read: TOML file, then environment, then flags, each value remembering where it came
+from.
 
-Knows no setting by name: :mod:`tidewarden.config.settings` declares them as dataclass fields made with :func:`setting`.
-Problems are collected, never raised one by one, so that one start shows them all.
+Knows no setting by name: :mod:`tidewarden.config.settings` declares them as dataclass fields made
+with :func:`setting`. Problems are collected, never raised one by one, so that one start shows them
+all.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ Keys = Mapping[str, frozenset[str]]
 NO_KEYS: Keys = MappingProxyType({})
 
 PREFIX = "TIDEWARDEN_"
-# Kubernetes sets these for every service in the namespace; one called "tidewarden" must not stop the start.
-_KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_.*)?$|^TIDEWARDEN_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_.*)?$")
+# Kubernetes sets these for every service in the namespace; one called "tidewarden" must not stop
+# the start.
+_KUBERNETES = re.compile(
+    r"_SERVICE_HOST$|_SERVICE_PORT(_.*)?$|^TIDEWARDEN_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_.*)?$"
+)
 
 
 def setting(
@@ -48,9 +53,10 @@ def setting(
     """
     One field of a section, with its bounds.
 
-    Args: ``low`` and ``high`` bound a number, both included. ``pattern`` must match a whole text, ``allowed`` says it
-    in words. ``required`` ones are never empty. ``secret`` values never appear in a problem. ``path`` values may begin
-    with ``~``. ``show=False`` keeps the field out of ``repr``.
+    Args: ``low`` and ``high`` bound a number, both included. ``pattern`` must match a whole text,
+    ``allowed`` says it in words. ``required`` ones are never empty. ``secret`` values never appear
+    in a problem. ``path`` values may begin with ``~``. ``show=False`` keeps the field out of
+    ``repr``.
     """
     limits = {
         "low": low,
@@ -70,7 +76,8 @@ def setting(
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    A value and where it was written, as ``config.toml:12``; ``text`` if it came as text (environment, flag).
+    A value and where it was written, as ``config.toml:12``; ``text`` if it came as text
+    (environment, flag).
 
     ``entries`` says the same of each entry of a map that has a line of its own.
     """
@@ -90,13 +97,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 class Sources:
     """
-    What was written, by section and key: ``tables["node"]["name"]``, ``tables["providers.NAME"]["token_url"]``.
+    What was written, by section and key: ``tables["node"]["name"]``,
+    ``tables["providers.NAME"]["token_url"]``.
 
-    ``users`` holds the ``[[users]]`` tables in order. ``families`` are further sections of the form ``[FAMILY.NAME]``, with
-    their keys. ``problems`` gathers what cannot be used.
+    ``users`` holds the ``[[users]]`` tables in order. ``families`` are further sections of the form
+    ``[FAMILY.NAME]``, with their keys. ``problems`` gathers what cannot be used.
     """
 
-    def __init__(self, sections: Keys, provider_keys: frozenset[str], families: Keys = NO_KEYS) -> None:
+    def __init__(
+        self, sections: Keys, provider_keys: frozenset[str], families: Keys = NO_KEYS
+    ) -> None:
         self.problems: list[str] = []
         self.tables: dict[str, dict[str, Found]] = {name: {} for name in sections}
         self.users: list[dict[str, Found]] = []
@@ -108,7 +118,8 @@ class Sources:
         """
         Take in a TOML file.
 
-        Raises: ConfigError: it cannot be read or is no TOML; nothing further can be said about it then.
+        Raises: ConfigError: it cannot be read or is no TOML; nothing further can be said about it
+        then.
         """
         try:
             text = Path(path).read_text("utf-8")
@@ -129,32 +140,60 @@ class Sources:
                 self._file_providers(path, value, lines, name)
             elif name not in self._sections:
                 known = [*self._sections, "providers", "users", *self._families]
-                self.problems.append(f"{line_at(path, lines, name)}: unknown section {name!r}; {nearest(name, known)}")
+                self.problems.append(
+                    f"{line_at(path, lines, name)}: unknown section {name!r};"
+                    f" {nearest(name, known)}"
+                )
             else:
                 self._file_table(path, name, value, lines)
 
     def read_environ(self, environ: Mapping[str, str], clients_own: frozenset[str]) -> None:
-        """Take in ``TIDEWARDEN_SECTION_KEY`` variables. ``clients_own`` are variables of the command line."""
+        """
+        Take in ``TIDEWARDEN_SECTION_KEY`` variables. ``clients_own`` are variables of the command
+        line.
+        """
         known = {_variable(section, key): (section, key) for section, key in self._names()}
         given = sorted(variable for variable in environ if variable.startswith(PREFIX))
         for variable in given:
             if variable in known:
                 section, key = known[variable]
-                self.tables[section][key] = Found(environ[variable], f"environment {variable}", text=True)
+                self.tables[section][key] = Found(
+                    environ[variable], f"environment {variable}", text=True
+                )
         # What a setting such as vault.key_env names is no setting itself.
-        named = [found.value for table in self.tables.values() for key, found in table.items() if key.endswith("_env")]
+        named = [
+            found.value
+            for table in self.tables.values()
+            for key, found in table.items()
+            if key.endswith("_env")
+        ]
         for variable in given:
-            if variable not in {*known, *clients_own} and variable not in named and not _KUBERNETES.search(variable):
-                self.problems.append(f"environment {variable}: unknown setting; {nearest(variable, known)}")
+            if (
+                variable not in {*known, *clients_own}
+                and variable not in named
+                and not _KUBERNETES.search(variable)
+            ):
+                self.problems.append(
+                    f"environment {variable}: unknown setting; {nearest(variable, known)}"
+                )
 
     def read_flags(self, flags: Mapping[str, str]) -> None:
-        """Take in ``section.key`` flags; ``providers.NAME.key`` may name a provider that the file does not have."""
+        """
+        Take in ``section.key`` flags; ``providers.NAME.key`` may name a provider that the file does
+        not have.
+        """
         for flag, text in flags.items():
             section, _, key = flag.rpartition(".")
-            if section.startswith("providers.") and section != "providers." and key in self._provider_keys:
+            if (
+                section.startswith("providers.")
+                and section != "providers."
+                and key in self._provider_keys
+            ):
                 self.tables.setdefault(section, {})
             if section not in self.tables or key not in self._keys(section):
-                known = [f"{known_section}.{known_key}" for known_section, known_key in self._names()]
+                known = [
+                    f"{known_section}.{known_key}" for known_section, known_key in self._names()
+                ]
                 self.problems.append(f"flag {flag}: unknown setting; {nearest(flag, known)}")
             else:
                 self.tables[section][key] = Found(text, f"flag {flag}", text=True)
@@ -166,13 +205,18 @@ class Sources:
         return self._provider_keys if section.startswith("providers.") else self._sections[section]
 
     def _names(self) -> list[tuple[str, str]]:
-        """Every (section, key) that may be set; a provider's name becomes ``providers_NAME`` in a variable."""
+        """
+        Every (section, key) that may be set; a provider's name becomes ``providers_NAME`` in a
+        variable.
+        """
         return [(section, key) for section in self.tables for key in sorted(self._keys(section))]
 
     def _file_table(self, path: str, name: str, value: Any, lines: dict[str, int]) -> None:
         where = line_at(path, lines, name)
         if not isinstance(value, dict):
-            self.problems.append(f"{where}: {name}: found {_shown(value)}; allowed is a section [{name}]")
+            self.problems.append(
+                f"{where}: {name}: found {_shown(value)}; allowed is a section [{name}]"
+            )
             return
         known = self._keys(name)
         table = self.tables[name]
@@ -183,36 +227,53 @@ class Sources:
                 table[key] = Found(
                     item,
                     where,
-                    entries={entry: line_at(path, lines, f"{name}.{key}.{entry}", f"{name}.{key}") for entry in names},
+                    entries={
+                        entry: line_at(path, lines, f"{name}.{key}.{entry}", f"{name}.{key}")
+                        for entry in names
+                    },
                 )
             else:
-                self.problems.append(f"{where}: unknown setting {name}.{key}; {nearest(key, known)}")
+                self.problems.append(
+                    f"{where}: unknown setting {name}.{key}; {nearest(key, known)}"
+                )
 
-    def _file_providers(self, path: str, value: Any, lines: dict[str, int], family: str = "providers") -> None:
+    def _file_providers(
+        self, path: str, value: Any, lines: dict[str, int], family: str = "providers"
+    ) -> None:
         if not isinstance(value, dict):
-            self.problems.append(f"{line_at(path, lines, family)}: {family}: allowed are sections [{family}.NAME]")
+            self.problems.append(
+                f"{line_at(path, lines, family)}: {family}: allowed are sections [{family}.NAME]"
+            )
             return
         for provider, table in value.items():
             name = f"{family}.{provider}"
-            self.tables[name] = {"": Found(None, line_at(path, lines, name))}  # where the section itself stands
+            # where the section itself stands
+            self.tables[name] = {"": Found(None, line_at(path, lines, name))}
             self._file_table(path, name, table, lines)
 
     def _file_users(self, path: str, value: Any, lines: dict[str, int]) -> None:
         if not isinstance(value, list) or not all(isinstance(user, dict) for user in value):
-            self.problems.append(f"{line_at(path, lines, 'users')}: users: allowed are sections [[users]]")
+            self.problems.append(
+                f"{line_at(path, lines, 'users')}: users: allowed are sections [[users]]"
+            )
             return
         for number, user in enumerate(value):
             name = f"users[{number}]"
             self.users.append(
-                {key: Found(item, line_at(path, lines, f"{name}.{key}", name)) for key, item in user.items()}
+                {
+                    key: Found(item, line_at(path, lines, f"{name}.{key}", name))
+                    for key, item in user.items()
+                }
             )
 
 
 def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str]) -> T:
     """
-    An instance of the dataclass ``cls`` from ``table``; what cannot be used becomes a problem and keeps its default.
+    An instance of the dataclass ``cls`` from ``table``; what cannot be used becomes a problem and
+    keeps its default.
 
-    ``section`` names it in problems. Keys of ``table`` that ``cls`` does not have are the caller's to judge.
+    ``section`` names it in problems. Keys of ``table`` that ``cls`` does not have are the caller's
+    to judge.
     """
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -280,7 +341,11 @@ def _number(found: Found, hint: type[int] | type[float], limits: Mapping[str, An
             raise allowed from None
     if isinstance(value, bool) or not isinstance(value, int if hint is int else (int, float)):
         raise allowed
-    if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+    if (
+        not math.isfinite(value)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+    ):
         raise allowed
     return hint(value)
 
@@ -291,14 +356,20 @@ def _mapping(found: Found, limits: Mapping[str, Any]) -> dict[str, str]:
     if found.text:
         pairs = [item.partition("=") for item in value.split(",") if item.strip()]
         value = {name.strip(): text.strip() for name, _, text in pairs}
-    if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
+    if not isinstance(value, dict) or not all(
+        isinstance(text, str) and text for text in value.values()
+    ):
         raise ValueError(limits["allowed"])
     return dict(value)
 
 
 def _texts(found: Found, limits: Mapping[str, Any]) -> tuple[str, ...]:
     """A list of texts, each of the pattern; as text it is written ``one,other``."""
-    value = [item.strip() for item in found.value.split(",") if item.strip()] if found.text else found.value
+    value = (
+        [item.strip() for item in found.value.split(",") if item.strip()]
+        if found.text
+        else found.value
+    )
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"a list of {limits['allowed']}")
     if not all(re.fullmatch(limits["pattern"], item) for item in value):
@@ -316,7 +387,9 @@ def _numbers(found: Found, limits: Mapping[str, Any]) -> tuple[int, ...]:
         if not all(word.isascii() and word.isdigit() for word in words):
             raise allowed
         value = [int(word) for word in words]
-    if not isinstance(value, list) or not all(type(one) is int and low <= one <= high for one in value):
+    if not isinstance(value, list) or not all(
+        type(one) is int and low <= one <= high for one in value
+    ):
         raise allowed
     return tuple(value)
 

@@ -12,14 +12,18 @@ from cryptography.x509 import load_pem_x509_certificate
 log = logging.getLogger("tidewarden.server")
 
 HANDSHAKE_S = 60.0
-"""Longest a handshake may take, seconds; who is slower is cut off. Of thousands who come at once each waits for all the others'."""
+"""
+Longest a handshake may take, seconds; who is slower is cut off. Of thousands who come at once each
+waits for all the others'.
+"""
 RENEW_S = 7 * 86_400.0
 """How long before its end a certificate is warned of."""
 
 
 def server_context(cert: str, key: str) -> ssl.SSLContext | None:
     """
-    How a door encrypts, by the files with its certificate (and those that vouch for it) and its key; None: not at all.
+    How a door encrypts, by the files with its certificate (and those that vouch for it) and its
+    key; None: not at all.
 
     ``load_cert_chain`` on the result has it go on with fresh files, for connections from then on.
 
@@ -35,7 +39,10 @@ def server_context(cert: str, key: str) -> ssl.SSLContext | None:
 
 
 def renew(context: ssl.SSLContext, cert: str, key: str) -> None:
-    """Have ``context`` go on with what the files hold now, for connections from now on; what is unfit is told in the log."""
+    """
+    Have ``context`` go on with what the files hold now, for connections from now on; what is unfit
+    is told in the log.
+    """
     if fault := fault_of(cert, key):
         log.error("the certificate was not read anew: %s", fault, extra={"cert": cert, "key": key})
     else:
@@ -54,23 +61,38 @@ def fault_of(cert: str, key: str) -> str:
 
 
 def expiry_of(cert: str) -> float:
-    """When the certificate in the file (the first) ends, in unix seconds; 0: there is none, or none that can be read."""
+    """
+    When the certificate in the file (the first) ends, in unix seconds; 0: there is none, or none
+    that can be read.
+    """
     try:
-        return load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc.timestamp() if cert else 0.0
+        return (
+            load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc.timestamp()
+            if cert
+            else 0.0
+        )
     except (OSError, ValueError):
         return 0.0
 
 
 def expiry_warning(expires_s: float, now_s: float) -> str:
-    """That a certificate which ends at ``expires_s`` has to be renewed, or has ended; empty: there is time, or none is in use."""
+    """
+    That a certificate which ends at ``expires_s`` has to be renewed, or has ended; empty: there is
+    time, or none is in use.
+    """
     if not expires_s or expires_s - now_s > RENEW_S:
         return ""
     day = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"node.tls_cert {'has expired' if expires_s <= now_s else 'expires'} on {day}: renew it, then SIGHUP"
+    return (
+        f"node.tls_cert {'has expired' if expires_s <= now_s else 'expires'} on {day}: renew it,"
+        " then SIGHUP"
+    )
 
 
 def fault_of_authorities(path: str) -> str:
-    """What is wrong with a file of certificates that others are to be trusted by; empty: nothing."""
+    """
+    What is wrong with a file of certificates that others are to be trusted by; empty: nothing.
+    """
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(path)

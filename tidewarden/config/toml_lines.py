@@ -17,7 +17,8 @@ def lines_of(text: str) -> dict[str, int]:
     """
     Line of each section and key, by dotted name; ``[[users]]`` are numbered.
 
-    ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line, nothing else.
+    ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line,
+    nothing else.
     """
     lines: dict[str, int] = {}
     section = ""

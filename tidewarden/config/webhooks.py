@@ -20,9 +20,18 @@ SECRET_BYTES = (24, 64)  # as Standard Webhooks recommends
 SECRET_ALLOWED = f"{SECRET_PREFIX} and the base64 of {SECRET_BYTES[0]} to {SECRET_BYTES[1]} bytes"
 
 EVENT_KINDS = (
-    "account.dead", "account.stopped", "account.recovered", "account.failing", "account.consent_expiring", "provider.breaker_open",
-    "provider.breaker_closed",    "provider.quarantine_begun", "provider.quarantine_over", "provider.silent", "provider.answers",
-)  # fmt: skip
+    "account.dead",
+    "account.stopped",
+    "account.recovered",
+    "account.failing",
+    "account.consent_expiring",
+    "provider.breaker_open",
+    "provider.breaker_closed",
+    "provider.quarantine_begun",
+    "provider.quarantine_over",
+    "provider.silent",
+    "provider.answers",
+)
 PLACES = ("account", "provider", "name")
 """What a companion's payload may stand in for: see :class:`Companion`."""
 
@@ -36,7 +45,9 @@ def _keys(cls: type) -> frozenset[str]:
 FAMILIES = {"webhooks": _keys(Webhook) | set(SECRET_KEYS), "companions": _keys(Companion)}
 
 
-def read_webhooks(tables: Tables, environ: Mapping[str, str], problems: list[str]) -> dict[str, Webhook]:
+def read_webhooks(
+    tables: Tables, environ: Mapping[str, str], problems: list[str]
+) -> dict[str, Webhook]:
     """Every ``[webhooks.NAME]``; what cannot be used becomes a problem."""
     found: dict[str, Webhook] = {}
     for section, name, table in _sections(tables, "webhooks", problems):
@@ -44,28 +55,36 @@ def read_webhooks(tables: Tables, environ: Mapping[str, str], problems: list[str
         if hook.url and not _is_address(hook.url):
             allowed = "an address that begins http:// or https://, then a host"
             problems.append(
-                f"{table['url'].origin}: {section}.url: found an address that is not shown; allowed: {allowed}"
+                f"{table['url'].origin}: {section}.url: found an address that is not shown;"
+                f" allowed: {allowed}"
             )
         elif hook.url and (fault := plain_fault(hook.url, allowed=hook.plain_http)):
             problems.append(f"{table['url'].origin}: {section}.url: {fault}")
         if nowhere := no_kinds(hook.events):
             problems.append(
-                f"{table['events'].origin}: {section}.events: found {nowhere[0]!r}, which no event is; {nearest(nowhere[0], EVENT_KINDS)}"
+                f"{table['events'].origin}: {section}.events: found {nowhere[0]!r}, which no event"
+                f" is; {nearest(nowhere[0], EVENT_KINDS)}"
             )
         written = [key for key in SECRET_KEYS if key in table]
         if len(written) == 1:
-            hook = dataclasses.replace(hook, secrets=_secrets(section, written[0], table, environ, problems))
+            hook = dataclasses.replace(
+                hook, secrets=_secrets(section, written[0], table, environ, problems)
+            )
         else:
             words = " and ".join(written) or "none of them"
             where = next((f"{one.origin}: " for one in table.values()), "")
-            problems.append(f"{where}{section}: found {words}; allowed: exactly one of {', '.join(SECRET_KEYS)}")
+            problems.append(
+                f"{where}{section}: found {words}; allowed: exactly one of {', '.join(SECRET_KEYS)}"
+            )
         found[name] = hook
     return found
 
 
 def read_companions(tables: Tables, problems: list[str]) -> dict[str, Companion]:
     """Every ``[companions.NAME]``; what cannot be used becomes a problem."""
-    known = {section.removeprefix("providers.") for section in tables if section.startswith("providers.")}
+    known = {
+        section.removeprefix("providers.") for section in tables if section.startswith("providers.")
+    }
     found: dict[str, Companion] = {}
     for section, name, table in _sections(tables, "companions", problems):
         companion = dataclasses.replace(read(Companion, section, table, problems), name=name)
@@ -78,12 +97,17 @@ def read_companions(tables: Tables, problems: list[str]) -> dict[str, Companion]
         for word in re.findall(r"\{(\w+)\}", companion.payload):
             if word not in PLACES:
                 names = ", ".join(f"{{{one}}}" for one in PLACES)
-                problems.append(f"{table['payload'].origin}: {section}.payload: found {{{word}}}; allowed: {names}")
+                problems.append(
+                    f"{table['payload'].origin}: {section}.payload: found {{{word}}}; allowed:"
+                    f" {names}"
+                )
         found[name] = companion
     return found
 
 
-def _sections(tables: Tables, family: str, problems: list[str]) -> list[tuple[str, str, dict[str, Found]]]:
+def _sections(
+    tables: Tables, family: str, problems: list[str]
+) -> list[tuple[str, str, dict[str, Found]]]:
     found = []
     for section, table in tables.items():
         kind, dot, name = section.partition(".")
@@ -95,21 +119,31 @@ def _sections(tables: Tables, family: str, problems: list[str]) -> list[tuple[st
 
 
 def _secrets(
-    section: str, key: str, table: Mapping[str, Found], environ: Mapping[str, str], problems: list[str]
+    section: str,
+    key: str,
+    table: Mapping[str, Found],
+    environ: Mapping[str, str],
+    problems: list[str],
 ) -> tuple[Secret, ...]:
     """The secrets that sign, wherever the file says they are. None is shown in a problem."""
     found = table[key]
     text = found.value if isinstance(found.value, str) else ""
     fault = f"found no secret; allowed: {SECRET_ALLOWED}"
     if key == "secret_env" and text not in environ:
-        text, fault = "", f"found {text!r}, which the environment does not have; allowed: a variable that is set"
+        text, fault = (
+            "",
+            f"found {text!r}, which the environment does not have; allowed: a variable that is set",
+        )
     elif key == "secret_env":
         text = environ[text]
     elif key == "secret_file":
         try:
             text = secret_of_file(text)
         except OSError:
-            text, fault = "", f"found {text!r}, which cannot be read; allowed: a file with the secret"
+            text, fault = (
+                "",
+                f"found {text!r}, which cannot be read; allowed: a file with the secret",
+            )
     words = text.split()
     if words and all(_is_secret(word) for word in words):
         return tuple(Secret(word) for word in words)
@@ -130,7 +164,12 @@ def _is_secret(word: str) -> bool:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and " " not in url
+        )
     except ValueError:
         return False
 

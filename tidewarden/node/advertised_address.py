@@ -1,4 +1,7 @@
-"""Where others are told to reach this node: as it is set, else by which address of its own its host reaches the store."""
+"""
+Where others are told to reach this node: as it is set, else by which address of its own its host
+reaches the store.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,26 @@ STORE_PORT = 6379
 
 
 async def told_address(config: Config, at: str) -> str:
-    """``host:base_port``; empty: nothing says it, and that is in the log. ``at``: as for :func:`own_host`."""
+    """
+    ``host:base_port``; empty: nothing says it, and that is in the log. ``at``: as for
+    :func:`own_host`.
+    """
     if config.address:
         return config.address
     host = await own_host(at)
     if not host and config.store.url != "embedded":  # which no other node has
         log.warning(
-            "node.host is every address of this host, and nothing says which of them others reach: set node.advertise"
+            "node.host is every address of this host, and nothing says which of them others reach:"
+            " set node.advertise"
         )
     return joined(host, config.node.base_port) if host else ""
 
 
 async def own_host(at: str) -> str:
     """
-    This host's address on the way to the store ``at`` (a URL without secrets, or several with blanks between); empty: there is none, as
-    of a Unix socket, or no way leads there. Nothing is sent.
+    This host's address on the way to the store ``at`` (a URL without secrets, or several with
+    blanks between); empty: there is none, as of a Unix socket, or no way leads there. Nothing is
+    sent.
     """
     for url in at.split():
         try:
@@ -47,6 +55,7 @@ async def own_host(at: str) -> str:
             host = str(transport.get_extra_info("sockname")[0])
         finally:
             transport.close()
-        if not ipaddress.ip_address(host.partition("%")[0]).is_link_local:  # which without its interface is none
+        # which without its interface is none
+        if not ipaddress.ip_address(host.partition("%")[0]).is_link_local:
             return host
     return ""

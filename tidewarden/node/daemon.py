@@ -1,8 +1,9 @@
 """
-One node: builds every room, supervises what runs for ever, and takes it all down in order. The only file that knows all rooms.
+One node: builds every room, supervises what runs for ever, and takes it all down in order. The only
+file that knows all rooms.
 
-Whatever task fails here ends the process with its error: a supervisor (``up``, systemd) starts it again, and nothing
-that was acknowledged is in this process's memory alone.
+Whatever task fails here ends the process with its error: a supervisor (``up``, systemd) starts it
+again, and nothing that was acknowledged is in this process's memory alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Backups, Heartbeat, Leadership, LeaderTasks, Observer, Reaper, Registration
+from tidewarden.cluster import (
+    Backups,
+    Heartbeat,
+    Leadership,
+    LeaderTasks,
+    Observer,
+    Reaper,
+    Registration,
+)
 from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -50,7 +59,10 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class Daemon(ProcessParts):
-    """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
+    """
+    One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it
+    down.
+    """
 
     def __init__(self, config: Config, clock: Clock, room: ConnectionBudget) -> None:
         super().__init__(config, clock, config.node.name)
@@ -66,7 +78,8 @@ class Daemon(ProcessParts):
         """
         Serve until :attr:`stopping` is set.
 
-        Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
+        Raises: ConfigError: something about the configuration, the ports, the folder or the store
+        stops the start.
         """
         check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
@@ -78,25 +91,35 @@ class Daemon(ProcessParts):
             self._server = await check_store(self.control, self._name)
             if not self._server.views:
                 await warn_of_settings(self.control)
-            await self._join(stack, url, self.data, self.control, views=self._server.views, server=self._server)
+            await self._join(
+                stack, url, self.data, self.control, views=self._server.views, server=self._server
+            )
             self.nodes.address = await told_address(self.config, self.control.at)
             self._build_leader()
             try:
                 await self.raft.start()
                 stack.push_async_callback(self.raft.stop)
-                # Not before this process has the folder and the port: to register is to end what a namesake holds.
+                # Not before this process has the folder and the port: to register is to end what a
+                # namesake holds.
                 self.nodes.folder = mark(Path(self.config.node.data_dir))
                 await self.nodes.come()
-                # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
+                # It lives until its doors are closed: one that falls silent while it drains is
+                # taken for dead.
                 self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
                 stack.push_async_callback(_end, self._beating)
                 if self._works_only:  # a member has Raft's thread
-                    heartbeat = Heartbeat(self.nodes, functools.partial(self._heart_link, url), self.clock)
-                    stack.push_async_callback(_end, asyncio.create_task(heartbeat.run(), name="heartbeat"))
+                    heartbeat = Heartbeat(
+                        self.nodes, functools.partial(self._heart_link, url), self.clock
+                    )
+                    stack.push_async_callback(
+                        _end, asyncio.create_task(heartbeat.run(), name="heartbeat")
+                    )
                 await self._serve(stack)
             except OSError as error:
                 of_disk = error.filename is not None or error.errno in DISK_FAULTS
-                raise ConfigError([f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]) from None
+                raise ConfigError(
+                    [f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]
+                ) from None
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
@@ -106,7 +129,9 @@ class Daemon(ProcessParts):
             yield store.url
             return
         folder = Path(self.config.node.data_dir) / "store"
-        embedded = EmbeddedStore(folder, store, self._name, store_password(self._secret), self.clock)
+        embedded = EmbeddedStore(
+            folder, store, self._name, store_password(self._secret), self.clock
+        )
         url = await embedded.start()
         watch = asyncio.create_task(embedded.run(), name="embedded store")
         watch.add_done_callback(self._ended)
@@ -124,21 +149,38 @@ class Daemon(ProcessParts):
         self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, sweep_shard)
         self.queues.on_next = self.sweep.expect
         self.raft = self._voter_or_onlooker()
-        self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
+        self.reaper = Reaper(
+            config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s
+        )
         self.duties = LeaderTasks(
-            clock, (self.sweep.duty, self.sweep.run), (self.reaper.duty, lambda epoch, _: self.reaper.run(epoch))
+            clock,
+            (self.sweep.duty, self.sweep.run),
+            (self.reaper.duty, lambda epoch, _: self.reaper.run(epoch)),
         )
         self.term = Leadership(
-            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self.duties.run,
+            self._name,
+            self.raft,
+            self.control,
+            self._scripts,
+            clock,
+            lambda: self.nodes.holder,
+            self.duties.run,
             lambda: self.nodes.beat_at,
-        )  # fmt: skip
-        told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
+        )
+        told = dataclasses.replace(
+            config, node=dataclasses.replace(config.node, advertise=self.nodes.address)
+        )
         self.tokens = Tokens(
-            told, self.queues, clock, small_writes(self.control.call),
+            told,
+            self.queues,
+            clock,
+            small_writes(self.control.call),
             script=functools.partial(self.queues.items_on, self.accounts),
-            connected=lambda: self.accounts.up, cluster_secret=self._secret, nodes=lambda: self.nodes.living(),
+            connected=lambda: self.accounts.up,
+            cluster_secret=self._secret,
+            nodes=lambda: self.nodes.living(),
             members=lambda: {**self.nodes.addresses, **self.raft.base_addresses()},
-        )  # fmt: skip
+        )
 
     def _voter_or_onlooker(self) -> RaftMember:
         args = (self.config, self._secret, self.clock, lambda: self.term.raft_changed())
@@ -184,7 +226,10 @@ class Daemon(ProcessParts):
             self.health.view = int(done.result() or 0)
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
+        """
+        Read the users anew; what else has changed waits for a restart, and a faulty file changes
+        nothing.
+        """
         try:
             fresh = read()
         except ConfigError as error:
@@ -196,13 +241,16 @@ class Daemon(ProcessParts):
             if item.name != "users" and getattr(fresh, item.name) != getattr(self.config, item.name)
         ]
         if other:
-            log.warning("only users are read anew; what changed of %s needs a restart", ", ".join(other))
+            log.warning(
+                "only users are read anew; what changed of %s needs a restart", ", ".join(other)
+            )
         if self.resp is None:  # still starting
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return
         if not fresh.users and not self.resp.let_in():
             log.error(
-                "the users were not read anew: there are none any more, which only a restart lets everybody in for"
+                "the users were not read anew: there are none any more, which only a restart lets"
+                " everybody in for"
             )
             return
         self.http.reload(self.resp.reload(fresh.users))
@@ -214,14 +262,32 @@ class Daemon(ProcessParts):
     async def _serve(self, stack: contextlib.AsyncExitStack) -> None:
         await self.tokens.start()
         stack.push_async_callback(self.tokens.stop)
-        view = int(await self.control.call("GET", f"{{{self._name}}}:view") or 0) if self._server.views else 0
-        config, clock = self.config, self.clock  # from here to the first door nothing waits: no reload is missed
+        view = (
+            int(await self.control.call("GET", f"{{{self._name}}}:view") or 0)
+            if self._server.views
+            else 0
+        )
+        # from here to the first door nothing waits: no reload is missed
+        config, clock = self.config, self.clock
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.health = health = Status(
-            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.duties, self.queues, self.data,
-            self._server, view, self.store_clock,
-        )  # fmt: skip
-        locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
+            config,
+            clock,
+            self.raft,
+            self.nodes,
+            self.term,
+            self.sweep,
+            self.reaper,
+            self.duties,
+            self.queues,
+            self.data,
+            self._server,
+            view,
+            self.store_clock,
+        )
+        locks = Locks(
+            self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max
+        )
         steering = None if self._works_only else self.raft
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
@@ -232,15 +298,26 @@ class Daemon(ProcessParts):
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
         self.http = http = HttpServer(
-            config, self.queues, self.tokens, self.schedules, health, clock, users,
-            alive=health.dead, ready=health.complaint, warning=health.warning,
-            stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
+            config,
+            self.queues,
+            self.tokens,
+            self.schedules,
+            health,
+            clock,
+            users,
+            alive=health.dead,
+            ready=health.complaint,
+            warning=health.warning,
+            stats={"node": health.stats, "resp": resp.stats},
+            internal={PEERS_PATH: self.tokens.answer_peer},
             lobby=resp.lobby,
-        )  # fmt: skip
+        )
         http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
-                "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
+                "RESP and HTTP are not encrypted: secrets and payloads can be read on their way"
+                " to %s",
+                config.node.host,
             )
         self.health.look_at_certificate()
         for fault in exposed(config):
@@ -259,12 +336,17 @@ class Daemon(ProcessParts):
 
     def _backups(self) -> Backups:
         copy = functools.partial(snapshot, self._url) if self._server.views else None
-        backups = Backups(Path(self.config.node.data_dir) / "backups", self.clock, copy, self.health.backed_up)
+        backups = Backups(
+            Path(self.config.node.data_dir) / "backups", self.clock, copy, self.health.backed_up
+        )
         backups.clear()  # what a former run left
         return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
-        """Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask at the HTTP door."""
+        """
+        Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask
+        at the HTTP door.
+        """
         closing = asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
         if self._refreshing is not None:
             await asyncio.wait([self._refreshing])
@@ -272,7 +354,9 @@ class Daemon(ProcessParts):
 
     async def _register(self, name: str) -> None:
         """Register a further process's name anew, so that what it held is free."""
-        await Registration(self._name, name, self.control, self._scripts, self.clock, lambda _: None).register()
+        await Registration(
+            self._name, name, self.control, self._scripts, self.clock, lambda _: None
+        ).register()
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
@@ -280,7 +364,9 @@ class Daemon(ProcessParts):
         jobs: list[asyncio.Task[None]] = [
             self._refreshing,
             asyncio.create_task(self.store_clock.run(), name="store clock"),
-            asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
+            asyncio.create_task(
+                self.queues.store_memory.run(self.control, self.clock), name="store memory"
+            ),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
             asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
@@ -300,7 +386,10 @@ class Daemon(ProcessParts):
             await asyncio.gather(*everything - {self._refreshing}, return_exceptions=True)
 
     async def _hand_over(self) -> None:
-        """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
+        """
+        Let another lead before anything here is drained: nobody would sweep for as long as that
+        takes.
+        """
         if not self.raft.is_leader():
             return
         try:

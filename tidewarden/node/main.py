@@ -24,13 +24,16 @@ log = logging.getLogger("tidewarden.node.daemon")
 async def _main(config: Config, read: Callable[[], Config]) -> None:
     keep_memory_private()
     daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
-    heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
+    heed_signals(
+        asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read)
+    )
     await daemon.run()
 
 
 def main(config: Config, read: Callable[[], Config]) -> None:
     """
-    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration again for its users.
+    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration
+    again for its users.
 
     Raises: ConfigError: what stops the start, every reason that was found.
     """
@@ -38,8 +41,12 @@ def main(config: Config, read: Callable[[], Config]) -> None:
         logs.setup(config)
     except OSError as error:
         found = f"found {config.node.data_dir!r}: {error.strerror or error}"
-        raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
-    log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
+        raise ConfigError(
+            [f"node.data_dir: {found}; allowed: a folder this process may write"]
+        ) from None
+    log.info(
+        "tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir
+    )
     try:
         uvloop.run(_main(config, read))
     except StoreDown as error:

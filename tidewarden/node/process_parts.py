@@ -1,8 +1,9 @@
 """
-What every process of a node has: its connections to the store, its registration, its queues, its ears.
+What every process of a node has: its connections to the store, its registration, its queues, its
+ears.
 
-The node's first process (:mod:`tidewarden.node.daemon`) adds everything else; its further ones (:mod:`tidewarden.node.secondary`) add a
-RESP door.
+The node's first process (:mod:`tidewarden.node.daemon`) adds everything else; its further ones
+(:mod:`tidewarden.node.secondary`) add a RESP door.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class ProcessParts:
     """
     One process that takes part in the queues, registered at the store as ``registered``.
 
-    Its takes go by that name, so that they end when it dies, whatever becomes of the node's other processes.
+    Its takes go by that name, so that they end when it dies, whatever becomes of the node's other
+    processes.
     """
 
     data: StoreClient
@@ -71,7 +73,8 @@ class ProcessParts:
         self._registered = registered
         self._finder: PrimaryFinder | None = None
         self._topology: Topology | None = None
-        self._primaries: set[str] = set()  # of a cluster, when what is known was compared with them last
+        # of a cluster, when what is known was compared with them last
+        self._primaries: set[str] = set()
         self._comparing: asyncio.Task[None] | None = None
         self._to_compare = False
         self._not_compared = ""  # why not, as it was logged last
@@ -84,9 +87,13 @@ class ProcessParts:
         self._find(url)
         route: StoreConnection | ClusterClient
         if self._topology is None:
-            route = StoreConnection(url, name, self.clock, finder=self._finder, on_up=self._scripts.load_commands)
+            route = StoreConnection(
+                url, name, self.clock, finder=self._finder, on_up=self._scripts.load_commands
+            )
         else:
-            route = ClusterClient(self._topology, name, self.clock, on_up=self._scripts.load_commands)
+            route = ClusterClient(
+                self._topology, name, self.clock, on_up=self._scripts.load_commands
+            )
         try:
             await route.start(wait_s=STORE_WAIT_S)
             yield route
@@ -110,10 +117,17 @@ class ProcessParts:
 
     @contextlib.asynccontextmanager
     async def _heart_link(self, url: str) -> AsyncIterator[StoreClient]:
-        """A connection, in the loop of another thread, to where the nodes are registered; it says nothing in the log."""
+        """
+        A connection, in the loop of another thread, to where the nodes are registered; it says
+        nothing in the log.
+        """
         finder, _ = self._finding(url)
         link = StoreConnection(
-            url, f"tidewarden-{self._registered}-heartbeat", self.clock, finder=finder, patient=False
+            url,
+            f"tidewarden-{self._registered}-heartbeat",
+            self.clock,
+            finder=finder,
+            patient=False,
         )
         link.launch()
         try:
@@ -124,7 +138,9 @@ class ProcessParts:
     def _beside(self, link: StoreConnection) -> StoreConnection:
         """A further connection to where ``link`` leads, not launched yet."""
         name = f"tidewarden-{self._registered}-commit"
-        return StoreConnection(link.url, name, self.clock, finder=self._finder if self._topology is None else None)
+        return StoreConnection(
+            link.url, name, self.clock, finder=self._finder if self._topology is None else None
+        )
 
     async def _join(
         self,
@@ -137,8 +153,8 @@ class ProcessParts:
         server: StoreServer = UNKNOWN,
     ) -> None:
         """
-        Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views; ``server``:
-        what it said of itself.
+        Build the queues, the registration (not made yet) and the ears. ``views``: whether the store
+        counts views; ``server``: what it said of itself.
         """
         await self._scripts.use_library(control, views)
         self.commits = Durability(
@@ -147,14 +163,25 @@ class ProcessParts:
         stack.push_async_callback(self.commits.stop)
         for warning in self.commits.warnings(server, bool(self.config.providers)):
             log.warning(warning)
-        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
-        self.nodes = Registration(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
+        self.queues = Queues(
+            self.config, data, self._scripts, self.clock, views=views, commits=self.commits
+        )
+        self.nodes = Registration(
+            self._name, self._registered, control, self._scripts, self.clock, self._held_by
+        )
         self.queues.on_refused = self.nodes.refused
         if control.clustered:
-            self.store_clock = ShardClocks(control, self.queues, self.clock, lambda: self._stepped())
+            self.store_clock = ShardClocks(
+                control, self.queues, self.clock, lambda: self._stepped()
+            )
         else:
             self.store_clock = StoreClock(
-                self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
+                self._name,
+                control,
+                self._scripts,
+                self.clock,
+                self.queues.lease_clock,
+                lambda: self._stepped(),
             )
         self.ears = await stack.enter_async_context(self._ears(url))
         if self._topology is not None:
@@ -162,11 +189,19 @@ class ProcessParts:
 
     @contextlib.asynccontextmanager
     async def _ears(self, url: str) -> AsyncIterator[StoreConnection]:
-        """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
+        """
+        The connection that hears wake-ups. After every connect, what may have been missed is looked
+        at.
+        """
         ears = StoreConnection(
-            url, f"tidewarden-{self._registered}-ears", self.clock, finder=self._finder,
-            on_up=lambda _: [("SUBSCRIBE", *self._channels())], on_ready=self._missed, on_message=self._heard,
-        )  # fmt: skip
+            url,
+            f"tidewarden-{self._registered}-ears",
+            self.clock,
+            finder=self._finder,
+            on_up=lambda _: [("SUBSCRIBE", *self._channels())],
+            on_ready=self._missed,
+            on_message=self._heard,
+        )
         try:
             await ears.start(wait_s=STORE_WAIT_S)
             yield ears
@@ -174,12 +209,18 @@ class ProcessParts:
             await ears.stop()
 
     async def _follow_shards(self, stack: contextlib.AsyncExitStack, topology: Topology) -> None:
-        """On a cluster: hear each shard where it lies, and compare what is known when another server has taken over."""
+        """
+        On a cluster: hear each shard where it lies, and compare what is known when another server
+        has taken over.
+        """
         self.shard_ears = ShardedPubSub(
-            topology, f"tidewarden-{self._registered}-shards", self.clock,
+            topology,
+            f"tidewarden-{self._registered}-shards",
+            self.clock,
             channel_of=lambda prefix: f"{prefix}:wake:{self.queues.holder}",
-            heard=self.queues.heard, listens=self.queues.look_again,
-        )  # fmt: skip
+            heard=self.queues.heard,
+            listens=self.queues.look_again,
+        )
         stack.push_async_callback(self.shard_ears.stop)
         await self.shard_ears.start(wait_s=STORE_WAIT_S)
         self.queues.on_shard = self.shard_ears.listen
@@ -210,7 +251,9 @@ class ProcessParts:
         log.info("registered as %s", holder)
 
     def _hears(self, done: asyncio.Future[Any]) -> None:
-        """The new holder's wake-ups are heard from now on; what was sent before may have been missed."""
+        """
+        The new holder's wake-ups are heard from now on; what was sent before may have been missed.
+        """
         heard_error(done)
         if done.cancelled() or done.exception() is None:
             self.queues.wake_all()
@@ -233,12 +276,16 @@ class ProcessParts:
             self._comparing.add_done_callback(heard_error)
 
     async def _compare(self) -> None:
-        """Until all is well with the server that is connected now; after the next connect it begins anew."""
+        """
+        Until all is well with the server that is connected now; after the next connect it begins
+        anew.
+        """
         try:
             while self._to_compare and self.ears.up:
                 self._to_compare = False
                 try:
-                    # A server that refused that (BUSY, NOPERM) when the connection was new would never be heard again.
+                    # A server that refused that (BUSY, NOPERM) when the connection was new would
+                    # never be heard again.
                     await self.ears.call("SUBSCRIBE", *self._channels())
                     if self._not_compared:
                         self.queues.wake_all()
@@ -263,7 +310,8 @@ class ProcessParts:
         """
         The ears are connected again: to another server, or to one that may have been started anew.
 
-        Returns: whether nothing is wrong with it that would have to be looked at again. Raises: what the store raises.
+        Returns: whether nothing is wrong with it that would have to be looked at again. Raises:
+        what the store raises.
         """
         await self.commits.ask_embedded(self.data)
         await self.queues.recall()

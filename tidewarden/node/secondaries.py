@@ -1,8 +1,9 @@
 """
-The node's further processes: started, watched, started again, stopped; their figures added to the first one's.
+The node's further processes: started, watched, started again, stopped; their figures added to the
+first one's.
 
-What a process held when it died is free again as soon as the leader has seen its name registered anew, which is done
-here at once, for the process itself takes a second to be back.
+What a process held when it died is free again as soon as the leader has seen its name registered
+anew, which is done here at once, for the process itself takes a second to be back.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ PACKET_BYTES = 1 << 18
 
 class Secondaries:
     """
-    All of them. ``register(name)`` registers a process's name anew; ``attach`` gives ``server`` what they do not do themselves.
+    All of them. ``register(name)`` registers a process's name anew; ``attach`` gives ``server``
+    what they do not do themselves.
     """
 
     def __init__(
-        self, config: Config, clock: Clock, server: RespServer, register: Callable[[str], Awaitable[None]]
+        self,
+        config: Config,
+        clock: Clock,
+        server: RespServer,
+        register: Callable[[str], Awaitable[None]],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -60,8 +66,12 @@ class Secondaries:
         self.restarts = 0
 
     async def start(self, url: str, server: StoreServer) -> None:
-        """Start ``node.processes`` − 1 of them. Raises: ConfigError: not all serve within thirty seconds."""
-        config = replace(self._config, providers={}, webhooks={}, companions={})  # their secrets are not for them
+        """
+        Start ``node.processes`` − 1 of them. Raises: ConfigError: not all serve within thirty
+        seconds.
+        """
+        # their secrets are not for them
+        config = replace(self._config, providers={}, webhooks={}, companions={})
         for number in range(1, self._config.node.processes):
             orders = Orders(config, number, url, server.views, server, self._server.port)
             self._keepers.append(asyncio.create_task(self._keep(orders), name=f"front {number}"))
@@ -69,7 +79,10 @@ class Secondaries:
         while self._keepers and self.serving() < len(self._keepers):
             if self._clock.monotonic() > until:
                 raise ConfigError(
-                    [f"node.processes: {self.serving()} of {len(self._keepers)} serve after {START_S:g} s"]
+                    [
+                        f"node.processes: {self.serving()} of {len(self._keepers)} serve after"
+                        f" {START_S:g} s"
+                    ]
                 )
             await sleep(self._clock, 0.02)
 
@@ -92,7 +105,11 @@ class Secondaries:
                 try:
                     socket.send_fds(front.wire, [b"users"], [file.fileno()])
                 except OSError as error:
-                    log.warning("process %d could not be told the users and is started again: %s", number, error)
+                    log.warning(
+                        "process %d could not be told the users and is started again: %s",
+                        number,
+                        error,
+                    )
                     kill_group(front.process)
 
     def serving(self) -> int:
@@ -100,16 +117,25 @@ class Secondaries:
         return sum(front.ready for front in self._alive.values())
 
     def stats(self, part: str) -> list[dict[str, Any]]:
-        """Each one's latest figures of a part, ``resp`` or ``node``, and what remains of those that have ended."""
-        return [front.stats.get(part, {}) for front in self._alive.values()] + [self._gone.get(part, {})]
+        """
+        Each one's latest figures of a part, ``resp`` or ``node``, and what remains of those that
+        have ended.
+        """
+        return [front.stats.get(part, {}) for front in self._alive.values()] + [
+            self._gone.get(part, {})
+        ]
 
     def shown(self) -> list[dict[str, Any]]:
         """For the node's status."""
         return [
-            {"process": number, "pid": front.process.pid, "ready": front.ready,
-             "connections": front.stats.get("resp", {}).get("connections", 0)}
+            {
+                "process": number,
+                "pid": front.process.pid,
+                "ready": front.ready,
+                "connections": front.stats.get("resp", {}).get("connections", 0),
+            }
             for number, front in sorted(self._alive.items())
-        ]  # fmt: skip
+        ]
 
     async def _keep(self, orders: Orders) -> None:
         number = orders.number
@@ -119,7 +145,9 @@ class Secondaries:
             try:
                 front = await self._launch(orders)
             except OSError as error:  # no process, or no file, to be had
-                log.error("process %d of this node cannot be started: %s; tried again", number, error)
+                log.error(
+                    "process %d of this node cannot be started: %s; tried again", number, error
+                )
                 await sleep(self._clock, AGAIN_LAST_S)
                 continue
             try:
@@ -133,9 +161,17 @@ class Secondaries:
             if self._stopping:
                 return
             self.restarts += 1
-            log.warning("process %d of this node %s; starting it again", number, how_ended(front.process.returncode))
+            log.warning(
+                "process %d of this node %s; starting it again",
+                number,
+                how_ended(front.process.returncode),
+            )
             await self._end_leases(number)
-            pause_s = AGAIN_FIRST_S if self._clock.monotonic() - began > STEADY_S else min(2 * pause_s, AGAIN_LAST_S)
+            pause_s = (
+                AGAIN_FIRST_S
+                if self._clock.monotonic() - began > STEADY_S
+                else min(2 * pause_s, AGAIN_LAST_S)
+            )
             await sleep(self._clock, pause_s)
 
     async def _end_leases(self, number: int) -> None:
@@ -167,8 +203,16 @@ class Secondaries:
                 await asyncio.wait({ended, pause}, return_when=asyncio.FIRST_COMPLETED)
                 pause.cancel()
                 silent_s = self._clock.monotonic() - front.heard_at
-                if not ended.done() and silent_s > (SILENT_S if front.ready else START_S) and not self._stopping:
-                    log.error("process %d says nothing for %.0f s; killing it", front.process.pid, silent_s)
+                if (
+                    not ended.done()
+                    and silent_s > (SILENT_S if front.ready else START_S)
+                    and not self._stopping
+                ):
+                    log.error(
+                        "process %d says nothing for %.0f s; killing it",
+                        front.process.pid,
+                        silent_s,
+                    )
                     kill_group(front.process)
         finally:
             ended.cancel()
@@ -188,7 +232,9 @@ class Secondaries:
         front.ready = front.ready or "ready" in message
         front.stats = message.get("stats", front.stats)
         if "line" in message and fds:
-            task = asyncio.ensure_future(attach(self._server, socket.socket(fileno=fds[0]), **message["line"]))
+            task = asyncio.ensure_future(
+                attach(self._server, socket.socket(fileno=fds[0]), **message["line"])
+            )
             self._lines.add(task)
             task.add_done_callback(self._attached)
 
@@ -201,7 +247,9 @@ class Secondaries:
 class _Alive:
     """One that runs."""
 
-    def __init__(self, process: asyncio.subprocess.Process, wire: socket.socket, now: float) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, wire: socket.socket, now: float
+    ) -> None:
         self.process = process
         self.wire = wire
         self.heard_at = now

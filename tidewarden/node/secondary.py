@@ -1,9 +1,10 @@
 """
-A further process of a node: a RESP door at the node's port, with queues and a registration of its own.
+A further process of a node: a RESP door at the node's port, with queues and a registration of its
+own.
 
-The node's first process starts it (:mod:`tidewarden.node.secondaries`) and is at the other end of its ``wire``, a socket of packets:
-it says ``ready`` once it serves, its figures every second, and hands over lines for what the first process does. When the
-wire ends, so does this process.
+The node's first process starts it (:mod:`tidewarden.node.secondaries`) and is at the other end of
+its ``wire``, a socket of packets: it says ``ready`` once it serves, its figures every second, and
+hands over lines for what the first process does. When the wire ends, so does this process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
-from tidewarden.os_process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
+from tidewarden.os_process import (
+    calm_collector,
+    heed_signals,
+    keep_memory_private,
+    raise_file_limit,
+)
 from tidewarden.queue.locks import Locks
 from tidewarden.server.relay import LineSender, relayed
 from tidewarden.server.resp.server import RespServer
@@ -42,7 +48,10 @@ TELL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a front is told at its start. It goes through a file without a name, for ``url`` has the store's password."""
+    """
+    What a front is told at its start. It goes through a file without a name, for ``url`` has the
+    store's password.
+    """
 
     config: Config
     number: int
@@ -60,7 +69,10 @@ class Nobody:
 
 
 class Secondary(ProcessParts):
-    """One further process. :meth:`run` serves until ``stopping`` is set, or the first process has gone."""
+    """
+    One further process. :meth:`run` serves until ``stopping`` is set, or the first process has
+    gone.
+    """
 
     def __init__(self, orders: Orders, wire: socket.socket, clock: Clock) -> None:
         super().__init__(orders.config, clock, f"{orders.config.node.name}/{orders.number}")
@@ -77,20 +89,32 @@ class Secondary(ProcessParts):
         async with contextlib.AsyncExitStack() as stack:
             self.data = await stack.enter_async_context(self._link(orders.url, "data"))
             control = await stack.enter_async_context(self._link(orders.url, "control"))
-            await self._join(stack, orders.url, self.data, control, views=orders.views, server=orders.server)
+            await self._join(
+                stack, orders.url, self.data, control, views=orders.views, server=orders.server
+            )
             await self.nodes.register()
             limits = self.config.limits
             locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
             self.resp = RespServer(
-                self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
-                commands=relayed(COMMANDS), port=orders.port, hand_over=LineSender(self._wire),
-            )  # fmt: skip
+                self.config,
+                self.queues,
+                None,
+                None,
+                Nobody(),
+                self.clock,
+                locks=locks,
+                commands=relayed(COMMANDS),
+                port=orders.port,
+                hand_over=LineSender(self._wire),
+            )
             self.resp.connections_max = raise_file_limit(limits).resp
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
                 asyncio.create_task(self.store_clock.run(), name="store clock"),
-                asyncio.create_task(self.queues.store_memory.run(control, self.clock), name="store memory"),
+                asyncio.create_task(
+                    self.queues.store_memory.run(control, self.clock), name="store memory"
+                ),
                 asyncio.create_task(self._tell(), name="tell"),
             ]
             for job in jobs:
@@ -123,11 +147,15 @@ class Secondary(ProcessParts):
             await sleep(self.clock, TELL_S)
 
     def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(BlockingIOError):  # the first process is behind: the next figures will do
+        # the first process is behind: the next figures will do
+        with contextlib.suppress(BlockingIOError):
             self._wire.send(msgspec.json.encode(message))
 
     def _heard_first(self) -> None:
-        """The first process hands over its users, in a file, when they have changed; else only its end can be read."""
+        """
+        The first process hands over its users, in a file, when they have changed; else only its end
+        can be read.
+        """
         fds: list[int] = []
         try:
             word, fds, _, _ = socket.recv_fds(self._wire, 16, 1)
@@ -151,7 +179,8 @@ class Secondary(ProcessParts):
 
 async def _main(front: Secondary) -> None:
     keep_memory_private()
-    heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)  # SIGHUP is the first process's to heed
+    # SIGHUP is the first process's to heed
+    heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)
     await front.run()
 
 

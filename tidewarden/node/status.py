@@ -1,4 +1,7 @@
-"""What is seen of a node from outside: its status, whether it lives, whether it should get traffic, its numbers."""
+"""
+What is seen of a node from outside: its status, whether it lives, whether it should get traffic,
+its numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import Leadership, LeaderTasks, Reaper, Registration, ShardClocks, StoreClock
+from tidewarden.cluster import (
+    Leadership,
+    LeaderTasks,
+    Reaper,
+    Registration,
+    ShardClocks,
+    StoreClock,
+)
 from tidewarden.config.cluster_secret import key_names
 from tidewarden.config.load import Config
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
@@ -25,17 +35,23 @@ from .secondaries import Secondaries
 
 log = logging.getLogger("tidewarden.node.daemon")
 
-SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
+# a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered
+# for within ten
+SILENT_S_MAX = 30.0
 EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
 EMPTY = (
-    "the store that is connected now had nothing of this cluster: it was emptied, or is another one. Its queues are made again, its tasks "
-    "and accounts are not: stop the nodes and bring its data back, or put them anew"
+    "the store that is connected now had nothing of this cluster: it was emptied, or is another"
+    " one. Its queues are made again, its tasks and accounts are not: stop the nodes and bring its"
+    " data back, or put them anew"
 )
 
 
 @dataclass(slots=True)
 class Status:
-    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
+    """
+    Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store)
+    are set by the daemon.
+    """
 
     config: Config
     clock: Clock
@@ -59,7 +75,10 @@ class Status:
     empty_until: float = 0.0
 
     def found_empty(self, empty: bool) -> None:
-        """Whether the store that is connected now had nothing of this cluster. Whichever node comes first finds that."""
+        """
+        Whether the store that is connected now had nothing of this cluster. Whichever node comes
+        first finds that.
+        """
         if empty:
             self.empty_until = self.clock.monotonic() + EMPTY_S
             log.critical("%s", EMPTY)
@@ -114,10 +133,16 @@ class Status:
         seats = self.raft.seats()
         others = {one.owner for one in self.nodes.seen} - seats.keys()
         workers = {
-            name: {"address": told.get(name, ""), "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
-                   "raft_heard_s": None}
+            name: {
+                "address": told.get(name, ""),
+                "votes": False,
+                "met": True,
+                "boot": seen[name].boot,
+                "store_age_ms": seen[name].age_ms,
+                "raft_heard_s": None,
+            }
             for name in sorted(others & seen.keys())
-        }  # fmt: skip
+        }
         return workers | {
             name: {
                 "address": told.get(name) or base_address(seat.address),
@@ -125,16 +150,24 @@ class Status:
                 "met": seat.met,
                 "boot": seen[name].boot if name in seen else 0,
                 "store_age_ms": seen[name].age_ms if name in seen else -1,
-                "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
+                "raft_heard_s": (
+                    None if name == node.name else _seconds(self.raft.peer_heard_s(name))
+                ),
             }
             for name, seat in sorted(seats.items())
         }
 
     def dead(self) -> str:
-        """Why this process should be killed, or "": its event loop answers, so what is left are the loops beside it."""
+        """
+        Why this process should be killed, or "": its event loop answers, so what is left are the
+        loops beside it.
+        """
         silent_s = self.clock.monotonic() - self.nodes.turned_at
         if silent_s > SILENT_S_MAX:
-            return f"the loop that tells the store that this node lives has not come round for {silent_s:.0f} s"
+            return (
+                "the loop that tells the store that this node lives has not come round for"
+                f" {silent_s:.0f} s"
+            )
         ticked_s = self.raft.status().get("tick_age_s") or 0.0
         if ticked_s > SILENT_S_MAX:
             return f"Raft's thread has not run for {ticked_s:.0f} s"
@@ -147,17 +180,27 @@ class Status:
         if not self.ready:
             return "the node is starting"
         if stranger := self.raft.estranged():
-            return f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
+            return (
+                f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
+            )
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.nodes.refusal or self.fault or self.queues.store_memory.fault
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory, self.queues.commits)
+        rooms = (
+            self.data,
+            self.duties,
+            self.store_clock,
+            self.queues.store_memory,
+            self.queues.commits,
+        )
         empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
-        return "; ".join(filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms))))
+        return "; ".join(
+            filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms)))
+        )
 
     def look_at_certificate(self) -> None:
         """The doors have begun to use what is in its files, if that is fit."""
@@ -171,7 +214,9 @@ class Status:
         """That no leader is heard of, or ""."""
         if not self.ready or self.raft.role() != "orphan":
             return ""
-        return "no leader is heard of: everything is served, but nothing is swept, and schedules wait"
+        return (
+            "no leader is heard of: everything is served, but nothing is swept, and schedules wait"
+        )
 
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
@@ -188,7 +233,9 @@ class Status:
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
             **(
-                {"certificate_expires_ms": int(self.certificate_expires_s * 1000)} if self.certificate_expires_s else {}
+                {"certificate_expires_ms": int(self.certificate_expires_s * 1000)}
+                if self.certificate_expires_s
+                else {}
             ),
             "store_up": int(self.data.up),
             "store_refuses": int(bool(self.nodes.refusal)),
@@ -200,7 +247,9 @@ class Status:
         }
         if self.processes is None:
             return own
-        return add_up(own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node"))
+        return add_up(
+            own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node")
+        )
 
 
 def _seconds(seconds: float) -> float | None:

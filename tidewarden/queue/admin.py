@@ -14,7 +14,16 @@ from tidewarden.store.connection import Arg
 from .partitioning import DIGITS_MAX, STRATEGIES
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
 from .shards.shard_settings import close, look_at_lanes, set_order
-from .task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
+from .task import (
+    COUNT_MAX,
+    STATES,
+    TIME_MAX_MS,
+    Changes,
+    check_id,
+    check_name,
+    check_range,
+    described,
+)
 from .topics import Topics
 
 ALL = 2**31  # a count that is no limit
@@ -24,17 +33,26 @@ class QueueAdmin(Topics):
     """Kick, update, delete, peek, pause, statistics and settings."""
 
     async def kick(
-        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+        self,
+        queue: str,
+        *,
+        count: int = 0,
+        task_id: str = "",
+        reason_prefix: str = "",
+        age_ms: int = 0,
     ) -> int:
         """
         Buried tasks become ready; how many did.
 
-        One by id, or at most ``count`` of those whose reason begins with the prefix and that were buried ``age_ms`` ago or
-        earlier; in no case one that is buried while this runs, so that what fails at once is not kicked for ever.
+        One by id, or at most ``count`` of those whose reason begins with the prefix and that were
+        buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that
+        what fails at once is not kicked for ever.
         """
         shards = await self._open(check_name(queue))
         if task_id:
-            moved, _ = await self._lane(shards, check_id(task_id)).run("queue.kick", (1, task_id, "", 0))
+            moved, _ = await self._lane(shards, check_id(task_id)).run(
+                "queue.kick", (1, task_id, "", 0)
+            )
             return int(moved)
         check_range(count, "COUNT", 1, ALL)
         check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
@@ -49,14 +67,19 @@ class QueueAdmin(Topics):
         return total
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
-        """Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by ``changes.lease``)."""
+        """
+        Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by
+        ``changes.lease``).
+        """
         args = changes.arguments(task_id, self._config.limits.payload_bytes)
         shards = await self._open(check_name(queue))
         reply = await self._lane(shards, task_id).run("queue.update", args)
         if reply == b"NOTFOUND":
             raise NotFound(f"there is no task {task_id} in {queue}")
         if reply == b"NOTHELD":
-            raise NotHeld(f"the task {task_id} of {queue} is leased; LEASE has to be its current number")
+            raise NotHeld(
+                f"the task {task_id} of {queue} is leased; LEASE has to be its current number"
+            )
 
     async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
         """
@@ -65,9 +88,13 @@ class QueueAdmin(Topics):
         Raises: NotHeld: it is leased and neither its lease nor ``force`` was given.
         """
         shards = await self._open(check_name(queue))
-        reply = await self._lane(shards, check_id(task_id)).run("queue.delete", (task_id, lease, int(force)))
+        reply = await self._lane(shards, check_id(task_id)).run(
+            "queue.delete", (task_id, lease, int(force))
+        )
         if reply == b"NOTHELD":
-            raise NotHeld(f"the task {task_id} of {queue} is leased; give its LEASE number, or FORCE")
+            raise NotHeld(
+                f"the task {task_id} of {queue} is leased; give its LEASE number, or FORCE"
+            )
         return int(reply)
 
     async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
@@ -78,9 +105,12 @@ class QueueAdmin(Topics):
             raise NotFound(f"there is no task {task_id} in {queue}")
         return described(queue, rows[0])
 
-    async def page(self, queue: str, state: str, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
+    async def page(
+        self, queue: str, state: str, count: int = 100, after: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on from, "" at the end.
+        At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on
+        from, "" at the end.
 
         A page of long payloads may be short before the end.
         """
@@ -89,7 +119,9 @@ class QueueAdmin(Topics):
         check_range(count, "COUNT", 1, COUNT_MAX)
         shards = await self._open(check_name(queue))
         number, _, cursor = after.partition(":")
-        if after and (not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)):
+        if after and (
+            not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
+        ):
             raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of {queue}")
         at = int(number) if after else 0
         tasks: list[dict[str, Any]] = []
@@ -121,11 +153,15 @@ class QueueAdmin(Topics):
 
     async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
         """
-        Counts by state, counters since the queue was made, what happens next; of a topic its queues.
+        Counts by state, counters since the queue was made, what happens next; of a topic its
+        queues.
 
         ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
         """
-        if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
+        if (
+            check_name(queue) not in self._shards
+            and await self._link.call("HEXISTS", self._registry_key, queue) == 0
+        ):
             links = await self._link.call("HGET", self._topics_key, queue)
             if links is None:
                 raise NotFound(f"there is no queue {queue}")
@@ -143,7 +179,9 @@ class QueueAdmin(Topics):
         counters: dict[str, int] = {}
         waiting_takes = 0
         each: list[dict[str, int]] = []
-        for row, shard in zip(await self.script_each("queue.stats", queue, ()), self._shards[queue], strict=True):
+        for row, shard in zip(
+            await self.script_each("queue.stats", queue, ()), self._shards[queue], strict=True
+        ):
             counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
             for name, value in counts.items():
                 total[name] += value
@@ -169,8 +207,9 @@ class QueueAdmin(Topics):
         """
         Change settings of a queue, which is made when it is new; the settings now.
 
-        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or ``order`` of a queue that
-        holds tasks, or a durability that cannot be had here; Stale: somebody else changed them at the same time; NoQuorum.
+        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or
+        ``order`` of a queue that holds tasks, or a durability that cannot be had here; Stale:
+        somebody else changed them at the same time; NoQuorum.
         """
         await self._open(check_name(queue))
         raw, old = await self._stored(queue)  # another node may have changed it a moment ago
@@ -187,11 +226,15 @@ class QueueAdmin(Topics):
             raw, stored = await self._stored(queue)
             if cut and stored.layout < new.layout:  # what was closed for nothing
                 await self._keep_cut(queue, raw, stored, new.layout)
-            raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
+            raise Stale(
+                f"the settings of {queue} were changed by somebody else at the same time; repeat"
+                " this"
+            )
         self._build(queue, new)
         await self._settle(queue)
         if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
-            await look_at_lanes(self._shards[queue])  # another node may have been first to write into a shard
+            # another node may have been first to write into a shard
+            await look_at_lanes(self._shards[queue])
         await firm()
         return new.shown()
 
@@ -199,18 +242,23 @@ class QueueAdmin(Topics):
         self, queue: str, raw: bytes, old: QueueSettings, new: QueueSettings, cut: Sequence[str]
     ) -> None:
         """
-        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty, and give the
-        new ones their order: once anybody knows of them it is too late for that.
+        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them
+        are empty, and give the new ones their order: once anybody knows of them it is too late for
+        that.
 
-        From then until the new settings are stored the queue answers nobody; where they never come, :meth:`_read_cut` ends it.
+        From then until the new settings are stored the queue answers nobody; where they never come,
+        :meth:`_read_cut` ends it.
         """
         same = list(cut) == ["order"]
         schedules = "" if same else " and has no schedules"
-        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty{schedules}")
+        refused = BadArg(
+            f"{' and '.join(cut)} of {queue} can be changed only while it is empty{schedules}"
+        )
         stats = await self.stats(queue)
         if stats["total"] or (stats["schedules"] and not same):
             raise refused
         closed = await close(self._shards[queue], new.layout, same=same)
-        if not (closed and await set_order(self._cut(queue, new), new.order)):  # something was put meanwhile
+        # something was put meanwhile
+        if not (closed and await set_order(self._cut(queue, new), new.order)):
             await self._keep_cut(queue, raw, old, new.layout)
             raise refused

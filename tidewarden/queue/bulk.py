@@ -21,25 +21,34 @@ class Bulk(QueueAdmin):
     """What was there when a verb began is dealt with; what comes meanwhile may be."""
 
     async def purge(self, queue: str, state: str = "") -> int:
-        """Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg."""
+        """
+        Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg.
+        """
         if state and state not in STATES:
             raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
         total = 0
-        # Against the way that tasks take, so that none slips past; those of lanes before what would bring them up.
+        # Against the way that tasks take, so that none slips past; those of lanes before what would
+        # bring them up.
         for name in (state,) if state else ("buried", "waiting", "leased", "ready", "delayed"):
             pieces = (
-                self._pieces(shard, name, "queue.purge", (name,)) for shard in await self._open(check_name(queue))
+                self._pieces(shard, name, "queue.purge", (name,))
+                for shard in await self._open(check_name(queue))
             )
             total += sum(await asyncio.gather(*pieces))
         return total
 
     async def release_all(self, queue: str) -> int:
         """End every lease as a release, whoever holds it; how many."""
-        pieces = (self._pieces(shard, "leased", "queue.free", ()) for shard in await self._open(check_name(queue)))
+        pieces = (
+            self._pieces(shard, "leased", "queue.free", ())
+            for shard in await self._open(check_name(queue))
+        )
         return sum(await asyncio.gather(*pieces))
 
     async def _pieces(self, shard: Shard, state: str, name: str, args: tuple[str, ...]) -> int:
-        """Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none."""
+        """
+        Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none.
+        """
         row = await shard.run("queue.stats", ())
         left = int(row[11 if state == "waiting" else STATES.index(state)])
         total = 0
@@ -51,15 +60,18 @@ class Bulk(QueueAdmin):
             left -= done
         return total
 
-    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
+    async def move(
+        self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
         """
-        Put at most ``count`` buried tasks into another queue under their ids, as new ones; how many.
+        Put at most ``count`` buried tasks into another queue under their ids, as new ones; how
+        many.
 
         Those whose reason begins with the prefix and that were buried ``age_ms`` ago or earlier.
 
-        Each is put there first and removed here then: a crash in between leaves it in both, and the same call again finishes.
-        One whose id another task has there stays.
-        Raises: BadArg; Full: the target has no room for more; StoreDown.
+        Each is put there first and removed here then: a crash in between leaves it in both, and the
+        same call again finishes. One whose id another task has there stays. Raises: BadArg; Full:
+        the target has no room for more; StoreDown.
         """
         check_range(count, "COUNT", 1, ALL)
         check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
@@ -70,13 +82,26 @@ class Bulk(QueueAdmin):
         for shard in await self._open(queue):
             rank = till_ms = 0
             while rank >= 0 and moved < count:
-                args = (min(count - moved, PICK_MAX), PICK_BYTES, rank, reason_prefix, till_ms, age_ms)
+                args = (
+                    min(count - moved, PICK_MAX),
+                    PICK_BYTES,
+                    rank,
+                    reason_prefix,
+                    till_ms,
+                    age_ms,
+                )
                 rows, behind = await shard.run("queue.pick", args)
                 till_ms = till_ms or max(1, shard.now_ms - age_ms)
-                copies = await asyncio.gather(*(self._copy(targets, row) for row in rows), return_exceptions=True)
+                copies = await asyncio.gather(
+                    *(self._copy(targets, row) for row in rows), return_exceptions=True
+                )
                 there = [row[0] for row, copied in zip(rows, copies, strict=True) if copied is True]
                 if there:
-                    moved += int(await shard.run("queue.purge", ("buried", min(len(there), COUNT_MAX), *there)))
+                    moved += int(
+                        await shard.run(
+                            "queue.purge", ("buried", min(len(there), COUNT_MAX), *there)
+                        )
+                    )
                 for error in copies:
                     if isinstance(error, BaseException):
                         raise error
@@ -107,7 +132,8 @@ class Bulk(QueueAdmin):
             rows, _ = await shard.run("queue.peek", ("id", task_id, ""))
             if rows:
                 return bool(rows[0][2] == payload)  # a move that broke off has put it
-            task.if_exists = "replace"  # the id was done there a moment ago: this is another life of it
+            # the id was done there a moment ago: this is another life of it
+            task.if_exists = "replace"
             reply = await shard.put(task_id, task.options(own=False), payload)
         if reply == b"FULL":
             raise Full("the queue it moves to is at its capacity")

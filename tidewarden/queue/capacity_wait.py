@@ -1,4 +1,7 @@
-"""Puts that wait for room in a queue with a capacity: in the order they came, woken by what is removed."""
+"""
+Puts that wait for room in a queue with a capacity: in the order they came, woken by what is
+removed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def put_error(word: bytes, queue: str, task_id: str) -> Error:
 
 
 class CapacityWait(Results):
-    """One line of waiting puts for each shard; only the first of a line asks, the next when it is through."""
+    """
+    One line of waiting puts for each shard; only the first of a line asks, the next when it is
+    through.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -39,7 +45,8 @@ class CapacityWait(Results):
         """
         Put a task, waiting at most ``wait_ms`` for room when the queue is at its capacity; its id.
 
-        Raises: what a put does; Full: there was no room in time, or too many wait on this node; Draining.
+        Raises: what a put does; Full: there was no room in time, or too many wait on this node;
+        Draining.
         """
         check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         task.check(self._config.limits.payload_bytes)
@@ -67,7 +74,9 @@ class CapacityWait(Results):
         line.append(turn)
         try:
             until = self._loop.time() + wait_ms / 1000
-            return await self._put_in_turn(queue, task_id, (task.options(own, waits=True), task.payload), turn, until)
+            return await self._put_in_turn(
+                queue, task_id, (task.options(own, waits=True), task.payload), turn, until
+            )
         finally:
             first = line[0] is turn
             line.remove(turn)
@@ -87,7 +96,9 @@ class CapacityWait(Results):
                 if self._loop.time() >= until:
                     raise put_error(b"FULL", queue, task_id) from None
             if self.draining:
-                raise Draining("This node is going down and waits for nothing any more. Connect to another.")
+                raise Draining(
+                    "This node is going down and waits for nothing any more. Connect to another."
+                )
             turn.clear()  # before the question: word of room that comes with its answer is not lost
             reply = await self._lane(await self._open(queue), task_id).put(task_id, *body)
             if type(reply) is not bytes:

@@ -1,4 +1,7 @@
-"""The queues a node knows: their settings, read from the store once, and the shards that run their scripts."""
+"""
+The queues a node knows: their settings, read from the store once, and the shards that run their
+scripts.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,10 @@ class Catalog(QueueNames):
     """
     Queue names, settings and shards of one cluster, as one node sees them.
 
-    ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
-    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard, ``on_shard(prefix)`` of each that becomes known.
-    ``commits``: none for an embedded store.
+    ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store
+    counts views (an embedded one does). ``on_next(queue, shard, delay_ms)`` hears when something
+    happens next in a shard, ``on_shard(prefix)`` of each that becomes known. ``commits``: none for
+    an embedded store.
     """
 
     def __init__(
@@ -88,7 +92,8 @@ class Catalog(QueueNames):
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
-        self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
+        # of users' queues with one shard, by the name as it comes
+        self._plain: dict[bytes, Shard] = {}
         self._topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
@@ -104,11 +109,14 @@ class Catalog(QueueNames):
         """
         The shards of a queue, which is made with the default settings when it is new.
 
-        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's memory, or the number of queues.
+        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
+        memory, or the number of queues.
         """
         shards = self._shards.get(queue)
         if shards is None:
-            what, raw = await self._make(queue, settings_of_new(queue), self._config.limits.queues_max)
+            what, raw = await self._make(
+                queue, settings_of_new(queue), self._config.limits.queues_max
+            )
             if what == b"topic":
                 links = self._topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
@@ -116,7 +124,8 @@ class Catalog(QueueNames):
             settings = settings_from(queue, raw)
             shards = self._build(queue, settings)
             if settings.version or settings_of_new(queue) != QueueSettings():
-                # Who made or changed it may have died before the shards had it. Writing what is there already changes nothing.
+                # Who made or changed it may have died before the shards had it. Writing what is
+                # there already changes nothing.
                 try:
                     await self._settle(queue)
                 except Error:
@@ -126,10 +135,12 @@ class Catalog(QueueNames):
 
     async def _settle(self, queue: str) -> None:
         """
-        Bring the settings that are stored into force in every shard, whoever stored them. Raises: StoreDown: perhaps in some alone.
+        Bring the settings that are stored into force in every shard, whoever stored them. Raises:
+        StoreDown: perhaps in some alone.
 
-        Each change has a number. A shard has settings newer than the stored where the store has lost these, or where a former
-        version stored them without one: then the stored ones get a number above.
+        Each change has a number. A shard has settings newer than the stored where the store has
+        lost these, or where a former version stored them without one: then the stored ones get a
+        number above.
         """
         while True:
             try:
@@ -145,9 +156,15 @@ class Catalog(QueueNames):
                     self._build(queue, above)
 
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
-        """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
+        """
+        The shards of a queue with these settings: those in use, or new ones, which are not in use
+        yet.
+        """
         former = self._settings.get(queue)
-        if former is not None and (former.shards, former.layout) == (settings.shards, settings.layout):
+        if former is not None and (former.shards, former.layout) == (
+            settings.shards,
+            settings.layout,
+        ):
             return self._shards[queue]
         return [
             Shard(
@@ -168,7 +185,10 @@ class Catalog(QueueNames):
         ]
 
     def _build(self, queue: str, settings: QueueSettings) -> list[Shard]:
-        """These settings are what is stored. Call it in the turn in which the store's answer came, so that a newer one wins."""
+        """
+        These settings are what is stored. Call it in the turn in which the store's answer came, so
+        that a newer one wins.
+        """
         shards = self._cut(queue, settings)
         self._plain.clear()
         former = self._shards.get(queue)
@@ -187,12 +207,18 @@ class Catalog(QueueNames):
         self._settings[queue] = settings
         system = self.commits.of(self._link, SYSTEM)
         for shard in shards:
-            shard.holding.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
+            shard.holding.commit = (
+                system
+                if queue.startswith("_")
+                else self.commits.of(self._link, settings.durability)
+            )
             shard.holding.system = system
         return shards
 
     def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
-        """A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies."""
+        """
+        A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies.
+        """
         queue = shard.queue
         task = self._recuts.get(queue)
         if task is None:
@@ -207,8 +233,9 @@ class Catalog(QueueNames):
 
     async def _read_cut(self, queue: str, layout: int) -> None:
         """
-        Read the settings until they are as new as the shards. Where that does not come, whoever cut the queue died between
-        closing the old shards and writing the new settings: the old ones hold on, under a number above both.
+        Read the settings until they are as new as the shards. Where that does not come, whoever cut
+        the queue died between closing the old shards and writing the new settings: the old ones
+        hold on, under a number above both.
         """
         until = self._loop.time() + CUT_S
         while True:
@@ -218,11 +245,16 @@ class Catalog(QueueNames):
             if self._loop.time() >= until:
                 break
             await sleep(self._clock, CUT_ASK_S)
-        log.warning("a cut of %s into other shards broke off; it keeps its %d", queue, settings.shards)
+        log.warning(
+            "a cut of %s into other shards broke off; it keeps its %d", queue, settings.shards
+        )
         await self._keep_cut(queue, raw, settings, layout)
 
     async def _keep_cut(self, queue: str, raw: bytes, settings: QueueSettings, layout: int) -> None:
-        """Open shards that were closed by ``layout``, with the settings that are stored, unless others are by now."""
+        """
+        Open shards that were closed by ``layout``, with the settings that are stored, unless others
+        are by now.
+        """
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         await set_order(self._cut(queue, kept), kept.order)  # the closed ones may have got another
         if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
@@ -235,7 +267,10 @@ class Catalog(QueueNames):
         self.on_next(shard.queue, shard.index, delay_ms)
 
     def forget(self, queue: str) -> None:
-        """A queue was made, or its settings changed: read them anew until the store has answered, and look at every shard."""
+        """
+        A queue was made, or its settings changed: read them anew until the store has answered, and
+        look at every shard.
+        """
         self._outdated.add(queue)
         if queue not in self._rereading:
             self._rereading.add(queue)
@@ -243,8 +278,9 @@ class Catalog(QueueNames):
 
     async def recall(self) -> None:
         """
-        Another server has taken over, or this one was started anew, and may lack the last writes: a queue that it does not know
-        is made again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
+        Another server has taken over, or this one was started anew, and may lack the last writes: a
+        queue that it does not know is made again, as this node knows it. Else its tasks would lie
+        where nobody sweeps. Raises: StoreDown.
         """
         raw = await self._link.call("HGETALL", self._registry_key)
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
@@ -256,8 +292,11 @@ class Catalog(QueueNames):
                     log.error("%s", error)
                     continue
                 self._build(queue, settings)
-                if settings.version or (self._link.clustered and settings != QueueSettings(shards=settings.shards)):
-                    # What a shard's own record says may be lost, and not the settings: it is written later, and perhaps elsewhere.
+                if settings.version or (
+                    self._link.clustered and settings != QueueSettings(shards=settings.shards)
+                ):
+                    # What a shard's own record says may be lost, and not the settings: it is
+                    # written later, and perhaps elsewhere.
                     await self._settle(queue)
         for queue in list(self._settings):
             if queue.encode() not in stored:
@@ -266,7 +305,8 @@ class Catalog(QueueNames):
 
     async def _again(self, queue: str) -> bytes:
         """
-        A queue that this node knows, as the store has it (JSON); one that it has lost is made again, as this node knows it.
+        A queue that this node knows, as the store has it (JSON); one that it has lost is made
+        again, as this node knows it.
 
         Raises: NotFound: the name is a topic's now; StoreDown.
         """
@@ -280,7 +320,10 @@ class Catalog(QueueNames):
         return raw
 
     async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
-        """The settings of a queue that this node knows, as they are stored (JSON, too) and built. Raises: as :meth:`_again`."""
+        """
+        The settings of a queue that this node knows, as they are stored (JSON, too) and built.
+        Raises: as :meth:`_again`.
+        """
         raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
         self._build(queue, settings := settings_from(queue, raw))
         return raw, settings
@@ -297,7 +340,11 @@ class Catalog(QueueNames):
                 try:
                     await self._read_anew(queue)
                 except (StoreDown, Stale, Internal) as error:
-                    log.warning("the settings of %s could not be read anew, which is tried again: %s", queue, error)
+                    log.warning(
+                        "the settings of %s could not be read anew, which is tried again: %s",
+                        queue,
+                        error,
+                    )
                     self._outdated.add(queue)
                     await sleep(self._clock, REREAD_S)
         finally:
@@ -316,7 +363,10 @@ class Catalog(QueueNames):
                 await self._settle(queue)
 
     def shard_of(self, queue: str, task_id: str) -> int:
-        """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.partitioning`)."""
+        """
+        The shard that an id lies in: the one it carries, else ``crc32(id) % S``
+        (:mod:`tidewarden.queue.partitioning`).
+        """
         return shard_of(task_id, len(self._shards[queue]))
 
     async def shard(self, queue: str, task_id: str) -> Shard:
@@ -330,8 +380,12 @@ class Catalog(QueueNames):
     def _lane(self, shards: list[Shard], task_id: str) -> Shard:
         return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
 
-    def _then(self, queue: str, act: Callable[[list[Shard]], asyncio.Future[Any]]) -> asyncio.Future[Any]:
-        """Run ``act`` on the queue's shards: at once when they are known, else after they were read."""
+    def _then(
+        self, queue: str, act: Callable[[list[Shard]], asyncio.Future[Any]]
+    ) -> asyncio.Future[Any]:
+        """
+        Run ``act`` on the queue's shards: at once when they are known, else after they were read.
+        """
         shards = self._shards.get(queue)
         if shards is not None:
             return act(shards)
@@ -345,10 +399,11 @@ class Catalog(QueueNames):
         self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
-        Run a script of one shard on another connection; its answer waits for no durability but ``strongest``.
+        Run a script of one shard on another connection; its answer waits for no durability but
+        ``strongest``.
 
-        Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
-        Raises: what :meth:`script` raises.
+        Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's
+        items. Raises: what :meth:`script` raises.
         """
         await self._open(queue)
         try:
@@ -357,11 +412,15 @@ class Catalog(QueueNames):
             now_ms, next_ms, _, items = await self._run_on(link, name, queue, shard, args)
         return now_ms, next_ms, items
 
-    async def items_on(self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
+    async def items_on(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
         """The items of a script run as by :meth:`script_on`, which see."""
         return (await self.script_on(link, name, queue, shard, args))[2]
 
-    async def _run_on(self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
+    async def _run_on(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
         place = self._shard_at(queue, shard)
         if self._scripts[name].durability != "strongest":
             return await place.run_by(link, name, args)
@@ -370,7 +429,9 @@ class Catalog(QueueNames):
         await firm()
         return reply
 
-    async def script(self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0) -> Any:
+    async def script(
+        self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0
+    ) -> Any:
         """
         Run a script of any room (``room.file``) on one shard; its items.
 
@@ -384,32 +445,47 @@ class Catalog(QueueNames):
 
     async def delays(self, queue: str) -> list[int]:
         """
-        In how many ms something happens in each shard, as its record says, which every script keeps true; -1: nothing.
+        In how many ms something happens in each shard, as its record says, which every script keeps
+        true; -1: nothing.
 
-        0 on several servers, each with a clock of its own, and where it cannot be read. Raises: StoreDown; Internal.
+        0 on several servers, each with a clock of its own, and where it cannot be read. Raises:
+        StoreDown; Internal.
         """
         shards = await self._open(queue)
         if self._link.clustered:
             return [0] * len(shards)
-        records = (self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards)
+        records = (
+            self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards
+        )
         (seconds, micros), *found = await asyncio.gather(self.time(), *records)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         return [_delay_ms(record, now_ms) for record in found]
 
     async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:
-        """The shards of these queues that have a key of that name: on one server many are asked for in one command. Raises: StoreDown."""
+        """
+        The shards of these queues that have a key of that name: on one server many are asked for in
+        one command. Raises: StoreDown.
+        """
         places = [
-            (queue, shard.index, f"{shard.keys[0]}:{name}") for queue in queues for shard in await self._open(queue)
+            (queue, shard.index, f"{shard.keys[0]}:{name}")
+            for queue in queues
+            for shard in await self._open(queue)
         ]
         together = 1 if self._link.clustered else KEYS_TOGETHER
         found = []
         for first in range(0, len(places), HAVING_MAX):
             some = places[first : first + HAVING_MAX]
             parts = [some[at : at + together] for at in range(0, len(some), together)]
-            there = await asyncio.gather(*(self._link.call("EXISTS", *(key for *_, key in part)) for part in parts))
-            doubtful = [place for part, count in zip(parts, there, strict=True) if count for place in part]
+            there = await asyncio.gather(
+                *(self._link.call("EXISTS", *(key for *_, key in part)) for part in parts)
+            )
+            doubtful = [
+                place for part, count in zip(parts, there, strict=True) if count for place in part
+            ]
             each = await asyncio.gather(*(self._link.call("EXISTS", key) for *_, key in doubtful))
-            found += [(queue, shard) for (queue, shard, _), one in zip(doubtful, each, strict=True) if one]
+            found += [
+                (queue, shard) for (queue, shard, _), one in zip(doubtful, each, strict=True) if one
+            ]
         return found
 
     async def script_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
@@ -426,7 +502,8 @@ class Catalog(QueueNames):
 
     async def _together(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
         """
-        Run a script on these shards of one queue, in one call where they lie on one server. Raises: as :meth:`Shard.run`.
+        Run a script on these shards of one queue, in one call where they lie on one server. Raises:
+        as :meth:`Shard.run`.
 
         One that has refused finds out by itself what that means.
         """

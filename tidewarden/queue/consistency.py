@@ -1,4 +1,7 @@
-"""The doctor's look at a queue: tasks and index entries that do not belong together, found and mended piece by piece."""
+"""
+The doctor's look at a queue: tasks and index entries that do not belong together, found and mended
+piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,22 @@ class Consistency(Bulk):
 
     async def check(self, queue: str, *, repair: bool = False) -> dict[str, Any]:
         """
-        Look at every task and every index entry of a queue; with ``repair`` put right what is wrong.
+        Look at every task and every index entry of a queue; with ``repair`` put right what is
+        wrong.
 
-        Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and ``examples``: at most 100 of
-        ``[kind, id, detail]``.
+        Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and
+        ``examples``: at most 100 of ``[kind, id, detail]``.
         """
         try:
             shards = await self._open(check_name(queue))
         except Internal as error:  # Only what is in the store says in how many shards it lies.
             return _report(
-                queue, 0, 0, 0, Counter({"unreadable settings": 1}), [["unreadable settings", "", str(error)]]
+                queue,
+                0,
+                0,
+                0,
+                Counter({"unreadable settings": 1}),
+                [["unreadable settings", "", str(error)]],
             )
         tasks = repaired = 0
         found: Counter[str] = Counter()
@@ -48,7 +57,12 @@ class Consistency(Bulk):
                 found[kind.decode()] += 1
                 repaired += mended
                 if len(examples) < EXAMPLES_MAX:
-                    examples.append([text.decode("utf-8", "surrogateescape") for text in (kind, task_id, detail)])
+                    examples.append(
+                        [
+                            text.decode("utf-8", "surrogateescape")
+                            for text in (kind, task_id, detail)
+                        ]
+                    )
         return _report(queue, len(shards), tasks, repaired, found, examples)
 
     async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any]]:
@@ -63,7 +77,12 @@ class Consistency(Bulk):
 
 
 def _report(
-    queue: str, shards: int, tasks: int, repaired: int, found: Counter[str], examples: list[list[str]]
+    queue: str,
+    shards: int,
+    tasks: int,
+    repaired: int,
+    found: Counter[str],
+    examples: list[list[str]],
 ) -> dict[str, Any]:
     return {
         "queue": queue,

@@ -1,9 +1,10 @@
 """
 The plain put, take and ack: of one task, without options, of a queue known here that has one shard.
 
-Most requests are of this kind. They go from the door into the shard's batch, and from the script's reply to the door,
-without a future between: each of its listeners costs a turn of the loop. Whatever is not plain is refused here with
-``None``, before anything was done, and goes the ordinary way.
+Most requests are of this kind. They go from the door into the shard's batch, and from the script's
+reply to the door, without a future between: each of its listeners costs a turn of the loop.
+Whatever is not plain is refused here with ``None``, before anything was done, and goes the ordinary
+way.
 """
 
 from __future__ import annotations
@@ -30,11 +31,25 @@ ONE = (PROMOTED_MAX,)
 
 
 class FastTake:
-    """One such take. Its receiver gets the task's row (id, lease, payload, attempt, deadline, lease end), or None: none came."""
+    """
+    One such take. Its receiver gets the task's row (id, lease, payload, attempt, deadline, lease
+    end), or None: none came.
+    """
 
-    __slots__ = ("_cancelled", "_queues", "_receiver", "_session", "_shard", "_take", "_until", "_wakes")
+    __slots__ = (
+        "_cancelled",
+        "_queues",
+        "_receiver",
+        "_session",
+        "_shard",
+        "_take",
+        "_until",
+        "_wakes",
+    )
 
-    def __init__(self, queues: FastPath, session: Session, shard: Shard, until: float, receiver: ReplySink) -> None:
+    def __init__(
+        self, queues: FastPath, session: Session, shard: Shard, until: float, receiver: ReplySink
+    ) -> None:
         self._queues = queues
         self._session = session
         self._shard = shard
@@ -64,7 +79,8 @@ class FastTake:
 
     def set_exception(self, error: BaseException, /) -> None:
         if isinstance(error, Resharded) and self._until and not self._cancelled:
-            self._receiver.set_result(None)  # this shard is the queue's no longer: who waits here asks again
+            # this shard is the queue's no longer: who waits here asks again
+            self._receiver.set_result(None)
         elif isinstance(error, Unconfirmed) and error.item:
             for row in error.item:
                 hand_back(self._shard, row[0].decode("utf-8", "surrogateescape"), row[1])
@@ -122,12 +138,20 @@ class FastTake:
 
 
 class FastAck:
-    """An ack of what the session held: when nobody knows its end, the session goes on holding the task."""
+    """
+    An ack of what the session held: when nobody knows its end, the session goes on holding the
+    task.
+    """
 
     __slots__ = ("_entry", "_place", "_queues", "_receiver", "_session", "done", "set_result")
 
     def __init__(
-        self, queues: FastPath, session: Session, place: tuple[str, str], entry: tuple[int, int], receiver: ReplySink
+        self,
+        queues: FastPath,
+        session: Session,
+        place: tuple[str, str],
+        entry: tuple[int, int],
+        receiver: ReplySink,
     ) -> None:
         self._queues = queues
         self._session = session
@@ -148,14 +172,18 @@ class FastPath(Sessions):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._takes: set[Take] = set()
-        self.strays = LostTakes(self._clock, lambda: self.holder, lambda: self._sessions, self._arrived, self._current)
+        self.strays = LostTakes(
+            self._clock, lambda: self.holder, lambda: self._sessions, self._arrived, self._current
+        )
         self.hold_limit = HoldLimit(lambda queue, task_id: self._lane(self._shards[queue], task_id))
         self._payload_max = self._config.limits.payload_bytes
         self._wait_max = self._config.limits.wait_ms
         self._waiting_max = self._config.limits.waiting_max
 
     def put_plain(self, queue: bytes, payload: bytes, receiver: ReplySink) -> str | None:
-        """Put a task; the id it has when ``receiver`` gets 1. It gets a word of put.lua's otherwise."""
+        """
+        Put a task; the id it has when ``receiver`` gets 1. It gets a word of put.lua's otherwise.
+        """
         shard = self._plain.get(queue) or self._plain_shard(queue)
         size = len(payload)
         if shard is None or size > self._payload_max:
@@ -164,8 +192,13 @@ class FastPath(Sessions):
         shard.add("queue.put", (task_id, "", payload), receiver, (), size)
         return task_id
 
-    def take_plain(self, session: Session, queue: bytes, wait_ms: int, receiver: ReplySink) -> FastTake | None:
-        """Take one task, waiting ``wait_ms`` for it; see :class:`FastTake`. Cancel it when the consumer goes."""
+    def take_plain(
+        self, session: Session, queue: bytes, wait_ms: int, receiver: ReplySink
+    ) -> FastTake | None:
+        """
+        Take one task, waiting ``wait_ms`` for it; see :class:`FastTake`. Cancel it when the
+        consumer goes.
+        """
         shard = self._plain.get(queue) or self._plain_shard(queue)
         if shard is None or session.is_full:
             return None
@@ -226,7 +259,9 @@ class FastPath(Sessions):
     def _lost_take(self, shard: Shard) -> None:
         self.strays.lost(shard)
 
-    def begin_take(self, session: Session, shards: list[Shard], until: float, **options: Any) -> Take:
+    def begin_take(
+        self, session: Session, shards: list[Shard], until: float, **options: Any
+    ) -> Take:
         """A take that is not started yet, known to its session and here until it ends."""
 
         def ended(take: Take) -> None:
@@ -239,7 +274,10 @@ class FastPath(Sessions):
         return take
 
     def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
-        """Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their leases if it has closed."""
+        """
+        Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their
+        leases if it has closed.
+        """
         if not session.closed:
             session.held.update(dropped)
         elif session.joining is None:

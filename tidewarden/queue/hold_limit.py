@@ -1,4 +1,7 @@
-"""Bounds how many leases a connection holds by itself, and forgets those that are over by the store's word alone."""
+"""
+Bounds how many leases a connection holds by itself, and forgets those that are over by the store's
+word alone.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ class HoldLimit:
     """
     Makes room for a take of a connection that holds ``session.HELD_MAX`` tasks.
 
-    What a connection knows of its leases may be too little: another one can renew them, or end them. A lease that is forgotten
-    while it runs would be released as a stray, and stay behind when its connection closes; so the store is asked.
+    What a connection knows of its leases may be too little: another one can renew them, or end
+    them. A lease that is forgotten while it runs would be released as a stray, and stay behind when
+    its connection closes; so the store is asked.
     """
 
     def __init__(self, shard_of: Callable[[str, str], Shard]) -> None:
@@ -28,7 +32,10 @@ class HoldLimit:
         self._loop = asyncio.get_running_loop()
 
     async def make_room(self, session: Session) -> None:
-        """Forget leases that are over. Raises: Full: as many as one connection may hold run on; StoreDown."""
+        """
+        Forget leases that are over. Raises: Full: as many as one connection may hold run on;
+        StoreDown.
+        """
         if session.looking is None and self._pays(session):
             session.looking = self._loop.create_task(self._look(session))
             session.looking.add_done_callback(lambda _: setattr(session, "looking", None))
@@ -36,20 +43,30 @@ class HoldLimit:
             await asyncio.shield(session.looking)
         if session.is_full:
             raise Full(
-                f"this connection holds {len(session.held)} tasks by itself, and {sessions.HELD_MAX} are the limit;"
-                " acknowledge or release some, or take through another connection"
+                f"this connection holds {len(session.held)} tasks by itself, and"
+                f" {sessions.HELD_MAX} are the limit; acknowledge or release some, or take through"
+                " another connection"
             )
 
     def _pays(self, session: Session) -> bool:
-        """Whether a look may find something: a consumer that is refused and asks again costs the store one a second."""
+        """
+        Whether a look may find something: a consumer that is refused and asks again costs the store
+        one a second.
+        """
         taken = len(session.held) - session.ran
-        return taken >= sessions.HELD_MAX // LOOK_SHARE or self._loop.time() >= session.looked_at + LOOK_S
+        return (
+            taken >= sessions.HELD_MAX // LOOK_SHARE
+            or self._loop.time() >= session.looked_at + LOOK_S
+        )
 
     async def _look(self, session: Session) -> None:
         """Ask the store when each lease ends; one that it does not answer for is kept."""
         entries: list[tuple[tuple[str, str], Held]] = list(session.held.items())
         answers = await asyncio.gather(
-            *(self._shard_of(*place).batched("queue.leases", place[1], lease) for place, (lease, _) in entries),
+            *(
+                self._shard_of(*place).batched("queue.leases", place[1], lease)
+                for place, (lease, _) in entries
+            ),
             return_exceptions=True,
         )
         for (place, entry), end_ms in zip(entries, answers, strict=True):

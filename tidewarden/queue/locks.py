@@ -1,4 +1,7 @@
-"""Named locks: held under a lease, with a fence number, given to those who wait in the order they came to this node."""
+"""
+Named locks: held under a lease, with a fence number, given to those who wait in the order they came
+to this node.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,16 @@ KEY_MAX = 200
 FENCE_BYTES = 8  # of a lock's payload; its KEY follows
 SOON_S = 0.001  # a lease that is just ending is looked at again so soon
 
-# Who waits for one lock on this node, oldest first. Only the first asks the store, so that a release costs one try a node.
+# Who waits for one lock on this node, oldest first. Only the first asks the store, so that a
+# release costs one try a node.
 Line = OrderedDict[asyncio.Event, None]
 
 
 class _Want(NamedTuple):
-    """What is asked for: ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made it."""
+    """
+    What is asked for: ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made
+    it.
+    """
 
     session: Session
     name: str
@@ -68,7 +75,10 @@ class _Claim:
 
 
 class Locks:
-    """The locks of one node. A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold."""
+    """
+    The locks of one node. A lock is a task of ``_locks`` that is there while somebody holds it; its
+    lease is the hold.
+    """
 
     def __init__(self, queues: Queues, *, wait_max_ms: int, waiting_max: int) -> None:
         self._queues = queues
@@ -82,13 +92,16 @@ class Locks:
         self, session: Session, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
     ) -> asyncio.Future[int | None]:
         """
-        Hold the lock ``name`` for ``lease_ms`` from now; a future of its fence number, or None when it was not free in ``wait_ms``.
+        Hold the lock ``name`` for ``lease_ms`` from now; a future of its fence number, or None when
+        it was not free in ``wait_ms``.
 
-        The number is greater than every earlier one of that name. With a ``key``, the same call again gets the same number while
-        the lock is held, and for ``lease_ms`` anew: it belongs to the session that asked last. Whoever waits is served after those
-        who waited on this node before. Cancel the future when the caller goes: what it was given by then is free again.
-        Raises: BadArg, Full: too many wait on this node (at once), or the connection holds too many; StoreDown, Stale: the time
-        is over, and the store still away (in the future; without a ``key`` the lock may be held by nobody until its lease ends).
+        The number is greater than every earlier one of that name. With a ``key``, the same call
+        again gets the same number while the lock is held, and for ``lease_ms`` anew: it belongs to
+        the session that asked last. Whoever waits is served after those who waited on this node
+        before. Cancel the future when the caller goes: what it was given by then is free again.
+        Raises: BadArg, Full: too many wait on this node (at once), or the connection holds too
+        many; StoreDown, Stale: the time is over, and the store still away (in the future; without a
+        ``key`` the lock may be held by nobody until its lease ends).
         """
         _check_name(name)
         check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
@@ -96,14 +109,19 @@ class Locks:
         if len(key) > KEY_MAX:
             raise BadArg(f"KEY has {len(key)} bytes; allowed are 1 to {KEY_MAX}")
         if wait_ms and self.waiting >= self._waiting_max:
-            raise Full(f"{self.waiting} wait for locks on this node; that is its limit (limits.waiting_max)")
+            raise Full(
+                f"{self.waiting} wait for locks on this node; that is its limit"
+                " (limits.waiting_max)"
+            )
         # A key of our own makes our own second try safe, after the store was away.
         want = _Want(session, name, b"=" + key if key else b"-" + secrets.token_bytes(8), lease_ms)
         until = self._loop.time() + wait_ms / 1000
         return _Claim(session, self._wait(want, until) if wait_ms else self._try(want)).future
 
     async def _try(self, want: _Want) -> int | None:
-        """At once or not at all; where others wait on this node, only what the key holds already."""
+        """
+        At once or not at all; where others wait on this node, only what the key holds already.
+        """
         fence, _ = await self._ask(want, take=want.name not in self._lines)
         return fence or None
 
@@ -142,8 +160,12 @@ class Locks:
         try:
             while not fence:
                 if self._queues.draining:
-                    raise Draining("This node is going down and waits for nothing any more. Connect to another.")
-                turn.clear()  # before the question: word of its end that comes with the answer is not lost
+                    raise Draining(
+                        "This node is going down and waits for nothing any more. Connect to"
+                        " another."
+                    )
+                # before the question: word of its end that comes with the answer is not lost
+                turn.clear()
                 try:
                     fence, again = await self._ask(want, take=True, note=True)
                 except (StoreDown, Stale, NoQuorum) as error:
@@ -164,14 +186,17 @@ class Locks:
             await self._queues.hold_limit.make_room(want.session)
         shard = await self._queues.shard(QUEUE, want.name)
         owner = await self._queues.owner(want.session, shard)
-        reply = shard.batched("queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner)
+        reply = shard.batched(
+            "queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner
+        )
         try:
             fence, lease, end_ms = await asyncio.shield(reply)
         except asyncio.CancelledError:
             reply.add_done_callback(lambda done: _give_back(shard, want.name, done))
             raise
         except Unconfirmed as error:
-            if want.key[:1] == b"-" and error.item[0]:  # with a KEY of the caller's it may be a hold from before
+            # with a KEY of the caller's it may be a hold from before
+            if want.key[:1] == b"-" and error.item[0]:
                 hand_back(shard, want.name, error.item[1])
             raise
         if not fence:
@@ -199,7 +224,10 @@ class Locks:
         return int(end_ms)
 
     async def release(self, session: Session, name: str, fence: int) -> None:
-        """Free the lock: who waits for it gets it. Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown."""
+        """
+        Free the lock: who waits for it gets it. Raises: BadArg; NotHeld: not under this fence, or
+        no longer; StoreDown.
+        """
         shard = await self._shard(name, fence)
         lease = await shard.batched("queue.lock_release", name, fence)
         if not lease:
@@ -220,7 +248,9 @@ class Locks:
             raise NotFound(f"nobody holds the lock {name}") from None
 
     async def page(self, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
-        """At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end."""
+        """
+        At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end.
+        """
         tasks, cursor = await self._queues.page(QUEUE, "leased", count, after)
         return [_described(task) for task in tasks], cursor
 
@@ -249,7 +279,9 @@ def _described(task: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:
-    """Until ``turn`` is set, or the loop's time is ``at``. Raises: TimeoutError: it is ``until``."""
+    """
+    Until ``turn`` is set, or the loop's time is ``at``. Raises: TimeoutError: it is ``until``.
+    """
     try:
         async with asyncio.timeout_at(at):
             await turn.wait()

@@ -43,18 +43,26 @@ class QueueNames:
 
     def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
         """Run a script on the cluster's names of queues and topics."""
-        return self._scripts.run(self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args))
+        return self._scripts.run(
+            self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args)
+        )
 
-    async def _make(self, queue: str, settings: QueueSettings, queues_max: int = 0) -> tuple[bytes, bytes]:
+    async def _make(
+        self, queue: str, settings: QueueSettings, queues_max: int = 0
+    ) -> tuple[bytes, bytes]:
         """
-        What a name stands for, as of ``queue.make``. The system's queues, and with 0 all, are made however many there are.
+        What a name stands for, as of ``queue.make``. The system's queues, and with 0 all, are made
+        however many there are.
 
         Raises: StoreDown; Full: the store's memory, or there are ``queues_max`` queues.
         """
         most = 0 if queue.startswith("_") else queues_max
         what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings), most)
         if what == b"full":
-            found = f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most {most:,}"
+            found = (
+                f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"
+                f" {most:,}"
+            )
             raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
         return what, raw
 
@@ -64,10 +72,16 @@ class QueueNames:
         return link is not None and link.up
 
     def time(self) -> asyncio.Future[list[bytes]]:
-        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
+        """
+        The store's clock: whole seconds since 1970, and microseconds. Raises (in the future):
+        StoreDown.
+        """
         return self._link.call("TIME")
 
     async def names(self) -> list[str]:
-        """Every queue, sorted; the system's own begin with ``_``. A name that is no text is no queue's: it is left out."""
+        """
+        Every queue, sorted; the system's own begin with ``_``. A name that is no text is no
+        queue's: it is left out.
+        """
         raw = await self._link.call("HKEYS", self._registry_key)
         return sorted(name.decode() for name in raw if name.isascii())

@@ -1,4 +1,7 @@
-"""Which shard of a queue a task lies in: the number that its id carries, else the hash of the id; and who chooses that number."""
+"""
+Which shard of a queue a task lies in: the number that its id carries, else the hash of the id; and
+who chooses that number.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,17 @@ DIGITS_MAX = 3
 
 
 def carry(task_id: str, shard: int) -> str:
-    """The id that lies in ``shard`` (0 to 255) of a queue of more shards than that; :func:`shard_of` finds it there."""
+    """
+    The id that lies in ``shard`` (0 to 255) of a queue of more shards than that; :func:`shard_of`
+    finds it there.
+    """
     return f"{task_id}{MARK}{shard}"
 
 
 def carried(task_id: str, shards: int) -> int | None:
     """
-    The shard that an id names, in a queue of ``shards``: it ends in ``~n``, n in plain decimals and below ``shards``.
+    The shard that an id names, in a queue of ``shards``: it ends in ``~n``, n in plain decimals and
+    below ``shards``.
 
     None: it names none, and lies where its hash says.
     """
@@ -44,7 +51,8 @@ def carried(task_id: str, shards: int) -> int | None:
 
 def shard_of(task_id: str, shards: int) -> int:
     """
-    The shard of an id in a queue of ``shards``, whatever the queue's strategy: what the id carries, else ``crc32(id) % shards``.
+    The shard of an id in a queue of ``shards``, whatever the queue's strategy: what the id carries,
+    else ``crc32(id) % shards``.
 
     It depends on nothing else, so that every verb of every node finds a task by its id alone.
     """
@@ -56,9 +64,10 @@ def shard_of(task_id: str, shards: int) -> int:
 
 def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str:
     """
-    The id under which a task with a lane is put: all of a lane lie in one shard of ``shards``, ``crc32(lane) % shards``, for
-    only there can they be counted, and where that is one of several, the id carries it. ``moved``: one that lies there anyhow
-    stays as it is, and one that names another shard gets a second number.
+    The id under which a task with a lane is put: all of a lane lie in one shard of ``shards``,
+    ``crc32(lane) % shards``, for only there can they be counted, and where that is one of several,
+    the id carries it. ``moved``: one that lies there anyhow stays as it is, and one that names
+    another shard gets a second number.
 
     Raises: BadArg: the id names another shard, or is too long with this one.
     """
@@ -69,10 +78,14 @@ def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str
     if named == shard or (moved and shard_of(task_id, shards) == shard):
         return task_id
     if named is not None and not moved:
-        raise BadArg(f"the id {task_id[:60]!r} names shard {named}, but its lane lies in shard {shard}")
+        raise BadArg(
+            f"the id {task_id[:60]!r} names shard {named}, but its lane lies in shard {shard}"
+        )
     placed = carry(task_id, shard)
     if len(placed.encode()) > ID_MAX:
-        raise BadArg(f"the id {placed[:60]!r}… is longer than {ID_MAX} bytes with the shard of its lane")
+        raise BadArg(
+            f"the id {placed[:60]!r}… is longer than {ID_MAX} bytes with the shard of its lane"
+        )
     return placed
 
 
@@ -89,9 +102,11 @@ class Partitioner(Protocol):
 
 class RoundRobin:
     """
-    The shards in turn, for ids that we make. One of the caller's lies where it says, so that putting it again finds it.
+    The shards in turn, for ids that we make. One of the caller's lies where it says, so that
+    putting it again finds it.
 
-    Each node takes turns by itself, and begins anywhere, so that many that start together do not walk in step.
+    Each node takes turns by itself, and begins anywhere, so that many that start together do not
+    walk in step.
     """
 
     def __init__(self, shards: int) -> None:
@@ -103,7 +118,10 @@ class RoundRobin:
 
 
 class Custom:
-    """A function of the user's, called with the id, the payload and the number of shards. An id that names its shard is there already."""
+    """
+    A function of the user's, called with the id, the payload and the number of shards. An id that
+    names its shard is there already.
+    """
 
     def __init__(self, name: str, shards: int, function: Strategy | None) -> None:
         self._name = name
@@ -112,15 +130,23 @@ class Custom:
 
     def __call__(self, task_id: str, payload: bytes, *, own: bool) -> str:
         if self._function is None:
-            raise Denied(f"the strategy {self._name} is not among [queues] strategies of this node's configuration")
+            raise Denied(
+                f"the strategy {self._name} is not among [queues] strategies of this node's"
+                " configuration"
+            )
         if not own and carried(task_id, self._shards) is not None:
             return task_id
         try:
             shard = self._function(task_id, payload, self._shards)
         except Exception as error:
-            raise Internal(f"the strategy {self._name} failed: {type(error).__name__}: {error}") from error
+            raise Internal(
+                f"the strategy {self._name} failed: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(shard, int) or not 0 <= shard < self._shards:
-            raise Internal(f"the strategy {self._name} answered {shard!r:.60}; allowed is 0 to {self._shards - 1}")
+            raise Internal(
+                f"the strategy {self._name} answered {shard!r:.60}; allowed is 0 to"
+                f" {self._shards - 1}"
+            )
         placed = carry(task_id, shard)
         if len(placed.encode()) > ID_MAX:
             raise BadArg(f"the id {placed[:60]!r}… is longer than {ID_MAX} bytes with its shard")
@@ -131,12 +157,17 @@ def chooser_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Par
     """What chooses the shards of a queue; None: the hash does, or there is only one."""
     if shards == 1 or strategy == "hash":
         return None
-    return RoundRobin(shards) if strategy == "round_robin" else Custom(strategy, shards, known.get(strategy))
+    return (
+        RoundRobin(shards)
+        if strategy == "round_robin"
+        else Custom(strategy, shards, known.get(strategy))
+    )
 
 
 def load_strategies(names: Iterable[str]) -> dict[str, Strategy]:
     """
-    The functions of these dotted names (``package.module:function`` or ``package.module.function``), imported.
+    The functions of these dotted names (``package.module:function`` or
+    ``package.module.function``), imported.
 
     Raises: ConfigError: every one that is not there or cannot be called.
     """
@@ -150,7 +181,10 @@ def load_strategies(names: Iterable[str]) -> dict[str, Strategy]:
             problems.append(f"queues.strategies: {name}: {type(error).__name__}: {error}")
             continue
         if not callable(function) or inspect.iscoroutinefunction(function):
-            problems.append(f"queues.strategies: {name}: found {function!r:.60}; allowed: a function that is not async")
+            problems.append(
+                f"queues.strategies: {name}: found {function!r:.60}; allowed: a function that is"
+                " not async"
+            )
         else:
             found[name] = function
     if problems:

@@ -35,11 +35,17 @@ from .task import (
 
 FAIR_ROUND = 4
 NO_ROOM = -1  # as ack.lua says it
-LONG_RESULT = "the store's memory is full, and the result is longer than its task: acknowledge without it, or later"
+LONG_RESULT = (
+    "the store's memory is full, and the result is longer than its task: acknowledge without it, or"
+    " later"
+)
 
 
 class Queues(FastPath):
-    """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
+    """
+    Every verb of the queues. Results come as futures or coroutines; all raise
+    :mod:`tidewarden.errors`.
+    """
 
     def __init__(
         self,
@@ -60,8 +66,8 @@ class Queues(FastPath):
         """
         Put a task into a queue, or into each queue of a topic; a future of its id.
 
-        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld (by ``if_exists``), Full,
-        StoreDown (with the same id a retry is safe).
+        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld
+        (by ``if_exists``), Full, StoreDown (with the same id a retry is safe).
         """
         task.check(self._config.limits.payload_bytes)
         shards = self._shards.get(queue)
@@ -88,7 +94,9 @@ class Queues(FastPath):
             else:
                 future.set_result(task_id)
 
-        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
+        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(
+            answered
+        )
         return future
 
     async def _put_by_name(self, name: str, task: TaskSpec) -> str:
@@ -109,17 +117,22 @@ class Queues(FastPath):
         task_id: str = "",
     ) -> asyncio.Future[list[Taken]]:
         """
-        Take at most ``count`` ready tasks, from earlier queues first, waiting at most ``wait_ms`` for the first; a future of the tasks.
+        Take at most ``count`` ready tasks, from earlier queues first, waiting at most ``wait_ms``
+        for the first; a future of the tasks.
 
-        Cancel the future when the consumer goes: nothing is taken for it, and what already was goes back.
-        Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many tasks; StoreDown, Stale (in the
-        future).
+        Cancel the future when the consumer goes: nothing is taken for it, and what already was goes
+        back. Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many
+        tasks; StoreDown, Stale (in the future).
         """
         check_range(count, "COUNT", 1, COUNT_MAX)
-        if queues and not queues[0].startswith("_"):  # the system's own takes wait whatever users' may
+        # the system's own takes wait whatever users' may
+        if queues and not queues[0].startswith("_"):
             check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
             if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
-                raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
+                raise Full(
+                    f"{len(self._takes)} takes wait on this node; that is its limit"
+                    " (limits.waiting_max)"
+                )
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
         if task_id:
             check_id(task_id)
@@ -129,25 +142,35 @@ class Queues(FastPath):
         for queue in queues:
             known = self._shards.get(queue)
             if known is None:
-                return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id))
+                return self._loop.create_task(
+                    self._take_later(session, queues, count, wait_ms, lease_ms, task_id)
+                )
             if task_id:
                 shards.append(self._lane(known, task_id))
             elif len(known) == 1:
                 shards.append(known[0])
             else:
                 shards += self._in_turn(queue, known)
-        if session.is_full or (session.shared is not None and not self._entered(session.shared, shards)):
-            return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
+        if session.is_full or (
+            session.shared is not None and not self._entered(session.shared, shards)
+        ):
+            return self._loop.create_task(
+                self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards)
+            )
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
-        take = self.begin_take(session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id)
+        take = self.begin_take(
+            session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id
+        )
         take.start()
         return take.future
 
     def _in_turn(self, queue: str, known: list[Shard]) -> list[Shard]:
         """
-        The shards in the order in which a take asks them: each is first in turn, but those that had nothing lately come last.
+        The shards in the order in which a take asks them: each is first in turn, but those that had
+        nothing lately come last.
 
-        In every fourth round that does not count: other nodes may have put something there, of which nobody here was told.
+        In every fourth round that does not count: other nodes may have put something there, of
+        which nobody here was told.
         """
         turn = self._turn[queue] = self._turn.get(queue, -1) + 1
         first = turn % len(known)
@@ -175,7 +198,9 @@ class Queues(FastPath):
             await self.hold_limit.make_room(session)
         if session.closed:
             return []
-        taking = self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+        taking = self.take(
+            session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id
+        )
         try:
             return await taking
         except asyncio.CancelledError:
@@ -189,16 +214,19 @@ class Queues(FastPath):
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""
     ) -> asyncio.Future[list[int]]:
         """
-        Tasks are done; a future of 1 or 0 (the lease is not current) for each. :meth:`wait` finds the ``result``.
+        Tasks are done; a future of 1 or 0 (the lease is not current) for each. :meth:`wait` finds
+        the ``result``.
 
-        The same ack of an id of the caller's is 1 again while the queue remembers it (``dedup_ms``).
+        The same ack of an id of the caller's is 1 again while the queue remembers it
+        (``dedup_ms``).
 
-        Raises: BadArg, TooBig (at once); Full (in the future): the store is, and the result longer than its task: nothing was
-        done, it goes without; StoreDown.
+        Raises: BadArg, TooBig (at once); Full (in the future): the store is, and the result longer
+        than its task: nothing was done, it goes without; StoreDown.
         """
         pairs = list(pairs)
         check_range(len(pairs), "the number of tasks", 1, self._config.limits.batch_max)
-        for _, lease in pairs:  # here, for in the script it would fail those of others that came along
+        # here, for in the script it would fail those of others that came along
+        for _, lease in pairs:
             check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
         check_payload(result, "the result", self._config.limits.payload_bytes)
 
@@ -213,7 +241,10 @@ class Queues(FastPath):
                 answer = _acked_one(self._lane(shards, task_id).ack(task_id, lease, result))
             else:
                 answer = asyncio.gather(
-                    *(self._lane(shards, task_id).ack(task_id, lease, result) for task_id, lease in pairs)
+                    *(
+                        self._lane(shards, task_id).ack(task_id, lease, result)
+                        for task_id, lease in pairs
+                    )
                 )
             if dropped:
                 answer.add_done_callback(lambda done: self._acked(session, dropped, done))
@@ -222,44 +253,75 @@ class Queues(FastPath):
         return self._then(check_name(queue) if queue not in self._shards else queue, act)
 
     def _acked(
-        self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], done: asyncio.Future[Any]
+        self,
+        session: Session,
+        dropped: dict[tuple[str, str], tuple[int, int]],
+        done: asyncio.Future[Any],
     ) -> None:
         if not done.cancelled() and done.exception() is not None:
             self.hold_again(session, dropped)
 
     async def _end(
-        self, session: Session, queue: str, task_id: str, lease: int, how: str, delay_ms: int, reason: str
+        self,
+        session: Session,
+        queue: str,
+        task_id: str,
+        lease: int,
+        how: str,
+        delay_ms: int,
+        reason: str,
     ) -> None:
         if delay_ms != -1:
             check_range(delay_ms, "DELAY", 0, TIME_MAX_MS // 2)
         check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
         shards = await self._open(check_name(queue))
-        ended = await self._lane(shards, task_id).end(task_id, lease, how, delay_ms, reason[:REASON_MAX])
+        ended = await self._lane(shards, task_id).end(
+            task_id, lease, how, delay_ms, reason[:REASON_MAX]
+        )
         session.drop(queue, task_id, lease)
         if not ended:
             raise NotHeld(f"the task {task_id} of {queue} is not held under lease {lease}")
 
     async def release(
-        self, session: Session, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
+        self,
+        session: Session,
+        queue: str,
+        task_id: str,
+        lease: int,
+        delay_ms: int = 0,
+        reason: str = "",
     ) -> None:
         """Hand a task on; the attempt is given back. Raises: NotHeld."""
         await self._end(session, queue, task_id, lease, "release", delay_ms, reason)
 
     async def fail(
-        self, session: Session, queue: str, task_id: str, lease: int, delay_ms: int | None = None, reason: str = ""
+        self,
+        session: Session,
+        queue: str,
+        task_id: str,
+        lease: int,
+        delay_ms: int | None = None,
+        reason: str = "",
     ) -> None:
         """
-        A try failed, and the attempt counts: again after ``delay_ms`` or the backoff, or buried when attempts are used up.
+        A try failed, and the attempt counts: again after ``delay_ms`` or the backoff, or buried
+        when attempts are used up.
 
         Raises: NotHeld.
         """
-        await self._end(session, queue, task_id, lease, "fail", -1 if delay_ms is None else delay_ms, reason)
+        await self._end(
+            session, queue, task_id, lease, "fail", -1 if delay_ms is None else delay_ms, reason
+        )
 
-    async def bury(self, session: Session, queue: str, task_id: str, lease: int, reason: str = "") -> None:
+    async def bury(
+        self, session: Session, queue: str, task_id: str, lease: int, reason: str = ""
+    ) -> None:
         """Put a task aside until it is kicked. Raises: NotHeld."""
         await self._end(session, queue, task_id, lease, "bury", -1, reason or "buried")
 
-    async def touch(self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0) -> int:
+    async def touch(
+        self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0
+    ) -> int:
         """The lease runs on from now; its new end in unix ms of the store. Raises: NotHeld."""
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
         check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
@@ -276,7 +338,10 @@ class Queues(FastPath):
         return len(self._takes)
 
     def end_waits(self) -> None:
-        """Answer every waiting take with nothing, every other wait with a time-out: the node goes down."""
+        """
+        Answer every waiting take with nothing, every other wait with a time-out: the node goes
+        down.
+        """
         self.draining = True
         self._end_endings()
         self._end_lines()

@@ -28,15 +28,19 @@ class Results(Consistency):
         """
         How the task ends, waiting at most ``wait_ms`` for it.
 
-        Returns: ``done`` and its result, ``buried`` and the reason, ``deleted``; ``unknown``: there is no such task, nor was one
-        within ``dedup_ms``; ``timeout``: it has not ended.
-        Raises: BadArg; Full: too many wait on this node; StoreDown: the time is over, and the store still away.
+        Returns: ``done`` and its result, ``buried`` and the reason, ``deleted``; ``unknown``: there
+        is no such task, nor was one within ``dedup_ms``; ``timeout``: it has not ended. Raises:
+        BadArg; Full: too many wait on this node; StoreDown: the time is over, and the store still
+        away.
         """
         check_range(wait_ms, "the time to wait (ms)", 0, self._config.limits.wait_ms)
         await self._open(check_name(queue))
         check_id(task_id)
         if wait_ms and len(self._awaited) >= self._config.limits.waiting_max:
-            raise Full(f"the ends of {len(self._awaited)} tasks are waited for on this node; that is its limit")
+            raise Full(
+                f"the ends of {len(self._awaited)} tasks are waited for on this node; that is its"
+                " limit"
+            )
         nudge = asyncio.Event()
         place = (queue, task_id)
         word = ""
@@ -48,11 +52,17 @@ class Results(Consistency):
             self.unlisten(place, nudge, noted=wait_ms > 0 and word in ("", "timeout"))
 
     def listen(self, place: tuple[str, str], nudge: asyncio.Event) -> None:
-        """Set ``nudge`` whenever the task ``(queue, id)`` may have ended; the script that found it there notes this node for it."""
+        """
+        Set ``nudge`` whenever the task ``(queue, id)`` may have ended; the script that found it
+        there notes this node for it.
+        """
         self._awaited.setdefault(place, set()).add(nudge)
 
     def unlisten(self, place: tuple[str, str], nudge: asyncio.Event, *, noted: bool) -> None:
-        """Set it no more. ``noted``: this node may be noted; when nobody here is left to be told, it is so no longer."""
+        """
+        Set it no more. ``noted``: this node may be noted; when nobody here is left to be told, it
+        is so no longer.
+        """
         waiters = self._awaited[place]
         waiters.discard(nudge)
         if not waiters:
@@ -60,15 +70,22 @@ class Results(Consistency):
             queue, task_id = place
             if noted and queue in self._shards:
                 # else the note goes with the task's end
-                taken_back = self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,))
+                taken_back = self._lane(self._shards[queue], task_id).run(
+                    "queue.unwait", (task_id,)
+                )
                 taken_back.add_done_callback(lambda done: self._unnoted(place, done))
 
     def _unnoted(self, place: tuple[str, str], done: asyncio.Future[Any]) -> None:
-        """Who listens again was perhaps noted before: a script that the store did not know comes later than it was sent."""
+        """
+        Who listens again was perhaps noted before: a script that the store did not know comes later
+        than it was sent.
+        """
         ignore_errors(done)
         self._nudge(place)
 
-    async def _ending(self, place: tuple[str, str], nudge: asyncio.Event, until: float) -> tuple[str, bytes]:
+    async def _ending(
+        self, place: tuple[str, str], nudge: asyncio.Event, until: float
+    ) -> tuple[str, bytes]:
         """Ask, and ask again at each nudge."""
         queue, task_id = place
         while True:
@@ -106,7 +123,9 @@ class Results(Consistency):
             self._nudge(place)
 
     def heard(self, channel: bytes, message: bytes) -> None:
-        """A message of the store's: on this holder's wake channel, or that a queue's settings changed."""
+        """
+        A message of the store's: on this holder's wake channel, or that a queue's settings changed.
+        """
         text = message.decode("utf-8", "replace")
         if channel == self._registry_key.encode():
             self.forget(text)
@@ -141,7 +160,10 @@ class Results(Consistency):
         self.on_next(queue, index, 0)
 
     def wake_all(self) -> None:
-        """Messages may have been missed: every waiting take is tried again, every other wait asks again."""
+        """
+        Messages may have been missed: every waiting take is tried again, every other wait asks
+        again.
+        """
         for shards in self._shards.values():
             for shard in shards:
                 shard.wake()

@@ -1,4 +1,7 @@
-"""A queue's settings: they live in the store, as JSON in `{cluster}:queues`, and copied into each shard's record."""
+"""
+A queue's settings: they live in the store, as JSON in `{cluster}:queues`, and copied into each
+shard's record.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,21 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How a queue behaves.
 
-    ``durability``: what has to have a write before it is answered: the primary, replicas too, or the disk.
-    ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far that widens while late tasks wait and
-    there is no time to lose for the living (docs/decisions/0013-urgent.md), 0 = not. ``late_share``, ``early_share``: every
-    n-th task comes from that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``:
-    leases lost to disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
-    remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
-    shards, 0 = no limit. ``strategy``: how a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a
-    function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``lane_limit``:
-    tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one lane taken per second, exact to the
-    thousandth, 0 = any number; ``lane_burst``: how many of those at once after a rest. ``shards`` and ``strategy`` are
-    fixed while the queue holds tasks, as is ``order``; ``layout`` counts how often they were changed, ``version`` how often
-    anything was. These two are ours alone.
+    ``durability``: what has to have a write before it is answered: the primary, replicas too, or
+    the disk. ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far
+    that widens while late tasks wait and there is no time to lose for the living
+    (docs/decisions/0013-urgent.md), 0 = not. ``late_share``, ``early_share``: every n-th task comes
+    from that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone).
+    ``losses_max``: leases lost to disconnects before a task is buried, 0 = no limit. ``dedup_ms``:
+    how long a finished id of the caller's is remembered, 0 = not at all. ``capacity``: tasks in any
+    state that the queue holds at most, cut evenly over its shards, 0 = no limit. ``strategy``: how
+    a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a function that the
+    node's configuration allows. ``history``: ends that a failed task remembers, 0 = none.
+    ``lane_limit``: tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one
+    lane taken per second, exact to the thousandth, 0 = any number; ``lane_burst``: how many of
+    those at once after a rest. ``shards`` and ``strategy`` are fixed while the queue holds tasks,
+    as is ``order``; ``layout`` counts how often they were changed, ``version`` how often anything
+    was. These two are ours alone.
     """
 
     shards: int = 1
@@ -55,7 +61,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, Any]:
         """The settings that are the user's."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in OURS}
+        return {
+            name: value for name, value in msgspec.structs.asdict(self).items() if name not in OURS
+        }
 
     def shard_fields(self) -> list[str | int]:
         """What configure.lua writes into each shard's record, as name, value, …"""
@@ -70,7 +78,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         return fields
 
 
-# The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
+# The system's own queues are made with what they need, so that nodes which start together agree
+# from the first moment.
 SYSTEM = {
     "_tokens:": QueueSettings(
         shards=16,
@@ -86,26 +95,36 @@ SYSTEM = {
     "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
     "_webhooks": QueueSettings(losses_max=0, lane_limit=4),
     "_revocations": QueueSettings(losses_max=0, lane_limit=2),
-    "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),  # without tasks: see tokens/lua/host.lua
+    # without tasks: see tokens/lua/host.lua
+    "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),
 }
 
 
 def settings_from(queue: str, raw: bytes) -> QueueSettings:
-    """The settings of a queue, of their stored form. Raises: Internal: they cannot be read; in how many shards it lies is not known."""
+    """
+    The settings of a queue, of their stored form. Raises: Internal: they cannot be read; in how
+    many shards it lies is not known.
+    """
     try:
         return msgspec.json.decode(raw, type=QueueSettings)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Internal(f"the settings of the queue {queue} cannot be read ({error}); nothing is done with it") from None
+        raise Internal(
+            f"the settings of the queue {queue} cannot be read ({error}); nothing is done with it"
+        ) from None
 
 
 def settings_of_new(queue: str) -> QueueSettings:
     """What a queue is made with."""
-    return next((settings for prefix, settings in SYSTEM.items() if queue.startswith(prefix)), QueueSettings())
+    return next(
+        (settings for prefix, settings in SYSTEM.items() if queue.startswith(prefix)),
+        QueueSettings(),
+    )
 
 
 OURS = ("layout", "version")
 LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
-CUT_FIELDS = ("shards", "strategy", "order")  # are changed while the queue is empty, and nobody can put into it
+# are changed while the queue is empty, and nobody can put into it
+CUT_FIELDS = ("shards", "strategy", "order")
 SHARD_FIELDS = (
     "version",
     "order",
@@ -141,7 +160,10 @@ LIMITS: dict[str, tuple[int, int]] = {
     "lane_burst": (1, 10**6),
     "history": (0, 20),
 }
-CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "quorum", "fsync"), "order": ("bands", "edf")}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "durability": ("one", "quorum", "fsync"),
+    "order": ("bands", "edf"),
+}
 
 
 def changed(
@@ -152,7 +174,8 @@ def changed(
     strategies: Collection[str] = STRATEGIES,
 ) -> QueueSettings:
     """
-    ``old`` with ``values`` set. ``strategies``: those that this node knows; ``refusal(durability)``: why one cannot be had, or "".
+    ``old`` with ``values`` set. ``strategies``: those that this node knows;
+    ``refusal(durability)``: why one cannot be had, or "".
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """
@@ -167,7 +190,8 @@ def changed(
         elif name == "lane_rate":
             if _RATE.fullmatch(str(value)) is None or float(value) > LANE_RATE_MAX:
                 raise BadArg(
-                    f"{name} is {value!r}; allowed is 0 to {LANE_RATE_MAX} a second, with at most three decimals"
+                    f"{name} is {value!r}; allowed is 0 to {LANE_RATE_MAX} a second, with at most"
+                    " three decimals"
                 )
             found[name] = float(value)
         elif name in CHOICES:
@@ -177,8 +201,9 @@ def changed(
         elif name == "strategy":
             if value not in strategies:
                 raise BadArg(
-                    f"strategy is {str(value)[:100]!r}; allowed at this node are {', '.join(strategies)}; "
-                    "functions of your own are listed in its configuration ([queues] strategies)"
+                    f"strategy is {str(value)[:100]!r}; allowed at this node are"
+                    f" {', '.join(strategies)}; functions of your own are listed in its"
+                    " configuration ([queues] strategies)"
                 )
             found[name] = value
         else:

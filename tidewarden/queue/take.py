@@ -1,4 +1,7 @@
-"""One take under way: it asks its shards in turn, waits parked at all of them, and hands back what nobody is there for."""
+"""
+One take under way: it asks its shards in turn, waits parked at all of them, and hands back what
+nobody is there for.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,34 @@ class Take:
     """
     A take of at most ``count`` tasks from ``shards``, in that order; :attr:`future` gets the tasks.
 
-    At most one script of it is under way at any time. With ``until`` (the
-    loop's time, 0: it does not wait) it ends at the first task, or empty when that time is over.
-    When its session has closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives the
-    store's absence: it asks again, and fails only when its time is over and the store still does not answer. What missed its
-    durability goes back, and the take fails.
+    At most one script of it is under way at any time. With ``until`` (the loop's time, 0: it does
+    not wait) it ends at the first task, or empty when that time is over. When its session has
+    closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives
+    the store's absence: it asks again, and fails only when its time is over and the store still
+    does not answer. What missed its durability goes back, and the take fails.
     """
 
     __slots__ = (
-        "_again", "_busy", "_ended", "_from", "_got", "_lease_ms", "_loop", "_on_end", "_parked", "_seen",
-        "_session", "_shards", "_timer", "_trouble", "_until", "_waits", "count", "future", "task_id",
-    )  # fmt: skip
+        "_again",
+        "_busy",
+        "_ended",
+        "_from",
+        "_got",
+        "_lease_ms",
+        "_loop",
+        "_on_end",
+        "_parked",
+        "_seen",
+        "_session",
+        "_shards",
+        "_timer",
+        "_trouble",
+        "_until",
+        "_waits",
+        "count",
+        "future",
+        "task_id",
+    )
 
     def __init__(
         self,
@@ -70,7 +90,9 @@ class Take:
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
         """Queue, id and lease of what it has got while it goes on asking."""
-        return [] if self.future.done() else [(task.queue, task.id, task.lease) for task in self._got]
+        return (
+            [] if self.future.done() else [(task.queue, task.id, task.lease) for task in self._got]
+        )
 
     def start(self) -> None:
         """Ask the first shard; the rest follows by itself."""
@@ -78,7 +100,10 @@ class Take:
         self._ask(0)
 
     def resume(self, wakes: int, error: BaseException | None) -> None:
-        """Go on where its one shard was asked already, at its wake-up number ``wakes``, and had nothing or failed."""
+        """
+        Go on where its one shard was asked already, at its wake-up number ``wakes``, and had
+        nothing or failed.
+        """
         self._seen = [wakes]
         if error is None:
             self._asked_all()
@@ -87,22 +112,38 @@ class Take:
             self._ask_later()
 
     def _ask(self, position: int) -> None:
-        """Ask the shards from ``position`` on, one after the other; those that are known to hold nothing are passed by."""
+        """
+        Ask the shards from ``position`` on, one after the other; those that are known to hold
+        nothing are passed by.
+        """
         if self._waits and not self.task_id and self._trouble is None:
-            while position < len(self._shards) and self._shards[position].bare.holds(self._shards[position]):
+            while position < len(self._shards) and self._shards[position].bare.holds(
+                self._shards[position]
+            ):
                 position += 1
         if self.future.done() or position == len(self._shards) or len(self._got) >= self.count:
             self._asked_all()
             return
         shard = self._shards[position]
         count = self.count - len(self._got)
-        self._take_from(shard, count, self._waits, bool(shard.parked), lambda: self._ask(position + 1))
+        self._take_from(
+            shard, count, self._waits, bool(shard.parked), lambda: self._ask(position + 1)
+        )
 
     def _take_from(
-        self, shard: Shard, count: int, wait: bool, more: bool, then: Callable[[], None], tries: Tries | None = None
+        self,
+        shard: Shard,
+        count: int,
+        wait: bool,
+        more: bool,
+        then: Callable[[], None],
+        tries: Tries | None = None,
     ) -> None:
-        """Ask for so many; ``then`` follows unless that failed. ``more``: other takes wait there."""
-        # Of several shards, one that gave less than was asked for is passed by next time: so this node has to be told of more.
+        """
+        Ask for so many; ``then`` follows unless that failed. ``more``: other takes wait there.
+        """
+        # Of several shards, one that gave less than was asked for is passed by next time: so this
+        # node has to be told of more.
         if more and not self.task_id:
             how = TOLD_OF_MORE
         elif wait and len(self._shards) > 1:
@@ -111,7 +152,15 @@ class Take:
             how = int(wait and not self._got)
         self._busy = True
         question = _Question(self, shard, count, how, then, tries)
-        shard.take(question, count, self._lease_ms, how, self.task_id, self._session.uuid, first=self._parked)
+        shard.take(
+            question,
+            count,
+            self._lease_ms,
+            how,
+            self.task_id,
+            self._session.uuid,
+            first=self._parked,
+        )
 
     def came(self, question: _Question, rows: Sequence[Any]) -> None:
         """An answer: tasks, perhaps none."""
@@ -128,7 +177,10 @@ class Take:
         question.then()
 
     def went_with_others(self, error: BaseException) -> None:
-        """What failed was the call of puts that it went along with: it goes on waiting where it stands."""
+        """
+        What failed was the call of puts that it went along with: it goes on waiting where it
+        stands.
+        """
         self._busy = False
         if self._ended:
             self._end(error=error)
@@ -144,7 +196,8 @@ class Take:
             self._end(error=error)
         elif isinstance(error, Resharded) and self._waits:
             self._trouble = None
-            self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
+            # these shards are the queue's no longer: whoever waits here asks again
+            self._time_over()
         elif (
             isinstance(error, StoreDown | Stale | Unconfirmed)
             and self._waits
@@ -155,7 +208,10 @@ class Take:
             self._end(error=error)
 
     def _ask_later(self) -> None:
-        """The store is away, or this node has to register again: the take goes on waiting, and asks anew."""
+        """
+        The store is away, or this node has to register again: the take goes on waiting, and asks
+        anew.
+        """
         if self._parked:
             self._parked = False
             for shard in self._shards:
@@ -165,7 +221,9 @@ class Take:
         self._loop.call_later(RETRY_S, self.start)
 
     def _arm(self) -> None:
-        """It has to wait: only now a timer is needed, which a take that finds a task at once never is."""
+        """
+        It has to wait: only now a timer is needed, which a take that finds a task at once never is.
+        """
         if self._timer is None:
             self._timer = self._loop.call_at(self._until, self._time_over)
 
@@ -176,7 +234,8 @@ class Take:
             self._end()
             return
         self._arm()
-        # A wake-up that came between a shard's answer and now is not lost: ask again where there was one.
+        # A wake-up that came between a shard's answer and now is not lost: ask again where there
+        # was one.
         missed = [i for i, shard in enumerate(self._shards) if shard.wakes != self._seen[i]]
         if missed:
             self.start()
@@ -244,7 +303,13 @@ class _Question:
     __slots__ = ("_count", "_how", "_take", "_tries", "_wakes", "shard", "then")
 
     def __init__(
-        self, take: Take, shard: Shard, count: int, how: int, then: Callable[[], None], tries: Tries | None
+        self,
+        take: Take,
+        shard: Shard,
+        count: int,
+        how: int,
+        then: Callable[[], None],
+        tries: Tries | None,
     ) -> None:
         self._take = take
         self.shard = shard
@@ -264,7 +329,12 @@ class _Question:
 
     def set_exception(self, error: BaseException, /) -> None:
         has_come = isinstance(error, Unconfirmed) and error.item
-        if self._tries is not None and self._tries.along and not has_come and not isinstance(error, Resharded):
+        if (
+            self._tries is not None
+            and self._tries.along
+            and not has_come
+            and not isinstance(error, Resharded)
+        ):
             self._take.went_with_others(error)
         else:
             self._take.failed(self.shard, error)
@@ -290,7 +360,10 @@ def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
 
 
 def hand_back(shard: Shard, task_id: str, lease: int) -> None:
-    """A task is ready again, and the attempt does not count. Where the store is away, its lease is looked for as a stray's is."""
+    """
+    A task is ready again, and the attempt does not count. Where the store is away, its lease is
+    looked for as a stray's is.
+    """
     shard.end(task_id, lease, "release").add_done_callback(lambda done: _handed_back(shard, done))
 
 

@@ -1,4 +1,7 @@
-"""What a task is, on its way in and out, and which values are allowed: decided here once, for every door."""
+"""
+What a task is, on its way in and out, and which values are allowed: decided here once, for every
+door.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ REASON_MAX = 240
 LANE_MAX = 200
 STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
-# The table of a task's life, as the documentation shows it and the tests play it against the scripts.
+# The table of a task's life, as the documentation shows it and the tests play it against the
+# scripts.
 TRANSITIONS: dict[str, dict[str, str]] = {
     "delayed": {"due": "ready", "take": "leased", "expire": "buried", "delete": "done"},
     "ready": {"take": "leased", "expire": "buried", "delete": "done"},
@@ -49,10 +53,13 @@ def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
     """
     The name, if a queue may have it.
 
-    Raises: BadArg: empty, longer than 200 bytes (``most``), or with a character outside ``A-Za-z0-9_.:/-``.
+    Raises: BadArg: empty, longer than 200 bytes (``most``), or with a character outside
+    ``A-Za-z0-9_.:/-``.
     """
     if not name or len(name) > most or _NAME.fullmatch(name) is None:
-        raise BadArg(f"the {what} name {name[:60]!r} is not 1 to {most} characters of A-Z a-z 0-9 _ . : / -")
+        raise BadArg(
+            f"the {what} name {name[:60]!r} is not 1 to {most} characters of A-Z a-z 0-9 _ . : / -"
+        )
     return name
 
 
@@ -60,7 +67,8 @@ def check_id(task_id: str, what: str = "id") -> str:
     """
     The id, if a task may have it; ``what`` it is called in the message.
 
-    Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, or with white space or a control character.
+    Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, or with white space or a control
+    character.
     """
     if (
         not task_id
@@ -68,7 +76,8 @@ def check_id(task_id: str, what: str = "id") -> str:
         or any(c <= " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in task_id)
     ):
         raise BadArg(
-            f"the {what} {task_id[:60]!r} is not 1 to {ID_MAX} bytes without white space or control characters"
+            f"the {what} {task_id[:60]!r} is not 1 to {ID_MAX} bytes without white space or control"
+            " characters"
         )
     return task_id
 
@@ -96,8 +105,12 @@ def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
 
 
 def check_lane(lane: str) -> str:
-    """The lane, if a task may have it. Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text."""
-    if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any("\ud800" <= c <= "\udfff" for c in lane):
+    """
+    The lane, if a task may have it. Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text.
+    """
+    if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any(
+        "\ud800" <= c <= "\udfff" for c in lane
+    ):
         raise BadArg(f"LANE is {lane[:60]!r}; allowed are 1 to {LANE_MAX} bytes of UTF-8 text")
     return lane
 
@@ -105,12 +118,14 @@ def check_lane(lane: str) -> str:
 @dataclass(slots=True)
 class TaskSpec:
     """
-    A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
+    A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and
+    ``within_ms``.
 
-    Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's" for ``lease_ms``
-    and "no limit", "no backoff", "for ever" for ``attempts``, ``backoff_ms`` and ``ttl_ms`` (how long after the put it may
-    still be taken; then it is buried). Without an id we make one, which sorts by time. ``lane``: the tasks of one lane run
-    as few at a time and as slowly as the queue's ``lane_limit`` and ``lane_rate`` say, lanes in turn; None: no lane.
+    Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's"
+    for ``lease_ms`` and "no limit", "no backoff", "for ever" for ``attempts``, ``backoff_ms`` and
+    ``ttl_ms`` (how long after the put it may still be taken; then it is buried). Without an id we
+    make one, which sorts by time. ``lane``: the tasks of one lane run as few at a time and as
+    slowly as the queue's ``lane_limit`` and ``lane_rate`` say, lanes in turn; None: no lane.
     """
 
     payload: bytes = b""
@@ -151,7 +166,8 @@ class TaskSpec:
         check_range(self.ttl_ms, "TTL", 0, TIME_MAX_MS // 2)
         if 0 < self.ttl_ms <= (self.delay_ms or 0):
             raise BadArg(
-                f"TTL is {self.ttl_ms} and DELAY {self.delay_ms}; both count from the put, so nobody could take it"
+                f"TTL is {self.ttl_ms} and DELAY {self.delay_ms}; both count from the put, so"
+                " nobody could take it"
             )
         if self.lane is not None:
             check_lane(self.lane)
@@ -159,7 +175,9 @@ class TaskSpec:
             raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
 
     def options(self, own: bool, waits: bool = False) -> str:
-        """What put.lua reads: "" for a task of defaults under an id of ours. ``waits``: for room."""
+        """
+        What put.lua reads: "" for a task of defaults under an id of ours. ``waits``: for room.
+        """
         if (
             own
             and not waits
@@ -171,7 +189,13 @@ class TaskSpec:
             and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms or self.lane)
         ):
             return ""
-        due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
+        due = (
+            (1, self.delay_ms)
+            if self.delay_ms is not None
+            else (2, self.at_ms)
+            if self.at_ms is not None
+            else (0, 0)
+        )
         limit = (
             (1, self.deadline_ms)
             if self.deadline_ms is not None
@@ -180,15 +204,21 @@ class TaskSpec:
             else (0, 0)
         )
         return (
-            f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms} {self.attempts} {self.backoff_ms} "
-            f"{int(own)} {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}{' ' * (waits and not self.ttl_ms)}{'w' * waits}"
+            f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms}"
+            f" {self.attempts} {self.backoff_ms} "
+            f"{int(own)}"
+            f" {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}"
+            f"{' ' * (waits and not self.ttl_ms)}{'w' * waits}"
             f"{f'@{self.lane}' if self.lane else ''}"
         )
 
 
 @dataclass(slots=True)
 class Taken:
-    """A task under a lease. ``lease`` is the fencing number: it only grows, hand it to what the task changes."""
+    """
+    A task under a lease. ``lease`` is the fencing number: it only grows, hand it to what the task
+    changes.
+    """
 
     queue: str
     id: str
@@ -201,7 +231,10 @@ class Taken:
 
 @dataclass(slots=True)
 class Changes:
-    """What ``Q.UPDATE`` changes; ``None`` leaves a field as it is. ``lease`` is needed for a leased task."""
+    """
+    What ``Q.UPDATE`` changes; ``None`` leaves a field as it is. ``lease`` is needed for a leased
+    task.
+    """
 
     payload: bytes | None = None
     delay_ms: int | None = None
@@ -226,7 +259,13 @@ class Changes:
             within_ms=self.within_ms,
             priority=50 if self.priority is None else self.priority,
         ).check(payload_max)
-        due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
+        due = (
+            (1, self.delay_ms)
+            if self.delay_ms is not None
+            else (2, self.at_ms)
+            if self.at_ms is not None
+            else (0, 0)
+        )
         limit = (
             (1, self.deadline_ms)
             if self.deadline_ms is not None
@@ -248,20 +287,44 @@ class Changes:
 
 
 FIELDS = (
-    "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "lane", "history",
-)  # fmt: skip
+    "id",
+    "state",
+    "payload",
+    "priority",
+    "due_ms",
+    "deadline_ms",
+    "attempts",
+    "losses",
+    "lease",
+    "at_ms",
+    "holder",
+    "reason",
+    "lease_ms",
+    "attempts_max",
+    "backoff_ms",
+    "expires_ms",
+    "lane",
+    "history",
+)
 
 
 def described(queue: str, row: list[Any]) -> dict[str, Any]:
-    """A task as ``Q.PEEK`` shows it, from peek.lua's row. ``at_ms``: lease end, time of burying, or the index's score."""
+    """
+    A task as ``Q.PEEK`` shows it, from peek.lua's row. ``at_ms``: lease end, time of burying, or
+    the index's score.
+    """
     shown: dict[str, Any] = {"queue": queue}
     for name, value in zip(FIELDS, row, strict=True):
         if name in ("id", "state", "holder", "reason", "lane"):
             shown[name] = value.decode("utf-8", "surrogateescape")
         elif name == "history":
             shown[name] = [
-                {"at_ms": ms, "how": how.decode(), "attempt": attempt, "reason": reason.decode("utf-8", "replace")}
+                {
+                    "at_ms": ms,
+                    "how": how.decode(),
+                    "attempt": attempt,
+                    "reason": reason.decode("utf-8", "replace"),
+                }
                 for ms, how, attempt, reason in value
             ]
         else:
@@ -281,7 +344,10 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
 
 
 class IdMaker:
-    """Makes ids of 20 characters that sort by time and then by sequence, and that no other process makes."""
+    """
+    Makes ids of 20 characters that sort by time and then by sequence, and that no other process
+    makes.
+    """
 
     def __init__(self) -> None:
         self._tag = _base32(secrets.randbits(35), 7)

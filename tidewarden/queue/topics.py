@@ -1,4 +1,7 @@
-"""Topics: names to which queues subscribe. A put to one reaches each of its queues once, under one id, queue by queue."""
+"""
+Topics: names to which queues subscribe. A put to one reaches each of its queues once, under one id,
+queue by queue.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,13 @@ class Topics(Catalog):
         """
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
 
-        Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has 1,000 queues. Full: it is new, and
-        there are ``limits.queues_max`` topics.
+        Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has
+        1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics.
         """
         if check_name(topic, "topic") == check_name(queue):
-            raise BadArg(f"a topic is linked to a queue, which has another name: found {topic} twice")
+            raise BadArg(
+                f"a topic is linked to a queue, which has another name: found {topic} twice"
+            )
         nested = f"{queue} is a topic; only queues can be linked to one"
         if await self._links_of(queue) is not None:
             raise BadArg(nested)
@@ -43,17 +48,23 @@ class Topics(Catalog):
         if word == b"MANY":
             raise BadArg(f"the topic {topic} has {LINKS_MAX} queues, the most that are allowed")
         if word == b"FULL":
-            raise Full(f"there is no topic {topic}, and the cluster has {most:,} already, the most (limits.queues_max)")
+            raise Full(
+                f"there is no topic {topic}, and the cluster has {most:,} already, the most"
+                " (limits.queues_max)"
+            )
         self._topics[topic] = tuple(links.decode().split())
         return int(word)
 
     async def unlink(self, topic: str, queue: str) -> int:
         """
-        A queue is of a topic no more; 1, or 0 when it was not. What it holds stays, and so does a topic without queues.
+        A queue is of a topic no more; 1, or 0 when it was not. What it holds stays, and so does a
+        topic without queues.
 
         Raises: NotFound: there is no such topic.
         """
-        word, links = await self._by_name("queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0)
+        word, links = await self._by_name(
+            "queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0
+        )
         if word == b"NONE":
             raise NotFound(f"there is no topic {topic}")
         self._topics[topic] = tuple(links.decode().split())
@@ -66,7 +77,10 @@ class Topics(Catalog):
         return {_text(name): sorted(_text(links).split()) for name, links in sorted(pairs)}
 
     async def _links_of(self, name: str) -> tuple[str, ...] | None:
-        """The queues of a topic; None: the name is a queue's, which is open now. Raises: what :meth:`_open` does."""
+        """
+        The queues of a topic; None: the name is a queue's, which is open now. Raises: what
+        :meth:`_open` does.
+        """
         if name in self._shards:
             return None
         if name not in self._topics:
@@ -78,27 +92,41 @@ class Topics(Catalog):
         return self._topics[name]
 
     async def _put_to_each(
-        self, topic: str, queues: Sequence[str], task: TaskSpec, put: Callable[[str, TaskSpec], Awaitable[str]]
+        self,
+        topic: str,
+        queues: Sequence[str],
+        task: TaskSpec,
+        put: Callable[[str, TaskSpec], Awaitable[str]],
     ) -> str:
         """
         Put a task into each of these queues, by ``put``, under one id; the id.
 
-        Raises: what the first queue refused it with; says which have it and that the same put may be repeated.
+        Raises: what the first queue refused it with; says which have it and that the same put may
+        be repeated.
         """
         copy = dataclasses.replace(task, id=task.id or self._ids.make(self._clock.unix_ms()))
         copy.check(self._config.limits.payload_bytes)
         answers = await asyncio.gather(*(_caught(put, queue, copy) for queue in queues))
-        refused = [(queue, error) for queue, error in zip(queues, answers, strict=True) if error is not None]
+        refused = [
+            (queue, error)
+            for queue, error in zip(queues, answers, strict=True)
+            if error is not None
+        ]
         if refused:
             have = [queue for queue, error in zip(queues, answers, strict=True) if error is None]
-            raise BY_CODE[refused[0][1].code](  # of its word, for some refusals are told more than a message
-                f"of the topic {topic}, {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. "
-                f"Its queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID {copy.id} may be repeated"
+            # of its word, for some refusals are told more than a message
+            raise BY_CODE[refused[0][1].code](
+                f"of the topic {topic},"
+                f" {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. Its"
+                f" queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID"
+                f" {copy.id} may be repeated"
             )
         return copy.id
 
 
-async def _caught(put: Callable[[str, TaskSpec], Awaitable[str]], queue: str, task: TaskSpec) -> Error | None:
+async def _caught(
+    put: Callable[[str, TaskSpec], Awaitable[str]], queue: str, task: TaskSpec
+) -> Error | None:
     try:
         await put(queue, task)
     except Error as error:

@@ -1,4 +1,7 @@
-"""The takes that wait in one shard, oldest first, and how many of them are tried when tasks may be ready there."""
+"""
+The takes that wait in one shard, oldest first, and how many of them are tried when tasks may be
+ready there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
     from .shards.shard import Shard
 
 TRIES_MAX = 16  # in one round
-LOOKS_MAX = 256  # of those who wait, for who goes along with puts: many may be under way, or want another task
+# of those who wait, for who goes along with puts: many may be under way, or want another task
+LOOKS_MAX = 256
 RETRY_S = 0.5  # after a round of which a try failed
 
 
@@ -30,7 +34,10 @@ class Waiter(Protocol):
         """Whether it can be tried: nothing of it is under way, and it has not ended."""
 
     def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
-        """Take from ``shard`` now, and tell ``tries`` what became of it. ``more``: further takes wait there."""
+        """
+        Take from ``shard`` now, and tell ``tries`` what became of it. ``more``: further takes wait
+        there.
+        """
 
     def try_later(self, shard: Shard) -> None:
         """It is busy: take from ``shard`` afterwards, unless it has ended then."""
@@ -40,7 +47,10 @@ class Waiter(Protocol):
 
 
 class Tries(Protocol):
-    """Who hears what became of tries. ``along``: they go with others' puts, whose failure is not theirs."""
+    """
+    Who hears what became of tries. ``along``: they go with others' puts, whose failure is not
+    theirs.
+    """
 
     along: bool
 
@@ -50,14 +60,26 @@ class Tries(Protocol):
 
 class Waitlist:
     """
-    Tries those who wait in ``shard``, in rounds: one, then, as long as all find something and there is more, twice as many.
+    Tries those who wait in ``shard``, in rounds: one, then, as long as all find something and there
+    is more, twice as many.
 
-    A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``), so that whoever makes the next
-    task ready wakes it; while a take waits here, its node is registered, or a round is to come.
+    A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``),
+    so that whoever makes the next task ready wakes it; while a take waits here, its node is
+    registered, or a round is to come.
     """
 
     along = False
-    __slots__ = ("_all_found", "_along", "_failed", "_left", "_seen", "_shard", "_size", "_timer", "parked")
+    __slots__ = (
+        "_all_found",
+        "_along",
+        "_failed",
+        "_left",
+        "_seen",
+        "_shard",
+        "_size",
+        "_timer",
+        "parked",
+    )
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -71,7 +93,9 @@ class Waitlist:
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Something may be ready. A round under way sees at its end that the shard has been woken."""
+        """
+        Something may be ready. A round under way sees at its end that the shard has been woken.
+        """
         self._along.pays = True
         if self._left == 0:
             self._size = 1
@@ -79,8 +103,9 @@ class Waitlist:
 
     def go_along(self, ids: Sequence[Arg], tasks: int, tasks_max: int) -> None:
         """
-        Try the oldest in the call that puts ``ids``, of which ``tasks`` are ready at once: as many as these suffice for, and who
-        wants one of them alone. Together they take at most ``tasks_max``.
+        Try the oldest in the call that puts ``ids``, of which ``tasks`` are ready at once: as many
+        as these suffice for, and who wants one of them alone. Together they take at most
+        ``tasks_max``.
         """
         if not self._along.pays:
             return
@@ -100,13 +125,21 @@ class Waitlist:
         chosen = self._oldest(self._size)
         if not chosen:
             return
-        self._left, self._seen, self._all_found, self._failed = len(chosen), self._shard.wakes, True, False
+        self._left, self._seen, self._all_found, self._failed = (
+            len(chosen),
+            self._shard.wakes,
+            True,
+            False,
+        )
         more = len(self.parked) > len(chosen)
         for waiter in chosen:
             waiter.try_shard(self._shard, self, more=more)
 
     def _oldest(self, most: int) -> list[Waiter]:
-        """So many that are free, and with them those before who want one task alone; who is busy will look by itself."""
+        """
+        So many that are free, and with them those before who want one task alone; who is busy will
+        look by itself.
+        """
         chosen: list[Waiter] = []
         for waiter in self.parked:
             if not waiter.free:
@@ -133,7 +166,10 @@ class Waitlist:
             self._round()
 
     def retry_later(self) -> None:
-        """The store has struck this node from those that it wakes, perhaps, and nobody has put it there again."""
+        """
+        The store has struck this node from those that it wakes, perhaps, and nobody has put it
+        there again.
+        """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
 
@@ -143,7 +179,10 @@ class Waitlist:
 
 
 class _Along:
-    """Hears of tries that went along with puts. ``pays``: whether the latest found something, or there was a wake-up since."""
+    """
+    Hears of tries that went along with puts. ``pays``: whether the latest found something, or there
+    was a wake-up since.
+    """
 
     along = True
     __slots__ = ("_waiters", "pays")
@@ -156,4 +195,5 @@ class _Along:
         if found is None:
             self._waiters.retry_later()
         else:
-            self.pays = found  # nothing comes of it where the queue is paused, or the tasks' lanes are busy
+            # nothing comes of it where the queue is paused, or the tasks' lanes are busy
+            self.pays = found

@@ -1,5 +1,6 @@
 """
-What PySyncObj reads and keeps: its pickles by a whitelist, its log, term and vote on the disk before anybody hears of them.
+What PySyncObj reads and keeps: its pickles by a whitelist, its log, term and vote on the disk
+before anybody hears of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ MEMBERSHIP = bytes([_COMMAND_TYPE.MEMBERSHIP])
 
 
 def _text_as_bytes(text: str, encoding: str) -> bytes:
-    """What protocol 2 calls to make bytes; the real ``_codecs.encode`` would run any codec that is named."""
+    """
+    What protocol 2 calls to make bytes; the real ``_codecs.encode`` would run any codec that is
+    named.
+    """
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"the encoding {encoding!r} is not allowed")
     return text.encode("latin-1")
@@ -67,7 +71,10 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
-    """Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not taken for nothing."""
+    """
+    Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not
+    taken for nothing.
+    """
 
     _stored: Any = None
 
@@ -97,7 +104,8 @@ class FileJournal(log_file.LogFile):
     """
     The log, which knows what its entries say of the members, and its folder's mark.
 
-    ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark`` is the folder's own.
+    ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark``
+    is the folder's own.
     """
 
     def __init__(self, path: str) -> None:
@@ -107,7 +115,8 @@ class FileJournal(log_file.LogFile):
             self._note(*entry[:2])
         meta = self._FileJournal__meta
         if "mark" not in meta:
-            # It lives and dies with the votes beside it: a folder made anew is known by another mark.
+            # It lives and dies with the votes beside it: a folder made anew is known by another
+            # mark.
             meta["mark"] = new_mark()
             self._FileJournal__metaStorer.storeMeta(meta)
         self.mark: str = meta["mark"]
@@ -122,7 +131,9 @@ class FileJournal(log_file.LogFile):
         self.versions = [version for version in self.versions if version[0] <= last]
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        """Keep term and vote. Raises: OSError: they are not on the disk, and nothing has changed."""
+        """
+        Keep term and vote. Raises: OSError: they are not on the disk, and nothing has changed.
+        """
         meta = self._FileJournal__meta
         before = dict(meta)
         try:
@@ -134,7 +145,8 @@ class FileJournal(log_file.LogFile):
 
     def clear(self) -> None:
         super().clear()
-        self.versions = [(0, newest) for _, newest in self.versions[-1:]]  # what a snapshot replaces had come to it
+        # what a snapshot replaces had come to it
+        self.versions = [(0, newest) for _, newest in self.versions[-1:]]
 
     def _note(self, command: bytes, idx: int) -> None:
         members = members_of(command)
@@ -148,12 +160,16 @@ def new_mark() -> str:
 
 
 def members_of(command: bytes) -> Members | None:
-    """The version of the members that an entry of the log has; None: it is another, or none that can be read."""
+    """
+    The version of the members that an entry of the log has; None: it is another, or none that can
+    be read.
+    """
     if command[:1] != MEMBERSHIP:
         return None
     try:
         return membership.read(loads(command[1:]))
-    except Exception:  # garbage can make a pickle raise anything, and every member must judge it alike
+    except Exception:
+        # garbage can make a pickle raise anything, and every member must judge it alike
         return None
 
 

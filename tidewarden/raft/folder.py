@@ -1,4 +1,6 @@
-"""A node's Raft folder: taken by one process at a time, and looked over before PySyncObj reads it."""
+"""
+A node's Raft folder: taken by one process at a time, and looked over before PySyncObj reads it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ JOURNAL = "raft.journal"
 META = "raft.journal.meta"
 DUMP = "raft.dump"
 LOCK = "raft.lock"
-ADVICE = f"move {JOURNAL}, {META} and {DUMP} aside on this member alone, and the others fill it up again"
+ADVICE = (
+    f"move {JOURNAL}, {META} and {DUMP} aside on this member alone, and the others fill it up again"
+)
 
 
 def take(folder: Path) -> int:
@@ -35,16 +39,22 @@ def take(folder: Path) -> int:
         if descriptor >= 0:
             os.close(descriptor)
         if isinstance(error, BlockingIOError):
-            problem = f"node.data_dir: found {folder}, in use by another node; allowed: a folder of its own"
+            problem = (
+                f"node.data_dir: found {folder}, in use by another node; allowed: a folder of"
+                " its own"
+            )
         else:
-            problem = f"node.data_dir: found {folder}, {error.strerror}; allowed: a folder this process may write"
+            problem = (
+                f"node.data_dir: found {folder}, {error.strerror}; allowed: a folder this process"
+                " may write"
+            )
         raise ConfigError([problem]) from None
 
 
 def mark(folder: Path) -> str:
     """
-    By what this folder, which :func:`take` has taken, is told from another node's: made once, kept in the lock's file; empty: the
-    disk is full, and a node can do without.
+    By what this folder, which :func:`take` has taken, is told from another node's: made once, kept
+    in the lock's file; empty: the disk is full, and a node can do without.
     """
     file = folder / LOCK
     try:
@@ -60,14 +70,16 @@ def check(folder: Path) -> None:
     """
     Look over journal, term, vote and dump; a folder without any is a new member's.
 
-    Raises: ConfigError: one of them cannot be read or trusted; the message names it and the way out.
+    Raises: ConfigError: one of them cannot be read or trusted; the message names it and the way
+    out.
     """
     file = folder / JOURNAL
     try:
         data = _read(file)
         meta = _read(folder / META)
         if data == b"" and meta is None:
-            file.unlink()  # a process ended while it made the file, before anything was written to it
+            # a process ended while it made the file, before anything was written to it
+            file.unlink()
             data = None
         if data is None and meta is not None:
             raise ValueError(f"it is missing, though {META} is there")

@@ -5,14 +5,20 @@ from __future__ import annotations
 import zlib
 
 INFLATED_BYTES_MAX = 8 << 20
-"""Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own messages have some 64 KiB."""
+"""
+Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own messages have some
+64 KiB.
+"""
 
 compress = zlib.compress
 error = zlib.error
 
 
 def decompress(data: bytes) -> bytes:
-    """What was compressed. Raises: zlib.error: it is none, cut short, or longer than :data:`INFLATED_BYTES_MAX`."""
+    """
+    What was compressed. Raises: zlib.error: it is none, cut short, or longer than
+    :data:`INFLATED_BYTES_MAX`.
+    """
     inflater = zlib.decompressobj()
     found = inflater.decompress(data, INFLATED_BYTES_MAX)
     if not inflater.eof:

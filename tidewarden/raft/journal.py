@@ -1,8 +1,9 @@
 """
 Whether the Raft files of a node can be trusted: a pure reading of their bytes.
 
-PySyncObj takes an unreadable ``.meta`` for an absent one and so forgets its term and vote, and reads a torn journal
-as whatever the bytes happen to say. A node that goes on like that may vote twice in one term, so we look first.
+PySyncObj takes an unreadable ``.meta`` for an absent one and so forgets its term and vote, and
+reads a torn journal as whatever the bytes happen to say. A node that goes on like that may vote
+twice in one term, so we look first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Mapping
 
 MAGIC = b"PYSYNCOBJ".ljust(24, b"\0")
 FORMAT = 1
-HEADER = struct.Struct("<24s8sII")  # name, version of the library, format, offset past the last record
+# name, version of the library, format, offset past the last record
+HEADER = struct.Struct("<24s8sII")
 SIZE = struct.Struct("<I")  # before and after each record
 RECORD = struct.Struct("<QQ")  # index and term; the command follows
 
@@ -37,7 +39,11 @@ def last_term(data: bytes) -> int:
         body = offset + SIZE.size
         (size,) = SIZE.unpack_from(data, offset) if body <= end else (0,)
         after = body + size
-        if size < RECORD.size or after + SIZE.size > end or SIZE.unpack_from(data, after)[0] != size:
+        if (
+            size < RECORD.size
+            or after + SIZE.size > end
+            or SIZE.unpack_from(data, after)[0] != size
+        ):
             raise ValueError(f"its record at byte {offset} is torn")
         found_index, found_term = RECORD.unpack_from(data, body)
         if index and found_index != index + 1:
@@ -60,7 +66,11 @@ def check_meta(meta: object, journal_term: int) -> None:
         return
     if not isinstance(meta, Mapping):
         raise ValueError(f"it holds no record but {type(meta).__name__}")
-    term, vote, commit = meta.get("currentTerm", 0), meta.get("votedForNodeId"), meta.get("raftCommitIndex", 1)
+    term, vote, commit = (
+        meta.get("currentTerm", 0),
+        meta.get("votedForNodeId"),
+        meta.get("raftCommitIndex", 1),
+    )
     if not isinstance(term, int) or not isinstance(commit, int) or not isinstance(vote, str | None):
         raise ValueError("its term, vote or commit index is no such thing")
     if term < journal_term:

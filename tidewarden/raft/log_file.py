@@ -1,4 +1,7 @@
-"""The file in which PySyncObj keeps its log: written before it is spoken of, and never into room that is not there."""
+"""
+The file in which PySyncObj keeps its log: written before it is spoken of, and never into room that
+is not there.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ RECORD_BYTES = 2 * SIZE.size + RECORD.size  # around each command
 
 class LogFile(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
     """
-    The log; its entries are on the disk before the number that says they are there, and both before :meth:`sync` returns.
+    The log; its entries are on the disk before the number that says they are there, and both before
+    :meth:`sync` returns.
 
-    Who adds entries calls that before anybody hears of them: once for all that came together, for each time the disk writes
-    twice, and a member that was long away is sent thousands.
+    Who adds entries calls that before anybody hears of them: once for all that came together, for
+    each time the disk writes twice, and a member that was long away is sent thousands.
 
-    Room is reserved before an entry is added to anything. Stock lets a file grow with holes and maps it: on a full disk the
-    write into a hole ends the process (SIGBUS), and an entry that is in memory but not in the file leaves a gap there.
+    Room is reserved before an entry is added to anything. Stock lets a file grow with holes and
+    maps it: on a full disk the write into a hole ends the process (SIGBUS), and an entry that is in
+    memory but not in the file leaves a gap there.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,9 +1,11 @@
 """
-Who the members are: a fact that the cluster commits, version by version, and what makes the next version of one.
+Who the members are: a fact that the cluster commits, version by version, and what makes the next
+version of one.
 
-The newest version in a member's log holds, committed or not, as Raft has it; a leader begins the next one only when the
-last is committed and it has committed an entry of its own term. Two neighbours differ by one vote at most, so any majority
-of the one meets any majority of the other. All of this is plain decisions, without socket, thread or clock.
+The newest version in a member's log holds, committed or not, as Raft has it; a leader begins the
+next one only when the last is committed and it has committed an entry of its own term. Two
+neighbours differ by one vote at most, so any majority of the one meets any majority of the other.
+All of this is plain decisions, without socket, thread or clock.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ class Seat:
     address: str
     """``host:port`` of its Raft port."""
     mark: str = ""
-    """Made at random with its Raft folder and kept with its votes; empty until the member was heard."""
+    """
+    Made at random with its Raft folder and kept with its votes; empty until the member was heard.
+    """
     votes: bool = True
-    """Whether it counts for a majority. One that joins does not, until it has been heard and has everything."""
+    """
+    Whether it counts for a majority. One that joins does not, until it has been heard and has
+    everything.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +56,63 @@ class Members:
     def plain(self) -> tuple[int, tuple[tuple[str, str, str, bool], ...]]:
         """As an entry of the log has it."""
         seats = sorted(self.seats.items())
-        return self.version, tuple((name, seat.address, seat.mark, seat.votes) for name, seat in seats)
+        return self.version, tuple(
+            (name, seat.address, seat.mark, seat.votes) for name, seat in seats
+        )
 
     # What the next version can be.
 
     def joined(self, name: str, address: str) -> Members:
-        """With a new member, which does not vote yet. Raises: Exists: the name or the address is a member's."""
+        """
+        With a new member, which does not vote yet. Raises: Exists: the name or the address is a
+        member's.
+        """
         if name in self.seats:
             found = f"{name} is a member already"
-            raise Exists(f"{found}; a node whose folder is new leaves first: tidewarden cluster leave {name}.")
+            raise Exists(
+                f"{found}; a node whose folder is new leaves first: tidewarden cluster leave"
+                f" {name}."
+            )
         for known, seat in self.seats.items():
             if seat.address == address:
-                raise Exists(f"That is the address of the member {known}; allowed: one that no member has.")
+                raise Exists(
+                    f"That is the address of the member {known}; allowed: one that no member has."
+                )
         return self._with({**self.seats, name: Seat(address, votes=False)})
 
     def left(self, name: str) -> Members:
         """Without a member. Raises: NotFound: there is none of that name, or it is the last."""
         if name not in self.seats:
-            raise NotFound(f"There is no member {name!r}; there are {', '.join(sorted(self.seats))}.")
+            raise NotFound(
+                f"There is no member {name!r}; there are {', '.join(sorted(self.seats))}."
+            )
         if len(self.voters - {name}) == 0:
             raise NotFound(f"{name} is the last member that votes; without it there is no cluster.")
         return self._with({known: seat for known, seat in self.seats.items() if known != name})
 
     def met(self, marks: Mapping[str, str]) -> Members:
-        """With the marks of those that were heard for the first time; the same object when there are none."""
-        fresh = {name: marks[name] for name, seat in self.seats.items() if not seat.mark and marks.get(name)}
+        """
+        With the marks of those that were heard for the first time; the same object when there are
+        none.
+        """
+        fresh = {
+            name: marks[name]
+            for name, seat in self.seats.items()
+            if not seat.mark and marks.get(name)
+        }
         if not fresh:
             return self
-        seats = {n: dataclasses.replace(s, mark=fresh[n]) if n in fresh else s for n, s in self.seats.items()}
+        seats = {
+            n: dataclasses.replace(s, mark=fresh[n]) if n in fresh else s
+            for n, s in self.seats.items()
+        }
         return self._with(seats)
 
     def seated(self, caught_up: Iterable[str]) -> Members:
-        """With a vote for the first of those that have everything and none yet; the same object when there is nobody."""
+        """
+        With a vote for the first of those that have everything and none yet; the same object when
+        there is nobody.
+        """
         for name in sorted(caught_up):
             seat = self.seats.get(name)
             if seat is not None and seat.mark and not seat.votes:
@@ -89,7 +121,10 @@ class Members:
 
     def moved(self, addresses: Mapping[str, str]) -> Members:
         """With other addresses of the same members; the same object when they are the same."""
-        seats = {n: dataclasses.replace(s, address=addresses.get(n, s.address)) for n, s in self.seats.items()}
+        seats = {
+            n: dataclasses.replace(s, address=addresses.get(n, s.address))
+            for n, s in self.seats.items()
+        }
         return self if seats == self.seats else self._with(seats)
 
     def _with(self, seats: Mapping[str, Seat]) -> Members:
@@ -97,13 +132,18 @@ class Members:
 
 
 def founded(seeds: Mapping[str, str], marks: Mapping[str, str]) -> Members:
-    """The first version, of a cluster's first start: those that the configuration names, all of them with a vote."""
+    """
+    The first version, of a cluster's first start: those that the configuration names, all of them
+    with a vote.
+    """
     return Members(1, {name: Seat(address, marks.get(name, "")) for name, address in seeds.items()})
 
 
 def read(value: Any) -> Members | None:
     """What :meth:`Members.plain` made; None for anything else. Never raises."""
-    if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] > 0):
+    if not (
+        isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] > 0
+    ):
         return None
     seats: dict[str, Seat] = {}
     if not isinstance(value[1], tuple) or not 0 < len(value[1]) <= MEMBERS_MAX:

@@ -1,10 +1,12 @@
 """
-The members as the log has them: whom this one counts, hears, votes for, and whether it is one itself.
+The members as the log has them: whom this one counts, hears, votes for, and whether it is one
+itself.
 
-The library's own change of members has no guard against two at once, does not tell who was removed, and would let a folder
-made anew vote a second time. Here the newest version in the log (:mod:`.membership`) holds; the configuration's members
-are only the seed of a cluster that has none yet. Every message carries the mark of its sender's folder, and one with
-another mark than was committed for its name is answered with ``no_member`` and counts for nothing.
+The library's own change of members has no guard against two at once, does not tell who was removed,
+and would let a folder made anew vote a second time. Here the newest version in the log
+(:mod:`.membership`) holds; the configuration's members are only the seed of a cluster that has none
+yet. Every message carries the mark of its sender's folder, and one with another mark than was
+committed for its name is answered with ``no_member`` and counts for nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +45,18 @@ class MembershipChanges(HardenedSyncObj):
         times: Times,
         clock: Clock,
     ) -> None:
-        """``seeds``: Raft addresses by name, as configured; ``joining``: do not stand before the log names this member."""
-        # What is set before the library's constructor runs is ours; what is set after it is replicated state.
+        """
+        ``seeds``: Raft addresses by name, as configured; ``joining``: do not stand before the log
+        names this member.
+        """
+        # What is set before the library's constructor runs is ours; what is set after it is
+        # replicated state.
         self.own = own
         self.outcast = ""
-        """Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or ""."""
+        """
+        Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or
+        "".
+        """
         self.told_version = 0
         """Of the members, in whose name that was said."""
         self.refusal = ""
@@ -67,7 +76,10 @@ class MembershipChanges(HardenedSyncObj):
 
     @property
     def members(self) -> Members | None:
-        """The newest version that this member has; None: the cluster is not founded, or it has not heard of it."""
+        """
+        The newest version that this member has; None: the cluster is not founded, or it has not
+        heard of it.
+        """
         return self._adopted
 
     def committed(self) -> bool:
@@ -97,18 +109,27 @@ class MembershipChanges(HardenedSyncObj):
         self._names = {address: name for name, address in addresses.items()}
         seats = {} if newest is None else newest.seats
         # Who joined anew is known by what it says from now on.
-        self._marks = {name: mark for name, mark in self._marks.items() if name in seats and seats[name].mark}
+        self._marks = {
+            name: mark for name, mark in self._marks.items() if name in seats and seats[name].mark
+        }
         votes = addresses.keys() if newest is None else newest.voters
         voters = {addresses[name] for name in votes if name != self.own}
-        watchers = {address for name, address in addresses.items() if name not in votes and name != self.own}
+        watchers = {
+            address for name, address in addresses.items() if name not in votes and name != self.own
+        }
         self._count(voters, watchers)
 
     def _reached(self, members: Members) -> dict[str, str]:
-        """Where everybody is. Whoever finds itself moved goes by its configuration, for then all have been."""
+        """
+        Where everybody is. Whoever finds itself moved goes by its configuration, for then all have
+        been.
+        """
         addresses = members.addresses()
         if addresses.get(self.own, self._seeds[self.own]) == self._seeds[self.own]:
             return addresses
-        return addresses | {name: address for name, address in self._seeds.items() if name in addresses}
+        return addresses | {
+            name: address for name, address in self._seeds.items() if name in addresses
+        }
 
     def _count(self, voters: set[str], watchers: set[str]) -> None:
         others, silent = self._SyncObj__otherNodes, self._SyncObj__readonlyNodes
@@ -116,7 +137,11 @@ class MembershipChanges(HardenedSyncObj):
             others.discard(node)
             silent.discard(node)
             self._SyncObj__connectedNodes.discard(node)
-            for known in (self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex, self._SyncObj__lastResponseTime):
+            for known in (
+                self._SyncObj__raftNextIndex,
+                self._SyncObj__raftMatchIndex,
+                self._SyncObj__lastResponseTime,
+            ):
                 known.pop(node, None)
             self._acked.pop(node.id, None)
             self.heard.pop(node.id, None)
@@ -133,7 +158,8 @@ class MembershipChanges(HardenedSyncObj):
             (others if address in voters else silent).add(node)
             (silent if address in voters else others).discard(node)
         if self._SyncObj__raftState == LEADER:
-            self.lease_until = -math.inf if others else math.inf  # what a majority said was another majority's
+            # what a majority said was another majority's
+            self.lease_until = -math.inf if others else math.inf
         self._hurry_if_alone()
 
     def _hurry_if_alone(self) -> None:
@@ -144,7 +170,10 @@ class MembershipChanges(HardenedSyncObj):
 
     def outgoing(self, message: Message) -> Message:
         marked = super().outgoing(message) | {"mark": self._SyncObj__raftLog.mark}
-        denied = message["type"] == "apply_command_response" and message.get("error") == FAIL_REASON.REQUEST_DENIED
+        denied = (
+            message["type"] == "apply_command_response"
+            and message.get("error") == FAIL_REASON.REQUEST_DENIED
+        )
         return marked | {"why": self.refusal} if denied else marked
 
     def no_member(self, why: str) -> Message:
@@ -153,7 +182,10 @@ class MembershipChanges(HardenedSyncObj):
 
     def _committed_version(self) -> int:
         commit = self.raftCommitIndex
-        return max((found.version for at, found in self._SyncObj__raftLog.versions if at <= commit), default=0)
+        return max(
+            (found.version for at, found in self._SyncObj__raftLog.versions if at <= commit),
+            default=0,
+        )
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
         name = self._names.get(node.id)
@@ -178,10 +210,12 @@ class MembershipChanges(HardenedSyncObj):
 
     def _hear_guest(self, node: Node, message: Message) -> None:
         """
-        Somebody who is no member here: of a later version that this one has yet to hear of, or of an earlier one.
+        Somebody who is no member here: of a later version that this one has yet to hear of, or of
+        an earlier one.
 
-        A leader's log is taken in any case. A vote is given to whoever has a longer log: without it, those who let a member
-        in while this one was away could never elect that member. Anybody else is told that it is none.
+        A leader's log is taken in any case. A vote is given to whoever has a longer log: without
+        it, those who let a member in while this one was away could never elect that member. Anybody
+        else is told that it is none.
         """
         kind = message["type"]
         if kind in ("request_vote", "pre_vote"):
@@ -209,7 +243,9 @@ class MembershipChanges(HardenedSyncObj):
             return  # it knows no more than this one
         if self.outcast != why:
             logger.warning(
-                "not a member of the cluster, says one that is (version %d of its members): %s", version, why
+                "not a member of the cluster, says one that is (version %d of its members): %s",
+                version,
+                why,
             )
         self.outcast, self.told_version = why, version
 
@@ -234,7 +270,10 @@ class MembershipChanges(HardenedSyncObj):
     # What a leader does.
 
     def _tend(self) -> None:
-        """Found the cluster, learn the marks of those that are heard first, give a vote to who has caught up."""
+        """
+        Found the cluster, learn the marks of those that are heard first, give a vote to who has
+        caught up.
+        """
         if self._passing_on:
             self._passing_on = False
             self.give_up()
@@ -257,17 +296,27 @@ class MembershipChanges(HardenedSyncObj):
         commit, match = self.raftCommitIndex, self._SyncObj__raftMatchIndex
         near = self._heard_within(self.times.election_max_s)
         waiting = self._SyncObj__readonlyNodes
-        return [name for node in waiting if (name := self._names.get(node.id)) in near and match.get(node, 0) >= commit]
+        return [
+            name
+            for node in waiting
+            if (name := self._names.get(node.id)) in near and match.get(node, 0) >= commit
+        ]
 
     def _heard_within(self, seconds: float) -> set[str]:
         since = self.clock.monotonic() - seconds
-        return {self._names[address] for address, at in self.heard.items() if at > since and address in self._names}
+        return {
+            self._names[address]
+            for address, at in self.heard.items()
+            if at > since and address in self._names
+        }
 
     def _settled(self) -> bool:
         return bool(self.raftLastApplied >= (self._SyncObj__noopIDx or math.inf))
 
     def propose(self, members: Members, callback: Callable[[Any, int], None] | None = None) -> None:
-        """Have the leader, which may be another, make ``members`` of the version in force. Any thread."""
+        """
+        Have the leader, which may be another, make ``members`` of the version in force. Any thread.
+        """
         self.refusal = ""
         self._applyCommand(files.entry_of(members), callback, _COMMAND_TYPE.MEMBERSHIP)
 

@@ -1,4 +1,7 @@
-"""What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins or leaves."""
+"""
+What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins
+or leaves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class Operations:
     """
     Asks this member's thread, which asks the leader's.
 
-    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is what the thread saw last.
+    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is
+    what the thread saw last.
     """
 
     def __init__(
@@ -45,10 +49,12 @@ class Operations:
 
     async def transfer(self, ticker: Ticker | None, node: str | None) -> str:
         """
-        Have the member ``node`` lead (``None``: another, the one most caught up), and wait until somebody new does.
+        Have the member ``node`` lead (``None``: another, the one most caught up), and wait until
+        somebody new does.
 
-        Returns: the name of the new leader; nothing is done when ``node`` leads already.
-        Raises: NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take over.
+        Returns: the name of the new leader; nothing is done when ``node`` leads already. Raises:
+        NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take
+        over.
         """
         self._member()
         names, before = self._names(), self._leader()
@@ -71,38 +77,55 @@ class Operations:
                     return str(leader)
                 raise Timeout(f"{node} did not take over: {leader} leads now.")
             if now >= until:
-                why = pysync.REASONS.get(reason) or self._refusal() or "it did not stand for election"
-                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
+                why = (
+                    pysync.REASONS.get(reason) or self._refusal() or "it did not stand for election"
+                )
+                raise Timeout(
+                    f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}."
+                )
             if leader == before and now >= asked_again:
                 asked_again = now + 3 * self._times.heartbeat_s
                 reason = await self._questions.ask(ticker, lambda voter: voter.wish(node))
             await sleep(self._clock, self._times.tick_s)
 
-    async def join(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str) -> int:
+    async def join(
+        self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str
+    ) -> int:
         """
-        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and has everything.
+        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and
+        has everything.
 
-        Returns: the version of the members that has it; the present one if it joins already at that address.
-        Raises: Exists, NoLeader, NoQuorum.
+        Returns: the version of the members that has it; the present one if it joins already at that
+        address. Raises: Exists, NoLeader, NoQuorum.
         """
 
         def there(members: Members, asked: bool) -> bool:
-            # Once asked for, it may have its vote before this is looked at; before, one that votes is another.
+            # Once asked for, it may have its vote before this is looked at; before, one that votes
+            # is another.
             seat = members.seats.get(name)
-            return seat is not None and seat.address == address and (asked or not (seat.mark and seat.votes))
+            return (
+                seat is not None
+                and seat.address == address
+                and (asked or not (seat.mark and seat.votes))
+            )
 
-        return await self._change(ticker, voter, there, lambda members: members.joined(name, address))
+        return await self._change(
+            ticker, voter, there, lambda members: members.joined(name, address)
+        )
 
     async def leave(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str) -> int:
         """
         Have the member ``name`` be none any more. One that leads hands leadership over first.
 
-        Returns: the version of the members without it. Raises: NotFound: it is none, or the last. NoLeader, NoQuorum.
+        Returns: the version of the members without it. Raises: NotFound: it is none, or the last.
+        NoLeader, NoQuorum.
         """
         self._members().left(name)  # raises what is wrong with it
 
         def gone(members: Members, asked: bool) -> bool:
-            return name not in members.seats or (asked and name == self._own and self._told_version() > 0)
+            return name not in members.seats or (
+                asked and name == self._own and self._told_version() > 0
+            )
 
         return await self._change(ticker, voter, gone, lambda old: old.left(name))
 
@@ -113,7 +136,10 @@ class Operations:
         done: Callable[[Members, bool], bool],
         make: Callable[[Members], Members],
     ) -> int:
-        """Propose a version of the members until one that is ``done(members, whether it was proposed)`` is committed."""
+        """
+        Propose a version of the members until one that is ``done(members, whether it was
+        proposed)`` is committed.
+        """
         self._member()
         asked = False
         limit_s = CHANGE_TRIES_S * self._times.claim_s
@@ -140,7 +166,9 @@ class Operations:
         if refusal and not unsure:
             raise NoQuorum(f"The members were not changed: {refusal}.")
         if asked:
-            raise NoQuorum(f"The members' change is not committed, and may still be: {refusal or why}.")
+            raise NoQuorum(
+                f"The members' change is not committed, and may still be: {refusal or why}."
+            )
         if not self._committed():
             raise NoQuorum("The members were not changed: the change before is not committed.")
         raise NoLeader("The members were not changed: this node knows of no leader.")
@@ -152,7 +180,9 @@ class Operations:
     def _members(self) -> Members:
         sight = self._sight()
         if sight is None or sight.members is None:
-            raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
+            raise NoLeader(
+                "This node does not know the cluster's members yet: it has heard no leader."
+            )
         return sight.members
 
     def _member(self) -> None:
@@ -168,6 +198,9 @@ class Operations:
         return sight is not None and sight.members_committed
 
     def _told_version(self) -> int:
-        """The version by which this node has left, of which it is told, for it gets no more of the log; 0: it has not."""
+        """
+        The version by which this node has left, of which it is told, for it gets no more of the
+        log; 0: it has not.
+        """
         sight = self._sight()
         return 0 if sight is None or sight.outcast != NOT_THERE else sight.told_version

@@ -1,4 +1,7 @@
-"""Questions that the event loop puts to Raft's thread, and the answers that come back, or come too late."""
+"""
+Questions that the event loop puts to Raft's thread, and the answers that come back, or come too
+late.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from .ticker import Ticker
 
 
 class Proposals:
-    """Each has ``limit_s`` seconds. An answer that comes later finds nobody: questions are numbered, numbers not used again."""
+    """
+    Each has ``limit_s`` seconds. An answer that comes later finds nobody: questions are numbered,
+    numbers not used again.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -25,7 +31,8 @@ class Proposals:
         """
         Call ``propose(callback=…)`` and await what was committed.
 
-        Raises: NoLeader: not committed, as far as is known. Timeout: not in time; it may still be. Draining.
+        Raises: NoLeader: not committed, as far as is known. Timeout: not in time; it may still be.
+        Draining.
         """
         if ticker is None:
             raise Draining("Raft is not running on this node.")

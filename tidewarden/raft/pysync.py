@@ -1,10 +1,11 @@
 """
-PySyncObj 0.3.17 as we use it: one member and its settings. Its links are in ``wire``, its files in ``files`` and
-``log_file``, its rules in ``steady`` and ``roll``; these alone touch its private names (``tests/meta/test_documents.py``).
+PySyncObj 0.3.17 as we use it: one member and its settings. Its links are in ``wire``, its files in
+``files`` and ``log_file``, its rules in ``steady`` and ``roll``; these alone touch its private
+names (``tests/meta/test_documents.py``).
 
-Importing it guards the library for the whole process: pickles are read by a whitelist, frames have a longest length,
-dead links are noticed, and a ``.meta`` that cannot be read is an error instead of a forgotten vote.
-Everything here runs in the tick thread; nothing here knows asyncio.
+Importing it guards the library for the whole process: pickles are read by a whitelist, frames have
+a longest length, dead links are noticed, and a ``.meta`` that cannot be read is an error instead of
+a forgotten vote. Everything here runs in the tick thread; nothing here knows asyncio.
 """
 
 from __future__ import annotations
@@ -54,9 +55,16 @@ class Voter(MembershipChanges):
     transport: ClassVar[type] = RaftTransport
 
     def __init__(
-        self, own: str, seeds: Mapping[str, str], conf: SyncObjConf, times: Times, clock: Clock, joining: bool = False
+        self,
+        own: str,
+        seeds: Mapping[str, str],
+        conf: SyncObjConf,
+        times: Times,
+        clock: Clock,
+        joining: bool = False,
     ) -> None:
-        # What is set before the library's constructor runs is ours; what is set after it is replicated state.
+        # What is set before the library's constructor runs is ours; what is set after it is
+        # replicated state.
         self._led_term, self._led_since = -1, float("-inf")
         try:
             super().__init__(own, seeds, joining, conf, self.transport, times, clock)
@@ -68,7 +76,10 @@ class Voter(MembershipChanges):
 
     @replicated  # type: ignore[untyped-decorator]  # the library has no types
     def claim(self, node: object, boot: object, seen: object) -> int:
-        """Grant the next epoch to ``<node>.<boot>``; returns it, or 0 for arguments that make no claim."""
+        """
+        Grant the next epoch to ``<node>.<boot>``; returns it, or 0 for arguments that make no
+        claim.
+        """
         before = Committed(self.epoch, self.holder)
         facts = before.claimed(node, boot, seen)
         self.epoch, self.holder = facts.epoch, facts.holder
@@ -94,7 +105,11 @@ class Voter(MembershipChanges):
             ticked=ticked,
             leader_heard=self.leader_heard,
             led_since=self._led_since,
-            heard={self._names[address]: at for address, at in self.heard.items() if address in self._names},
+            heard={
+                self._names[address]: at
+                for address, at in self.heard.items()
+                if address in self._names
+            },
             members=self.members,
             members_committed=self.committed(),
             outcast=self.outcast,
@@ -123,9 +138,11 @@ class Voter(MembershipChanges):
 
     def hand_over(self, name: str | None) -> int:
         """
-        Ask the member ``name`` (``None``: another) to lead, and step down. Returns a fail reason, 0 when asked.
+        Ask the member ``name`` (``None``: another) to lead, and step down. Returns a fail reason, 0
+        when asked.
 
-        The lease ends before the question leaves: the others vote for who was asked though they hear a leader.
+        The lease ends before the question leaves: the others vote for who was asked though they
+        hear a leader.
         """
         answers: list[int] = []
         heir = self._heir(name)
@@ -141,26 +158,35 @@ class Voter(MembershipChanges):
 
     def _heir(self, name: str | None) -> Node | None:
         """
-        Who can lead at once: it has everything, and was heard within an election time. The latest heard, or ``name`` alone.
+        Who can lead at once: it has everything, and was heard within an election time. The latest
+        heard, or ``name`` alone.
 
-        Stock asks whoever once had everything, and who has died since would leave the cluster without a leader.
+        Stock asks whoever once had everything, and who has died since would leave the cluster
+        without a leader.
         """
         last, near = self._SyncObj__raftLog[-1][1], self._heard_within(self.times.election_min_s)
         match = self._SyncObj__raftMatchIndex
         ready = [
             node
             for node in self._SyncObj__otherNodes
-            if (found := self._names.get(node.id)) in near and name in (None, found) and match.get(node) == last
+            if (found := self._names.get(node.id)) in near
+            and name in (None, found)
+            and match.get(node) == last
         ]
         return max(ready, key=lambda node: (self.heard[node.id], node.id), default=None)
 
     def wish(self, name: str | None) -> int:
-        """Have leadership handed to ``name``, here or, when another leads, there. Returns a fail reason, 0 when asked."""
+        """
+        Have leadership handed to ``name``, here or, when another leads, there. Returns a fail
+        reason, 0 when asked.
+        """
         leader = self._getLeader()
         self.refusal = ""
         if self.leads():
             return self.hand_over(name)
-        if leader is None or not self._SyncObj__transport.send(leader, {"type": "wish", "to": name}):
+        if leader is None or not self._SyncObj__transport.send(
+            leader, {"type": "wish", "to": name}
+        ):
             return MISSING_LEADER
         return SUCCESS
 
@@ -171,7 +197,9 @@ class Voter(MembershipChanges):
             self.step_down()
 
     def close(self) -> None:
-        """Close the wake-up pipe, which the library leaks. After the last tick and the last proposal."""
+        """
+        Close the wake-up pipe, which the library leaks. After the last tick and the last proposal.
+        """
         pipe = getattr(self, "_SyncObj__pipeNotifier", None)
         if pipe is not None:
             os.close(pipe._PipeNotifier__pipeR)
@@ -183,8 +211,8 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
     """
     The library's settings.
 
-    Args: ``folder``: where journal and dump lie; ``bind``: ``host:port`` to listen on, nothing else;
-    ``password``: encrypts and authenticates every frame.
+    Args: ``folder``: where journal and dump lie; ``bind``: ``host:port`` to listen on, nothing
+    else; ``password``: encrypts and authenticates every frame.
     """
     return SyncObjConf(
         autoTick=False,
@@ -192,8 +220,9 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
         raftMinTimeout=times.election_min_s,
         raftMaxTimeout=times.election_max_s,
         leaderFallbackTimeout=times.fallback_s,
-        # Followers are silent to each other, and the stock transport closes a silent link just when the first vote
-        # request comes along it, which wastes the first election. Ours watches links itself.
+        # Followers are silent to each other, and the stock transport closes a silent link just when
+        # the first vote request comes along it, which wastes the first election. Ours watches links
+        # itself.
         connectionTimeout=3600,
         connectionRetryTime=times.retry_s,
         tcp_keepalive=KEEPALIVE,
@@ -203,9 +232,11 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
         journalFile=str(folder / "raft.journal"),
         fullDumpFile=str(folder / "raft.dump"),
         useFork=False,  # a fork of a threaded process may hang
-        logCompactionMinEntries=10**9,  # compaction is not crash-safe, and tens of entries a day need none
+        # compaction is not crash-safe, and tens of entries a day need none
+        logCompactionMinEntries=10**9,
         logCompactionMinTime=10**9,
-        dynamicMembershipChange=True,  # asks ``roll`` wherever the library would change its members itself
+        # asks ``roll`` wherever the library would change its members itself
+        dynamicMembershipChange=True,
         bindAddress=bind,
         password=password,
         preferredAddrType="ipv4",

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from .member import RaftMember
 
 
-def status(raft: RaftMember, sight: RaftView | None, now: float, voter: pysync.Voter | None) -> dict[str, Any]:
+def status(
+    raft: RaftMember, sight: RaftView | None, now: float, voter: pysync.Voter | None
+) -> dict[str, Any]:
     """What ``raft`` says of itself at ``now``; times that never were are ``None``."""
     return {
         "node": raft.name,

@@ -1,8 +1,9 @@
 """
 Where members' host names lead, looked up beside Raft's thread.
 
-Stock asks the name server in the thread that ticks: one that is silent takes seconds to give up, at each attempt to reach a
-member that is away, and a leader that does not tick for so long leads no more.
+Stock asks the name server in the thread that ticks: one that is silent takes seconds to give up, at
+each attempt to reach a member that is away, and a leader that does not tick for so long leads no
+more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .hardened import library_now
 logger = logging.getLogger("tidewarden.raft")
 
 KNOWN_S = 1.0
-"""How long an answer is taken for true: names are asked for only to connect, and a container comes back with another address."""
+"""
+How long an answer is taken for true: names are asked for only to connect, and a container comes
+back with another address.
+"""
 UNKNOWN_S = 1.0
 """How long a failure is."""
 HOSTS_MAX = 1000
@@ -27,7 +31,8 @@ HOSTS_MAX = 1000
 
 class Resolver:
     """
-    Answers at once, with what was found last; what is too old is looked up meanwhile, each name once at a time.
+    Answers at once, with what was found last; what is too old is looked up meanwhile, each name
+    once at a time.
 
     ``lookup``: the addresses of a name. Raises: OSError: there are none.
     """
@@ -40,7 +45,9 @@ class Resolver:
         self._failing: set[str] = set()
 
     def resolve(self, host: str) -> str | None:
-        """An address of ``host``; of several another at each call. None: it is not known, or not yet."""
+        """
+        An address of ``host``; of several another at each call. None: it is not known, or not yet.
+        """
         if _is_address(host):
             return host
         if len(self._until) >= HOSTS_MAX and host not in self._until:
@@ -48,7 +55,9 @@ class Resolver:
                 known.clear()
         if host not in self._asking and self._now() >= self._until.get(host, float("-inf")):
             self._asking.add(host)
-            threading.Thread(target=self._ask, args=(host,), name=f"where {host} is", daemon=True).start()
+            threading.Thread(
+                target=self._ask, args=(host,), name=f"where {host} is", daemon=True
+            ).start()
         found = self._found.get(host)
         if not found:
             return None
@@ -60,7 +69,8 @@ class Resolver:
             self._found[host] = self._lookup(host)
             self._failing.discard(host)
             self._until[host] = self._now() + KNOWN_S
-        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is too long, or not of a name's letters
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: of a name that is too long, or not of a name's letters
             if host not in self._failing:
                 logger.warning("the member's host %r is not found: %s", host, error)
             self._failing.add(host)

@@ -1,8 +1,10 @@
 """
-What Raft replicates and what a sighting of it means: plain decisions, without socket, thread or clock.
+What Raft replicates and what a sighting of it means: plain decisions, without socket, thread or
+clock.
 
-Nothing here is a permission. A node may believe that it leads while another does; what must not happen twice is
-judged in one script at the store, by the epoch that :meth:`Committed.claimed` grants.
+Nothing here is a permission. A node may believe that it leads while another does; what must not
+happen twice is judged in one script at the store, by the epoch that :meth:`Committed.claimed`
+grants.
 """
 
 from __future__ import annotations
@@ -34,17 +36,25 @@ class Times:
     tick_s: float = 0.02
     """Longest wait of one tick for its sockets."""
     heartbeat_s: float = 0.1
-    """Between two messages of a leader. More than three fit into ``election_min_s``, as PySyncObj demands."""
+    """
+    Between two messages of a leader. More than three fit into ``election_min_s``, as PySyncObj
+    demands.
+    """
     election_min_s: float = 0.5
     """A follower that heard no leader stands for election after a random time between this …"""
     election_max_s: float = 1.0
     """… and this."""
     fallback_s: float = 0.5
-    """A leader that a majority did not answer for so long is none any more. Not above ``election_min_s``."""
+    """
+    A leader that a majority did not answer for so long is none any more. Not above
+    ``election_min_s``.
+    """
     retry_s: float = 0.3
     """Between two attempts to reach a peer."""
     link_s: float = 1.0
-    """A link on which nothing came for so long is dead; members say something four times as often."""
+    """
+    A link on which nothing came for so long is dead; members say something four times as often.
+    """
     claim_s: float = 1.0
     """Longest wait for a proposal's commit."""
     orphan_s: float = 2.0
@@ -72,10 +82,11 @@ class Committed:
 
     def claimed(self, node: object, boot: object, seen: object) -> Committed:
         """
-        The facts after ``claim(node, boot, seen)``: the epoch above both ours and ``seen``, the store's.
+        The facts after ``claim(node, boot, seen)``: the epoch above both ours and ``seen``, the
+        store's.
 
-        Runs on every member, and again at each replay of the journal: it depends on nothing but its arguments and
-        never raises. Arguments that make no claim change nothing.
+        Runs on every member, and again at each replay of the journal: it depends on nothing but its
+        arguments and never raises. Arguments that make no claim change nothing.
         """
         if not (isinstance(node, str) and isinstance(boot, int) and isinstance(seen, int)):
             return self
@@ -139,7 +150,9 @@ def role(sight: RaftView, now: float, times: Times) -> Role:
 
 
 def leader(sight: RaftView, now: float, times: Times, own: str) -> str | None:
-    """Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none."""
+    """
+    Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none.
+    """
     here = role(sight, now, times)
     if here == "leader":
         return own
@@ -147,17 +160,21 @@ def leader(sight: RaftView, now: float, times: Times, own: str) -> str | None:
 
 
 def quorum(sight: RaftView, now: float, times: Times, own: str) -> bool:
-    """Whether a majority stands behind the leader here: it leads, or heard the leader within one election time."""
+    """
+    Whether a majority stands behind the leader here: it leads, or heard the leader within one
+    election time.
+    """
     named = leader(sight, now, times, own)
     return named == own or (named is not None and now - sight.leader_heard <= times.election_max_s)
 
 
 def peer_heard_s(sight: RaftView, now: float, name: str) -> float:
     """
-    Seconds since the member ``name`` was last heard, counted from the start of this node's leadership at most.
+    Seconds since the member ``name`` was last heard, counted from the start of this node's
+    leadership at most.
 
-    Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is no peer, or was
-    never heard by a node that does not lead.
+    Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is
+    no peer, or was never heard by a node that does not lead.
     """
     last = sight.heard.get(name)
     if last is None:
@@ -175,24 +192,37 @@ def raft_address(name: str, address: str) -> str:
     host = host.removeprefix("[").removesuffix("]")
     if not re.fullmatch(NAME, name):
         raise BadArg(f"A node's name: found {name[:80]!r}; allowed: {NAME_ALLOWED}.")
-    if not host or len(address) > 300 or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65_532:
-        raise BadArg(f"A node's address: found {address[:80]!r}; allowed: 'host:base_port', the port from 1 to 65,531.")
+    if (
+        not host
+        or len(address) > 300
+        or not port.isascii()
+        or not port.isdecimal()
+        or not 0 < int(port) < 65_532
+    ):
+        raise BadArg(
+            f"A node's address: found {address[:80]!r}; allowed: 'host:base_port', the port from 1"
+            " to 65,531."
+        )
     return f"{host}:{int(port) + RAFT_OFFSET}"
 
 
 def base_address(address: str) -> str:
     """``host:base_port`` of whom Raft reaches at ``address``."""
     host, _, port = address.rpartition(":")
-    return f"[{host}]:{int(port) - RAFT_OFFSET}" if ":" in host else f"{host}:{int(port) - RAFT_OFFSET}"
+    return (
+        f"[{host}]:{int(port) - RAFT_OFFSET}"
+        if ":" in host
+        else f"{host}:{int(port) - RAFT_OFFSET}"
+    )
 
 
 def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -> dict[str, str]:
     """
     The Raft address ``host:port`` of every member by name, this node's among them.
 
-    Args: ``own``: this node's name; ``host``, ``raft_port``: where it listens, its address when it is alone;
-    ``members``: ``cluster.members``, name → ``host:base_port``.
-    Raises: ConfigError: a member without host or port, two of one address, or this node missing among its members.
+    Args: ``own``: this node's name; ``host``, ``raft_port``: where it listens, its address when it
+    is alone; ``members``: ``cluster.members``, name → ``host:base_port``. Raises: ConfigError: a
+    member without host or port, two of one address, or this node missing among its members.
     """
     if not members:
         return {own: f"{host}:{raft_port}"}
@@ -205,12 +235,19 @@ def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -
             problems.append(f"cluster.members.{name}: found {text!r}; allowed: 'host:base_port'")
             continue
         found[name] = f"{member_host}:{int(port) + RAFT_OFFSET}"
-        twin = next((other for other in found if other != name and found[other] == found[name]), None)
+        twin = next(
+            (other for other in found if other != name and found[other] == found[name]), None
+        )
         if twin is not None:
-            problems.append(f"cluster.members.{name}: found {text!r}, as for {twin}; allowed: an address of its own")
+            problems.append(
+                f"cluster.members.{name}: found {text!r}, as for {twin}; allowed: an address of"
+                " its own"
+            )
     if own not in members:
         known = ", ".join(sorted(members))
-        problems.append(f"node.name: found {own!r}, which is not among cluster.members; allowed: one of {known}")
+        problems.append(
+            f"node.name: found {own!r}, which is not among cluster.members; allowed: one of {known}"
+        )
     if problems:
         raise ConfigError(problems)
     return found

@@ -1,8 +1,9 @@
 """
 The thread that ticks Raft, and the bridge from it to asyncio: the only way in which the two meet.
 
-Into the thread go proposals (the library's queue is made for that) and :meth:`Ticker.ask`; out of it come sightings and
-answers, by :meth:`Ticker.post`, which never raises: an exception in a callback would stop Raft for good.
+Into the thread go proposals (the library's queue is made for that) and :meth:`Ticker.ask`; out of
+it come sightings and answers, by :meth:`Ticker.post`, which never raises: an exception in a
+callback would stop Raft for good.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .state import RaftView, Times, role
 
 logger = logging.getLogger("tidewarden.raft")
 
-COMPLAINT_S = 10.0  # least time between two first failures that are logged: on a full disk every election is one
+# least time between two first failures that are logged: on a full disk every election is one
+COMPLAINT_S = 10.0
 FAILURES_LOGGED = (1, 10, 100, 1000, 10_000, 100_000)
 
 
@@ -30,8 +32,8 @@ class Ticker:
     """
     Builds the voter, ticks it until told to stop, and destroys it.
 
-    ``started(voter, error)`` is posted once, ``sighted(sighting)`` after every tick that changed something. Both run
-    in the event loop ``loop``.
+    ``started(voter, error)`` is posted once, ``sighted(sighting)`` after every tick that changed
+    something. Both run in the event loop ``loop``.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Ticker:
         self._questions.append(question)
 
     def stop(self, gracefully: bool) -> None:
-        """End the thread, handing leadership over first if ``gracefully``. Returns at once; then join it."""
+        """
+        End the thread, handing leadership over first if ``gracefully``. Returns at once; then join
+        it.
+        """
         self._gracefully = gracefully
         self._stopping.set()
 
@@ -102,7 +107,9 @@ class Ticker:
         except Exception as error:
             self._failures += 1
             now = self._clock.monotonic()
-            if self._failures in FAILURES_LOGGED and (self._failures > 1 or now - self._complained >= COMPLAINT_S):
+            if self._failures in FAILURES_LOGGED and (
+                self._failures > 1 or now - self._complained >= COMPLAINT_S
+            ):
                 self._complained = now
                 text = "Raft failed (tick failures in a row: %d): %s; stepping down"
                 trace = not isinstance(error, OSError)  # a full disk is no defect of ours
@@ -115,10 +122,17 @@ class Ticker:
         self._publish(voter)
 
     def _judge_loop(self, voter: Voter) -> None:
-        """A leader whose event loop does not turn does no work: give leadership up, and stand for none."""
-        wedged = bool(voter.otherNodes) and self._clock.monotonic() - self.beat > self._times.wedge_s
+        """
+        A leader whose event loop does not turn does no work: give leadership up, and stand for
+        none.
+        """
+        wedged = (
+            bool(voter.otherNodes) and self._clock.monotonic() - self.beat > self._times.wedge_s
+        )
         if wedged and not self._wedged:
-            logger.warning("the event loop has not turned for %g s; not leading", self._times.wedge_s)
+            logger.warning(
+                "the event loop has not turned for %g s; not leading", self._times.wedge_s
+            )
         self._wedged = wedged
         if wedged:
             voter.give_up()
@@ -128,15 +142,27 @@ class Ticker:
         sight = self.latest = voter.sight(self._ticked)
         here = role(sight, self._clock.monotonic(), self._times)
         news = (
-            here, sight.state, sight.term, sight.leader, sight.settled, sight.commit, sight.facts, sight.members,
-            sight.members_committed, sight.outcast, sight.refusal,
-        )  # fmt: skip
+            here,
+            sight.state,
+            sight.term,
+            sight.leader,
+            sight.settled,
+            sight.commit,
+            sight.facts,
+            sight.members,
+            sight.members_committed,
+            sight.outcast,
+            sight.refusal,
+        )
         if news != self._posted:
             self._posted = news
             self.post(self._sighted, sight)
 
     def _leave(self, voter: Voter) -> None:
-        """Hand leadership over, and tick on until somebody has it: a planned end costs the cluster no election."""
+        """
+        Hand leadership over, and tick on until somebody has it: a planned end costs the cluster no
+        election.
+        """
         if not voter.leads() or not voter.otherNodes:
             return
         voter.give_up()

@@ -1,7 +1,7 @@
 """
-PySyncObj's links as we use them: frames have a longest length, dead links are noticed, and nobody is let in but who has the
-cluster's secret. Whoever has it and is no member here may be one of a later version, so it is let in as a guest; what a
-guest may say is for ``roll`` to judge.
+PySyncObj's links as we use them: frames have a longest length, dead links are noticed, and nobody
+is let in but who has the cluster's secret. Whoever has it and is no member here may be one of a
+later version, so it is let in as a guest; what a guest may say is for ``roll`` to judge.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidewarden.raft")
 
 FRAME_BYTES_MAX = 1_048_576
-"""Longest frame of a peer. The library sends its log in batches of 64 KiB, and ours is a few entries a day."""
+"""
+Longest frame of a peer. The library sends its log in batches of 64 KiB, and ours is a few entries a
+day.
+"""
 KEEPALIVE = (1, 1, 3)
 """Idle seconds before a probe, seconds between probes, probes: the kernel's, so no pace applies."""
 UNANSWERED_MS = 4000
-"""A link whose bytes (or whose SYN) the other host's kernel left unanswered for so long is dead, milliseconds."""
+"""
+A link whose bytes (or whose SYN) the other host's kernel left unanswered for so long is dead,
+milliseconds.
+"""
 STRANGERS_MAX = 64
 """Most connections at a time that have not proved to be a member's."""
 STRANGER_FRAME_BYTES_MAX = 2048
@@ -55,7 +61,9 @@ COMPLAINT_S = 10.0
 class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no types
     """A connection with a longest frame, that notices a dead link, and says why it was refused."""
 
-    def __init__(self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any
+    ) -> None:
         self.refused: Callable[[str, str], None] | None = None
         self.frame_bytes_max = FRAME_BYTES_MAX
         self.paid: Callable[[RaftConnection, float], None] | None = None
@@ -101,7 +109,8 @@ class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no
         paid(self, time.thread_time() - began)
 
     def _TcpConnection__processRead(self) -> bool:
-        # Stock reads until the socket is empty: a fast sender could hold the thread, and fill the memory, for ever.
+        # Stock reads until the socket is empty: a fast sender could hold the thread, and fill the
+        # memory, for ever.
         more: bool = super()._TcpConnection__processRead()
         buffer = self._TcpConnection__readBuffer
         most = self.frame_bytes_max
@@ -112,7 +121,11 @@ class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no
 
     def _TcpConnection__processParseMessage(self) -> Any:
         message = super()._TcpConnection__processParseMessage()
-        if message is None and self.state == CONNECTION_STATE.DISCONNECTED and self.refused is not None:
+        if (
+            message is None
+            and self.state == CONNECTION_STATE.DISCONNECTED
+            and self.refused is not None
+        ):
             self.refused(self.address, "it sent what the cluster's secret does not open")
         return message
 
@@ -142,14 +155,16 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self.strangers_refused = 0
         self._strangers: dict[RaftConnection, float] = {}
         self._budget = Budget(STRANGERS_SHARE, STRANGERS_BURST_S)
-        self._held: set[RaftConnection] = set()  # strangers that are not read until there is budget again
+        # strangers that are not read until there is budget again
+        self._held: set[RaftConnection] = set()
         self._accepts = False
         self._accepted = 0
         self._complained = self._rebound = float("-inf")
         self._looked = float("-inf")
         self._said: dict[Node, float] = {}
         self._fresh: dict[Node, float] = {}  # from when on silence counts
-        self._apart: dict[Node, float] = {}  # since when there is no link to a member that should have made one
+        # since when there is no link to a member that should have made one
+        self._apart: dict[Node, float] = {}
         self._guests: set[Node] = set()
         super().__init__(voter, own, others)
         self._ready = False
@@ -163,7 +178,8 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
     def _listen(self) -> None:
         try:
             self._server.bind()
-            self._server._TcpServer__socket.listen(BACKLOG)  # stock: 5, so that a few strangers keep members out
+            # stock: 5, so that a few strangers keep members out
+            self._server._TcpServer__socket.listen(BACKLOG)
             self._accept_on()
         except OSError:
             self._server.unbind()
@@ -172,10 +188,15 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
     def _accept_on(self) -> None:
         self._accepts = True
         number = self._server._TcpServer__fileno
-        self._syncObj._poller.subscribe(number, self._accept, POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR)
+        self._syncObj._poller.subscribe(
+            number, self._accept, POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR
+        )
 
     def _accept(self, descr: int, event: int) -> None:
-        """Accept who waits, a few at a time, while there is budget for strangers: one at a time wakes this thread as often."""
+        """
+        Accept who waits, a few at a time, while there is budget for strangers: one at a time wakes
+        this thread as often.
+        """
         now = self._clock.monotonic()
         for _ in range(ACCEPTED_MAX):
             if self._budget.left_s(now) < 0:
@@ -240,8 +261,11 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
     def _onNewIncomingConnection(self, conn: RaftConnection) -> None:
         conn.refused = self._refused
         self._accepted += 1
-        if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
-            next(one for one in self._strangers if one in self._unknownConnections).refuse("others came after it")
+        # the latest may be a member, who will say so at once
+        if len(self._unknownConnections) >= STRANGERS_MAX:
+            next(one for one in self._strangers if one in self._unknownConnections).refuse(
+                "others came after it"
+            )
         super()._onNewIncomingConnection(conn)
         conn.paid, conn.frame_bytes_max = self._paid, STRANGER_FRAME_BYTES_MAX
         self._strangers[conn] = self._clock.monotonic()
@@ -257,7 +281,9 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         if node is not None and self._shouldConnect(node):
             conn.disconnect()  # it tried because nobody came; this one tries all the time
             return
-        old = self._connections.get(TCPNode(message) if node is None and _is_address(message) else node)
+        old = self._connections.get(
+            TCPNode(message) if node is None and _is_address(message) else node
+        )
         if node is None:
             if not self._receive(conn, message):
                 return
@@ -265,12 +291,17 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
             super()._onIncomingMessageReceived(conn, message)
         self._known(conn)
         if old is not None and old is not conn:
-            self._hang_up(old)  # stock leaves it in the poller, where it goes on delivering what is long past
+            # stock leaves it in the poller, where it goes on delivering what is long past
+            self._hang_up(old)
 
     def _receive(self, conn: RaftConnection, address: Any) -> bool:
         """Let somebody in who has the secret, says where it is, and is no member here."""
         if not _is_address(address) or len(self._guests) >= GUESTS_MAX:
-            conn.refuse("it does not say which member it is" if len(self._guests) < GUESTS_MAX else "there are others")
+            conn.refuse(
+                "it does not say which member it is"
+                if len(self._guests) < GUESTS_MAX
+                else "there are others"
+            )
             return False
         guest = TCPNode(address)
         self._unknownConnections.discard(conn)
@@ -300,14 +331,21 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         super()._onNodeConnected(node)
 
     def _reach_out(self, now: float) -> None:
-        """Connect where the other should: it may not know yet that this one is a member, or not know it any more."""
+        """
+        Connect where the other should: it may not know yet that this one is a member, or not know
+        it any more.
+        """
         for node in self._nodes:
             conn = self._connections.get(node)
-            if self._shouldConnect(node) or (conn is not None and conn.state != CONNECTION_STATE.DISCONNECTED):
+            if self._shouldConnect(node) or (
+                conn is not None and conn.state != CONNECTION_STATE.DISCONNECTED
+            ):
                 self._apart.pop(node, None)
             elif now - self._apart.setdefault(node, now) > self._times.orphan_s:
                 self._apart[node] = self._fresh[node] = now
-                conn = RaftConnection(self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout)
+                conn = RaftConnection(
+                    self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout
+                )
                 conn.encryptor = self._syncObj.encryptor
                 conn.refused, conn.address = self._refused, node.address
                 conn.setOnConnectedCallback(functools.partial(self._onOutgoingConnected, conn))
@@ -317,7 +355,10 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
                 conn.connect(node.ip, node.port)
 
     def _connectIfNecessarySingle(self, node: Node) -> bool:
-        if node in self._connections and self._connections[node].state == CONNECTION_STATE.DISCONNECTED:
+        if (
+            node in self._connections
+            and self._connections[node].state == CONNECTION_STATE.DISCONNECTED
+        ):
             self._fresh[node] = self._clock.monotonic()
         connecting: bool = super()._connectIfNecessarySingle(node)
         return connecting
@@ -326,15 +367,18 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         """
         Speak where silence would mean death, and close the links of the silent.
 
-        The kernel would notice a black hole too, but answers bytes for a process that is stopped, and after a black
-        hole goes on in its own ever longer intervals.
+        The kernel would notice a black hole too, but answers bytes for a process that is stopped,
+        and after a black hole goes on in its own ever longer intervals.
         """
         link_s = self._times.link_s
-        if now - self._looked > link_s / 2:  # this process was stopped itself: what came meanwhile is yet to be read
+        # this process was stopped itself: what came meanwhile is yet to be read
+        if now - self._looked > link_s / 2:
             self._fresh = dict.fromkeys(self._connections, now)
         self._looked = now
         for node, conn in list(self._connections.items()):
-            heard = max(self._fresh.setdefault(node, now), self._syncObj.heard.get(node.id, now - link_s))
+            heard = max(
+                self._fresh.setdefault(node, now), self._syncObj.heard.get(node.id, now - link_s)
+            )
             if conn.state != CONNECTION_STATE.DISCONNECTED and now - heard > link_s:
                 conn.disconnect()
             elif now - self._said.get(node, now - link_s) > link_s / 4:
@@ -362,8 +406,12 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self._listen_again(now)
 
     def _listen_again(self, now: float) -> None:
-        # Stock closes its listener for ever when one accept fails, as it does when the process is out of files.
-        if self._server._TcpServer__state == SERVER_STATE.BINDED or now - self._rebound < self._times.retry_s:
+        # Stock closes its listener for ever when one accept fails, as it does when the process is
+        # out of files.
+        if (
+            self._server._TcpServer__state == SERVER_STATE.BINDED
+            or now - self._rebound < self._times.retry_s
+        ):
             return
         self._rebound = now
         try:

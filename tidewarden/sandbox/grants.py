@@ -1,8 +1,10 @@
 """
-The sandbox's books: which grants exist, which refresh token of each is the current one, what was used twice.
+The sandbox's books: which grants exist, which refresh token of each is the current one, what was
+used twice.
 
-No network and no clock in here; times are handed in as unix milliseconds. A refresh token is its grant's number and
-generation under a keyed hash, so that the books hold only the generation, and a used token is known for what it is.
+No network and no clock in here; times are handed in as unix milliseconds. A refresh token is its
+grant's number and generation under a keyed hash, so that the books hold only the generation, and a
+used token is known for what it is.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import IO
 from tidewarden.errors import ConfigError
 
 CLIENT_ID = "sandbox"
-# No secret: it is printed here. Its characters are those that HTTP Basic carries only form-encoded (RFC 6749, 2.3.1).
+# No secret: it is printed here. Its characters are those that HTTP Basic carries only form-encoded
+# (RFC 6749, 2.3.1).
 CLIENT_SECRET = "sandbox-s3cr%t+:/"
 GRANTS_MAX = 10_000_000
 
@@ -45,7 +48,8 @@ class SandboxPair:
 
 class SandboxGrants:
     """
-    The grants of a folder. Every change is in the folder's file, with the system, before it is answered.
+    The grants of a folder. Every change is in the folder's file, with the system, before it is
+    answered.
 
     Raises: ConfigError: the folder cannot be written, or another sandbox uses it.
     """
@@ -58,7 +62,9 @@ class SandboxGrants:
         self.reuses = 0
         self.graced = 0
         self.again: dict[tuple[int, int], int] = {}
-        """How often a token was presented, by (grant, generation), for those presented more than once."""
+        """
+        How often a token was presented, by (grant, generation), for those presented more than once.
+        """
         self._path = folder / "grants.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +73,9 @@ class SandboxGrants:
             self._replay()
             self._file = self._compacted()
         except OSError as error:
-            raise ConfigError([f"{folder}: cannot be used by the sandbox: {error.strerror or error}"]) from error
+            raise ConfigError(
+                [f"{folder}: cannot be used by the sandbox: {error.strerror or error}"]
+            ) from error
 
     def close(self) -> None:
         """Close the file and let go of the folder."""
@@ -75,14 +83,19 @@ class SandboxGrants:
         self._lock.close()
 
     def mint(self, total: int) -> None:
-        """Make as many grants as are missing to ``total``; account ``user-<number>`` has the grant of that number."""
+        """
+        Make as many grants as are missing to ``total``; account ``user-<number>`` has the grant of
+        that number.
+        """
         missing = min(total, GRANTS_MAX) - len(self.grants)
         if missing > 0:
             self.grants.extend(SandboxGrant() for _ in range(missing))
             self._write(f"n {len(self.grants)}")
 
     def current(self, number: int, life_ms: int, now_ms: int) -> SandboxPair:
-        """The pair in force of a grant, with an access token that lives ``life_ms`` from ``now_ms``."""
+        """
+        The pair in force of a grant, with an access token that lives ``life_ms`` from ``now_ms``.
+        """
         generation = self.grants[number].generation
         expires_at_ms = now_ms + life_ms
         return SandboxPair(
@@ -93,10 +106,11 @@ class SandboxGrants:
 
     def refresh(self, token: str, now_ms: int) -> SandboxPair | None:
         """
-        Use up a refresh token: the next pair, or ``None`` if it is none of ours, revoked, or was used before.
+        Use up a refresh token: the next pair, or ``None`` if it is none of ours, revoked, or was
+        used before.
 
-        A used one revokes its grant, unless it is the latest used and its grace is not over: then the pair that
-        followed it is given again.
+        A used one revokes its grant, unless it is the latest used and its grace is not over: then
+        the pair that followed it is given again.
         """
         known = self._open("sandbox-refresh", token)
         if known is None or known[0] >= len(self.grants):
@@ -116,7 +130,12 @@ class SandboxGrants:
     def whose(self, access_token: str, now_ms: int) -> int | None:
         """Number of the grant that a living access token belongs to."""
         known = self._open("sandbox-access", access_token)
-        if known is None or known[0] >= len(self.grants) or known[2] <= now_ms or self.grants[known[0]].revoked:
+        if (
+            known is None
+            or known[0] >= len(self.grants)
+            or known[2] <= now_ms
+            or self.grants[known[0]].revoked
+        ):
             return None
         return known[0]
 
@@ -133,7 +152,10 @@ class SandboxGrants:
         }
 
     def detail(self) -> dict[str, dict[str, object]]:
-        """By account: its generation, whether it is revoked, how often each of its tokens was presented if not once."""
+        """
+        By account: its generation, whether it is revoked, how often each of its tokens was
+        presented if not once.
+        """
         again: dict[int, dict[str, int]] = {}
         for (number, generation), times in self.again.items():
             again.setdefault(number, {})[str(generation)] = times
@@ -166,21 +188,30 @@ class SandboxGrants:
 
     def _open(self, kind: str, token: str) -> tuple[int, int, int] | None:
         parts = token.split(".")
-        if len(parts) != 5 or parts[0] != kind or not all(part.isascii() and part.isdigit() for part in parts[1:4]):
+        if (
+            len(parts) != 5
+            or parts[0] != kind
+            or not all(part.isascii() and part.isdigit() for part in parts[1:4])
+        ):
             return None
         if max(map(len, parts[1:4])) > 15:
             return None
         number, generation, expires_at_ms = (int(part) for part in parts[1:4])
-        if not hmac.compare_digest(token.encode(), self._seal(kind, number, generation, expires_at_ms).encode()):
+        if not hmac.compare_digest(
+            token.encode(), self._seal(kind, number, generation, expires_at_ms).encode()
+        ):
             return None
         return number, generation, expires_at_ms
 
     def _write(self, line: str) -> None:
-        # Unbuffered: with the kernel before the answer leaves. No fsync: only a power cut may take it from a sandbox.
+        # Unbuffered: with the kernel before the answer leaves. No fsync: only a power cut may take
+        # it from a sandbox.
         self._file.write(line.encode() + b"\n")
 
     def _replay(self) -> None:
-        """Read the file; a last line that a kill cut short was never answered for, and is left out."""
+        """
+        Read the file; a last line that a kill cut short was never answered for, and is left out.
+        """
         if not self._path.exists():
             return
         for line in self._path.read_bytes().split(b"\n")[:-1]:
@@ -236,7 +267,9 @@ def _lock(path: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise ConfigError([f"{path.parent}: another sandbox uses this folder; stop it or give another one"]) from error
+        raise ConfigError(
+            [f"{path.parent}: another sandbox uses this folder; stop it or give another one"]
+        ) from error
     return file
 
 

@@ -1,9 +1,11 @@
 """
-A sandbox: an authorization server of our own to try Tidewarden against. For trials and tests, never for real accounts.
+A sandbox: an authorization server of our own to try Tidewarden against. For trials and tests, never
+for real accounts.
 
-Its token endpoint is a real one (RFC 6749, 5 and 6) over HTTP, as strict as providers are: refresh tokens rotate and
-work once, a reuse revokes the grant, access tokens live briefly. Around it are knobs that no provider has: delay and
-faults on demand, and counts of everything. Whoever reaches it may mint accounts, so that it listens on loopback only.
+Its token endpoint is a real one (RFC 6749, 5 and 6) over HTTP, as strict as providers are: refresh
+tokens rotate and work once, a reuse revokes the grant, access tokens live briefly. Around it are
+knobs that no provider has: delay and faults on demand, and counts of everything. Whoever reaches it
+may mint accounts, so that it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -66,13 +68,18 @@ class Sandbox:
     """
     The server. State lies in ``folder`` and outlives the process.
 
-    Args: ``life_s``: life of an access token. ``grace_s``: how long the token used last still gets the same successor.
+    Args: ``life_s``: life of an access token. ``grace_s``: how long the token used last still gets
+    the same successor.
     """
 
-    def __init__(self, folder: Path | str, clock: Clock, *, life_s: float = 120.0, grace_s: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path | str, clock: Clock, *, life_s: float = 120.0, grace_s: float = 0.0
+    ) -> None:
         self._clock = clock
         self._life_ms = round(life_s * 1000)
-        self._grants = SandboxGrants(Path(folder), life_ms=self._life_ms, grace_ms=round(grace_s * 1000))
+        self._grants = SandboxGrants(
+            Path(folder), life_ms=self._life_ms, grace_ms=round(grace_s * 1000)
+        )
         self._fault = SandboxFault()
         self._requests = 0
         self._runner: web.AppRunner | None = None
@@ -90,7 +97,10 @@ class Sandbox:
         Raises: BadArg: ``host`` is not loopback. OSError: the port is taken.
         """
         if not is_loopback(host):
-            raise BadArg(f"the sandbox listens on loopback only, found {host!r}: whoever reaches it may mint accounts")
+            raise BadArg(
+                f"the sandbox listens on loopback only, found {host!r}: whoever reaches it may mint"
+                " accounts"
+            )
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post("/token", self._token)
         app.router.add_get("/me", self._me)
@@ -104,7 +114,11 @@ class Sandbox:
         await site.start()
         bound: int = self._runner.addresses[0][1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
-        log.info("sandbox authorization server at %s, access tokens live %g s", self.url, self._life_ms / 1000)
+        log.info(
+            "sandbox authorization server at %s, access tokens live %g s",
+            self.url,
+            self._life_ms / 1000,
+        )
         return bound
 
     async def stop(self) -> None:
@@ -120,10 +134,11 @@ class Sandbox:
 
     def seeds(self, first: int = 0, *, access: bool = True) -> list[dict[str, str]]:
         """
-        Accounts from number ``first`` on that are not revoked, as rows for ``tidewarden token import``.
+        Accounts from number ``first`` on that are not revoked, as rows for ``tidewarden token
+        import``.
 
-        Their access tokens have between a quarter and the whole of a life left, evenly, as accounts collected over time
-        have; otherwise all would be due in the same second for ever.
+        Their access tokens have between a quarter and the whole of a life left, evenly, as accounts
+        collected over time have; otherwise all would be due in the same second for ever.
         """
         now_ms = self._clock.unix_ms()
         rows = []
@@ -140,13 +155,19 @@ class Sandbox:
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
         self._requests += 1
-        body = await request.text()  # first: a client that goes while it waits must not take its request back
+        # first: a client that goes while it waits must not take its request back
+        body = await request.text()
         fault = self._fault if self._requests % self._fault.every == 0 else SandboxFault()
         if fault.delay_ms:
             await sleep(self._clock, fault.delay_ms / 1000)
         if fault.status or fault.body:
             headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
-            return web.Response(status=fault.status or 200, text=fault.body, headers=headers, content_type="text/html")
+            return web.Response(
+                status=fault.status or 200,
+                text=fault.body,
+                headers=headers,
+                content_type="text/html",
+            )
         try:
             answer = self._refresh(request.headers, request.content_type, body)
         except SandboxRefusal as refused:
@@ -154,15 +175,23 @@ class Sandbox:
             if refused.status == 401:
                 headers["WWW-Authenticate"] = 'Basic realm="sandbox"'
             text = json.dumps({"error": refused.error, "error_description": refused.description})
-            return web.Response(status=refused.status, text=text, headers=headers, content_type="application/json")
+            return web.Response(
+                status=refused.status, text=text, headers=headers, content_type="application/json"
+            )
         if fault.drop_after and request.transport is not None:
             request.transport.abort()
-        return web.Response(text=json.dumps(answer), headers=_NO_STORE, content_type="application/json")
+        return web.Response(
+            text=json.dumps(answer), headers=_NO_STORE, content_type="application/json"
+        )
 
-    def _refresh(self, headers: Mapping[str, str], content_type: str, body: str) -> dict[str, object]:
+    def _refresh(
+        self, headers: Mapping[str, str], content_type: str, body: str
+    ) -> dict[str, object]:
         """RFC 6749, 6. Raises: Refused: and nothing was used up, except that a reuse revokes."""
         if content_type != "application/x-www-form-urlencoded":
-            raise SandboxRefusal("invalid_request", "the body must be application/x-www-form-urlencoded")
+            raise SandboxRefusal(
+                "invalid_request", "the body must be application/x-www-form-urlencoded"
+            )
         pairs = parse_qsl(body, keep_blank_values=False)
         form = dict(pairs)
         if len(form) != len(pairs):
@@ -171,7 +200,9 @@ class Sandbox:
         if "grant_type" not in form:
             raise SandboxRefusal("invalid_request", "grant_type is missing")
         if form["grant_type"] != "refresh_token":
-            raise SandboxRefusal("unsupported_grant_type", "this sandbox knows grant_type=refresh_token only")
+            raise SandboxRefusal(
+                "unsupported_grant_type", "this sandbox knows grant_type=refresh_token only"
+            )
         if "refresh_token" not in form:
             raise SandboxRefusal("invalid_request", "refresh_token is missing")
         scopes = form.get("scope", " ".join(SCOPES)).split()
@@ -179,7 +210,9 @@ class Sandbox:
             raise SandboxRefusal("invalid_scope", f"the grant has {' '.join(SCOPES)}")
         pair = self._grants.refresh(form["refresh_token"], self._clock.unix_ms())
         if pair is None:
-            raise SandboxRefusal("invalid_grant", "the refresh token is unknown, revoked or was used before")
+            raise SandboxRefusal(
+                "invalid_grant", "the refresh token is unknown, revoked or was used before"
+            )
         return {
             "access_token": pair.access_token,
             "token_type": "Bearer",
@@ -191,9 +224,13 @@ class Sandbox:
     async def _me(self, request: web.Request) -> web.Response:
         """A protected resource: proves that an access token lives."""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        number = self._grants.whose(token, self._clock.unix_ms()) if kind.lower() == "bearer" else None
+        number = (
+            self._grants.whose(token, self._clock.unix_ms()) if kind.lower() == "bearer" else None
+        )
         if number is None:
-            return web.json_response({"error": "invalid_token"}, status=401, headers={"WWW-Authenticate": "Bearer"})
+            return web.json_response(
+                {"error": "invalid_token"}, status=401, headers={"WWW-Authenticate": "Bearer"}
+            )
         return web.json_response({"account": account(number)})
 
     async def _set_fault(self, request: web.Request) -> web.Response:
@@ -202,7 +239,9 @@ class Sandbox:
         except BadArg as error:
             return web.json_response({"error": str(error)}, status=400)
         log.warning("fault: %s", self._fault if self._fault != SandboxFault() else "none any more")
-        return web.json_response({item.name: getattr(self._fault, item.name) for item in fields(SandboxFault)})
+        return web.json_response(
+            {item.name: getattr(self._fault, item.name) for item in fields(SandboxFault)}
+        )
 
     async def _seed(self, request: web.Request) -> web.Response:
         try:
@@ -212,12 +251,22 @@ class Sandbox:
         except BadArg as error:
             return web.json_response({"error": str(error)}, status=400)
         self.mint(total)
-        columns = ["account", "refresh_token", *(["access_token", "expires_at_ms"] if access else [])]
-        lines = ["\t".join(columns), *("\t".join(row.values()) for row in self.seeds(first, access=access))]
+        columns = [
+            "account",
+            "refresh_token",
+            *(["access_token", "expires_at_ms"] if access else []),
+        ]
+        lines = [
+            "\t".join(columns),
+            *("\t".join(row.values()) for row in self.seeds(first, access=access)),
+        ]
         return web.Response(text="\n".join(lines) + "\n", content_type="text/tab-separated-values")
 
     async def _stats(self, request: web.Request) -> web.Response:
-        """Totals; with ``?grants=1`` each account's generation and tokens presented more than once, too."""
+        """
+        Totals; with ``?grants=1`` each account's generation and tokens presented more than once,
+        too.
+        """
         stats: dict[str, object] = {**self._grants.stats(), "requests": self._requests}
         if request.query.get("grants") == "1":
             stats["accounts"] = self._grants.detail()
@@ -225,8 +274,11 @@ class Sandbox:
 
     async def _hello(self, request: web.Request) -> web.Response:
         return web.Response(
-            text="Tidewarden's sandbox authorization server: for trials, never for real accounts.\n"
-            "POST /token    GET /me /stats /stats?grants=1 /seed?n=10 /fault?status=503&retry_after=2&every=10 /fault\n"
+            text=(
+                "Tidewarden's sandbox authorization server: for trials, never for real"
+                " accounts.\nPOST /token    GET /me /stats /stats?grants=1 /seed?n=10"
+                " /fault?status=503&retry_after=2&every=10 /fault\n"
+            )
         )
 
 
@@ -236,9 +288,13 @@ def _authenticate(authorization: str, form: Mapping[str, str]) -> None:
     if authorization:
         kind, _, text = authorization.partition(" ")
         if kind.lower() != "basic":
-            raise SandboxRefusal("invalid_client", "clients authenticate by Basic, in the body, or not at all", 401)
+            raise SandboxRefusal(
+                "invalid_client", "clients authenticate by Basic, in the body, or not at all", 401
+            )
         if secret:
-            raise SandboxRefusal("invalid_request", "the client authenticated in the header and in the body")
+            raise SandboxRefusal(
+                "invalid_request", "the client authenticated in the header and in the body"
+            )
         try:
             first, _, second = base64.b64decode(text, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):

@@ -1,11 +1,12 @@
 """
 Cron expressions: what a line means, and the next time a wall clock shows it. No clock, no I/O.
 
-APScheduler 3.11's ``CronTrigger`` finds the next match, but it sees only a wall clock, never a time zone, and only
-numbers, never cron's own spelling. Its ``from_crontab`` counts Monday as 0, refuses 7, ``@daily``, steps and
-wrap-arounds of weekdays, and joins day of month and weekday by *and* where cron joins them by *or*; given a zone, its
-arithmetic repeats the doubled hour of autumn and passes over a tick after a change of the clocks (``0 0 1 * *`` in
-Europe/Berlin, asked in March, answers 1 May).
+APScheduler 3.11's ``CronTrigger`` finds the next match, but it sees only a wall clock, never a time
+zone, and only numbers, never cron's own spelling. Its ``from_crontab`` counts Monday as 0, refuses
+7, ``@daily``, steps and wrap-arounds of weekdays, and joins day of month and weekday by *and* where
+cron joins them by *or*; given a zone, its arithmetic repeats the doubled hour of autumn and passes
+over a tick after a change of the clocks (``0 0 1 * *`` in Europe/Berlin, asked in March, answers 1
+May).
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 
 class Cron:
-    """One parsed expression. ``every_hour``: the hour field allows every hour, so ticks follow the running hour."""
+    """
+    One parsed expression. ``every_hour``: the hour field allows every hour, so ticks follow the
+    running hour.
+    """
 
     __slots__ = ("_triggers", "every_hour")
 
@@ -55,7 +59,10 @@ class Cron:
         self.every_hour = every_hour
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first matching wall time at or after ``wall`` (naive), or None when nine years show none."""
+        """
+        The first matching wall time at or after ``wall`` (naive), or None when nine years show
+        none.
+        """
         now = wall.replace(tzinfo=UTC)
         horizon = now + timedelta(days=HORIZON_DAYS)
         found = []
@@ -73,9 +80,9 @@ def parse(expr: str) -> Cron:
     """
     Parse five cron fields or an alias such as ``@daily``.
 
-    Numbers, names of months and weekdays, ``*``, lists, ranges and steps are understood; weekdays count from Sunday = 0
-    (7 is Sunday too) and a range of them may wrap (``fri-mon``). When both day fields are restricted either may match,
-    as in every cron.
+    Numbers, names of months and weekdays, ``*``, lists, ranges and steps are understood; weekdays
+    count from Sunday = 0 (7 is Sunday too) and a range of them may wrap (``fri-mon``). When both
+    day fields are restricted either may match, as in every cron.
 
     Raises: BadArg: names the field, what was found and what is allowed.
     """
@@ -85,15 +92,19 @@ def parse(expr: str) -> Cron:
     if text.startswith("@"):
         alias = ALIASES.get(text.lower())
         if alias is None:
-            raise BadArg(f"CRON {text!r} is not known; allowed are five fields or {' '.join(ALIASES)}")
+            raise BadArg(
+                f"CRON {text!r} is not known; allowed are five fields or {' '.join(ALIASES)}"
+            )
         text = alias
     words = text.split()
     if len(words) != len(_FIELDS):
         raise BadArg(
-            f"CRON {expr!r} has {len(words)} fields; five are needed (minute, hour, day of month, month, weekday), "
-            f"or one of {' '.join(ALIASES)}"
+            f"CRON {expr!r} has {len(words)} fields; five are needed (minute, hour, day of month,"
+            f" month, weekday), or one of {' '.join(ALIASES)}"
         )
-    minutes, hours, days, months, weekdays = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
+    minutes, hours, days, months, weekdays = (
+        _field(word, *field) for word, field in zip(words, _FIELDS, strict=True)
+    )
     common = {
         "minute": _numbers(minutes, 60),
         "hour": _numbers(hours, 24),
@@ -115,10 +126,12 @@ def zone(name: str) -> ZoneInfo:
     """The time zone of the IANA database named ``name``. Raises: BadArg: there is none."""
     try:
         return ZoneInfo(name)
-    # ZoneInfo answers a folder's name ("America") and a path ("../x") in the file system's own ways.
+    # ZoneInfo answers a folder's name ("America") and a path ("../x") in the file system's own
+    # ways.
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise BadArg(
-            f"TZ {name!r} is not a known time zone; allowed are the IANA database's names, such as Europe/Berlin"
+            f"TZ {name!r} is not a known time zone; allowed are the IANA database's names, such as"
+            " Europe/Berlin"
         ) from None
 
 
@@ -146,7 +159,8 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
         if not (step_text.isascii() and step_text.isdigit() and 1 <= int(step_text[:4]) <= high):
             raise BadArg(f"CRON {what} {part!r} has a step that is not a number from 1 to {high}")
         step = int(step_text)
-    end = 6 if names is _WEEKDAYS else high  # an open range ends on Saturday: 7 would name Sunday twice
+    # an open range ends on Saturday: 7 would name Sunday twice
+    end = 6 if names is _WEEKDAYS else high
     if span == "*":
         return list(range(low, end + 1, step))
     first_text, dash, last_text = span.partition("-")
@@ -159,7 +173,10 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
     if names is _WEEKDAYS:
         start = first % 7  # 7-2 is 0-2
         return [day % 7 for day in range(start, last + (1 if start <= last else 8), step)]
-    raise BadArg(f"CRON {what} {part!r} runs backwards; write it as two ranges, such as {first}-{high},{low}-{last}")
+    raise BadArg(
+        f"CRON {what} {part!r} runs backwards; write it as two ranges, such as"
+        f" {first}-{high},{low}-{last}"
+    )
 
 
 def _value(text: str, part: str, what: str, low: int, high: int, names: dict[str, int]) -> int:
@@ -170,4 +187,7 @@ def _value(text: str, part: str, what: str, low: int, high: int, names: dict[str
     if text.isascii() and text.isdigit() and len(text) <= 4 and low <= int(text) <= high:
         return int(text)
     allowed = f"{low}-{high}" + (f", {' '.join(names)}" if names else "")
-    raise BadArg(f"CRON {what} {part!r} is not understood; allowed are * and {allowed}, with lists, ranges and steps")
+    raise BadArg(
+        f"CRON {what} {part!r} is not understood; allowed are * and {allowed}, with lists, ranges"
+        " and steps"
+    )

@@ -16,7 +16,9 @@ STATES = ("active", "stuck", "paused")
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own."""
+    """
+    What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own.
+    """
 
     priority: int = 50
     delay_ms: int = 0
@@ -41,7 +43,8 @@ def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
     for option, value in refused.items():
         if value not in (None, ""):
             raise BadArg(
-                f"{option} is not allowed in a schedule, whose ticks decide it; DELAY and WITHIN count from the tick"
+                f"{option} is not allowed in a schedule, whose ticks decide it; DELAY and WITHIN"
+                " count from the tick"
             )
     if task.if_exists != "keep":
         raise BadArg("IFEXISTS is not allowed in a schedule: each tick has an id of its own")

@@ -1,11 +1,12 @@
 """
 Schedules: rows that put a task at each tick. Any node writes them; the leader fires them.
 
-A row lies in a shard of its task's queue (the one its name hashes to), so that one script puts the task and moves the
-schedule to its next tick, only if that tick is still the stored one: each tick is put once, whoever fires.
-The directory, a shard of a queue of our own, says which queue a name belongs to. It is written before the row and
-cleaned after it, so a crash between leaves at worst an entry without a row, which the next put of that name replaces;
-and S.LIST and S.DELETE find rows that the directory does not name by asking every shard.
+A row lies in a shard of its task's queue (the one its name hashes to), so that one script puts the
+task and moves the schedule to its next tick, only if that tick is still the stored one: each tick
+is put once, whoever fires. The directory, a shard of a queue of our own, says which queue a name
+belongs to. It is written before the row and cleaned after it, so a crash between leaves at worst an
+entry without a row, which the next put of that name replaces; and S.LIST and S.DELETE find rows
+that the directory does not name by asking every shard.
 """
 
 from __future__ import annotations
@@ -54,19 +55,20 @@ class Schedules:
         """
         Store a schedule under ``name``, replacing one of that name in the same queue.
 
-        Putting what is there already changes nothing: an interval keeps its anchor. DELAY and WITHIN count from
-        the tick.
+        Putting what is there already changes nothing: an interval keeps its anchor. DELAY and
+        WITHIN count from the tick.
 
-        Returns: the next tick, unix ms.
-        Raises: BadArg, TooBig: a field that is not allowed, or a schedule that never ticks; Exists: the name is another
-        queue's; Full: no room; StoreDown: it may or may not be stored, put it again.
+        Returns: the next tick, unix ms. Raises: BadArg, TooBig: a field that is not allowed, or a
+        schedule that never ticks; Exists: the name is another queue's; Full: no room; StoreDown: it
+        may or may not be stored, put it again.
         """
         check_schedule_name(name)
         check_name(queue)
         options = task_of(task, self._payload_max)
         if task.lane and await self._queues.shards(queue) > 1:
             raise BadArg(
-                f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has chosen one"
+                f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has"
+                " chosen one"
             )
         shard = await self._shard(queue, name)
         now_ms, _ = await self._queues.script("scheduler.find", queue, shard, [name])
@@ -87,21 +89,28 @@ class Schedules:
             _, tick_ms = await self._queues.script("scheduler.put", queue, shard, row)
             place = await self._place(name)
             if place.partition(" ")[0] == queue:
-                # The leader may be this very node, whom the store does not tell what its own scripts did.
+                # The leader may be this very node, whom the store does not tell what its own
+                # scripts did.
                 self._queues.on_next(queue, shard, max(0, tick_ms - now_ms))
                 return int(tick_ms)
-            if place:  # The name went to another queue between claim and row: this row is one too many.
+            # The name went to another queue between claim and row: this row is one too many.
+            if place:
                 await self._queues.script("scheduler.delete", queue, shard, [name, stamp])
         raise Exists(f"schedule {name!r} is being changed by others at the same time; put it again")
 
     async def delete(self, name: str) -> bool:
-        """Remove a schedule; tasks that it has put stay. Returns: whether there was one. Raises: BadArg, StoreDown."""
+        """
+        Remove a schedule; tasks that it has put stay. Returns: whether there was one. Raises:
+        BadArg, StoreDown.
+        """
         check_schedule_name(name)
         place = await self._place(name)
         gone = 0
         if place:
             queue = place.partition(" ")[0]
-            gone = await self._queues.script("scheduler.delete", queue, await self._shard(queue, name), [name, ""])
+            gone = await self._queues.script(
+                "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
+            )
             await self._queues.script("scheduler.forget", DIRECTORY, 0, [name, place])
         if not gone:
             for queue in await self._user_queues():
@@ -111,7 +120,8 @@ class Schedules:
 
     async def pause(self, name: str) -> None:
         """
-        Put nothing for it from now on, until it is resumed; a put of the name leaves it so. Twice is as once.
+        Put nothing for it from now on, until it is resumed; a put of the name leaves it so. Twice
+        is as once.
 
         Raises: NotFound: there is none of this name. BadArg, StoreDown.
         """
@@ -119,17 +129,18 @@ class Schedules:
 
     async def resume(self, name: str) -> int:
         """
-        Go on with the tick that it stood at: what was missed since is made up for as its CATCHUP says.
+        Go on with the tick that it stood at: what was missed since is made up for as its CATCHUP
+        says.
 
-        Returns: that tick, unix ms, which may have come already; of one that is not paused, its next.
-        Raises: as :meth:`pause`.
+        Returns: that tick, unix ms, which may have come already; of one that is not paused, its
+        next. Raises: as :meth:`pause`.
         """
         return await self._stand(name, pause=False)
 
     async def list(self) -> list[dict[str, Any]]:
         """
-        Every schedule, by name: its words, queue, next tick (unix ms), state (``active``, ``paused``, ``stuck`` when its next tick
-        cannot be computed, ``unreadable``), task options,
+        Every schedule, by name: its words, queue, next tick (unix ms), state (``active``,
+        ``paused``, ``stuck`` when its next tick cannot be computed, ``unreadable``), task options,
         and the first bytes of its payload.
         """
         rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -148,15 +159,19 @@ class Schedules:
 
     async def fire_due(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
         """
-        Put the tasks of the ticks that have come in one shard, a bounded number at once. The leader's sweep calls it.
+        Put the tasks of the ticks that have come in one shard, a bounded number at once. The
+        leader's sweep calls it.
 
         ``now_ms`` is for tests; 0 is the store's time. Safe to run twice, or by two.
 
-        Returns: the shard's next tick, unix ms, which may have come already; -1 when it has none. While the store is full,
-        nothing is put and the answer is a second from now: the ticks stay due.
-        Raises: Stale: a newer leader is there; StoreDown: they may or may not have been put; the next round tells.
+        Returns: the shard's next tick, unix ms, which may have come already; -1 when it has none.
+        While the store is full, nothing is put and the answer is a second from now: the ticks stay
+        due. Raises: Stale: a newer leader is there; StoreDown: they may or may not have been put;
+        the next round tells.
         """
-        seen_ms, next_ms, rows = await self._queues.script("scheduler.due", queue, shard, [FIRE_MAX], now_ms=now_ms)
+        seen_ms, next_ms, rows = await self._queues.script(
+            "scheduler.due", queue, shard, [FIRE_MAX], now_ms=now_ms
+        )
         if not rows:
             return int(next_ms)
         args: MutableSequence[Arg] = [epoch, holder]
@@ -177,7 +192,9 @@ class Schedules:
             if following is None:
                 over += [name, f"{queue} {stamp.decode()}"]
         try:
-            next_ms, *_ = await self._queues.script("scheduler.fire", queue, shard, args, now_ms=now_ms)
+            next_ms, *_ = await self._queues.script(
+                "scheduler.fire", queue, shard, args, now_ms=now_ms
+            )
         except Full as error:
             if not self._full_said:
                 log.error("the schedules of %s wait: %s", queue, error)
@@ -195,7 +212,9 @@ class Schedules:
         for queue in await self._user_queues():
             places += [(queue, shard) for shard in range(await self._queues.shards(queue))]
         for queue, shard in places:
-            now_ms, tick_ms = await self._queues.script("scheduler.pause", queue, shard, [name, int(pause)])
+            now_ms, tick_ms = await self._queues.script(
+                "scheduler.pause", queue, shard, [name, int(pause)]
+            )
             if tick_ms >= 0:
                 if not pause:  # As of a put: the leader may be this very node.
                     self._queues.on_next(queue, shard, max(0, tick_ms - now_ms))
@@ -204,25 +223,39 @@ class Schedules:
 
     def _task_id(self, queue: str, shard: int, name: str, tick_ms: int) -> str:
         """
-        ``name:tick``, or with the first number behind it that makes the id hash to the schedule's own shard.
+        ``name:tick``, or with the first number behind it that makes the id hash to the schedule's
+        own shard.
 
         The same for every caller, so that a tick's task has one id in the cluster.
         """
-        candidates = itertools.chain([f"{name}:{tick_ms}"], (f"{name}:{tick_ms}:{n}" for n in itertools.count(1)))
-        return next(task_id for task_id in candidates if self._queues.shard_of(queue, task_id) == shard)
+        candidates = itertools.chain(
+            [f"{name}:{tick_ms}"], (f"{name}:{tick_ms}:{n}" for n in itertools.count(1))
+        )
+        return next(
+            task_id for task_id in candidates if self._queues.shard_of(queue, task_id) == shard
+        )
 
     async def _claim(self, name: str, queue: str, stamp: str) -> None:
-        """Write this put's place into the directory. Raises: Exists: the name is another queue's."""
+        """
+        Write this put's place into the directory. Raises: Exists: the name is another queue's.
+        """
         seen = ""
         for _ in range(CLAIM_TRIES):
-            mine, place_bytes = await self._queues.script("scheduler.claim", DIRECTORY, 0, [name, queue, seen, stamp])
+            mine, place_bytes = await self._queues.script(
+                "scheduler.claim", DIRECTORY, 0, [name, queue, seen, stamp]
+            )
             place: str = place_bytes.decode()
             if mine:
                 return
             other = place.partition(" ")[0]
-            _, tick_ms = await self._queues.script("scheduler.find", other, await self._shard(other, name), [name])
+            _, tick_ms = await self._queues.script(
+                "scheduler.find", other, await self._shard(other, name), [name]
+            )
             if tick_ms >= 0:
-                raise Exists(f"schedule {name!r} lies in queue {other!r}; delete it before putting it into {queue!r}")
+                raise Exists(
+                    f"schedule {name!r} lies in queue {other!r}; delete it before putting it into"
+                    f" {queue!r}"
+                )
             seen = place  # an entry without its row: what a crash left, or a schedule that is over
         raise Exists(f"schedule {name!r} is being changed by others at the same time; put it again")
 

@@ -1,8 +1,10 @@
 """
-The leader's sweep: due → ready, ended leases → ready, schedules' ticks; at the time something is due, never by polling.
+The leader's sweep: due → ready, ended leases → ready, schedules' ticks; at the time something is
+due, never by polling.
 
-Each shard has a next moment. It comes with every reply of its scripts and with the messages that puts send; the sweep
-sleeps until the earliest. A round is safe to repeat and safe beside another leader's: the store's fence decides.
+Each shard has a next moment. It comes with every reply of its scripts and with the messages that
+puts send; the sweep sleeps until the earliest. A round is safe to repeat and safe beside another
+leader's: the store's fence decides.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ ALL: Place = ("", 0)
 
 class Sweep:
     """
-    ``fire_due(queue, shard, now_ms, epoch, holder)`` puts what schedules have due and returns the next tick (ms), -1 for none.
+    ``fire_due(queue, shard, now_ms, epoch, holder)`` puts what schedules have due and returns the
+    next tick (ms), -1 for none.
 
-    ``run_script`` runs a script of a shard; the daemon hands in one on a connection of the sweep's own.
+    ``run_script`` runs a script of a shard; the daemon hands in one on a connection of the sweep's
+    own.
     """
 
     def __init__(
@@ -64,7 +68,10 @@ class Sweep:
         self.moved = 0
 
     def expect(self, queue: str, shard: int, delay_ms: int) -> None:
-        """Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of every script."""
+        """
+        Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of
+        every script.
+        """
         if not self.running:
             return
         at = self._clock.monotonic() + delay_ms / 1000
@@ -75,7 +82,8 @@ class Sweep:
         """
         Look at every shard of every queue now: a term begins, or messages may have been missed.
 
-        ``by_record``: no sooner than the shard's record says that something happens there, which costs a fifteenth of a script.
+        ``by_record``: no sooner than the shard's record says that something happens there, which
+        costs a fifteenth of a script.
         """
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -85,7 +93,9 @@ class Sweep:
                 async with asyncio.timeout(
                     LIMIT_S
                 ):  # of its own: to read of thousands may take longer than one answer may
-                    await asyncio.gather(*(self._expect_queue(queue, by_record=by_record) for queue in some))
+                    await asyncio.gather(
+                        *(self._expect_queue(queue, by_record=by_record) for queue in some)
+                    )
         except TimeoutError:
             raise StoreDown(f"no answer for {LIMIT_S:g} s") from None
 
@@ -117,7 +127,9 @@ class Sweep:
                     await self._round(due, epoch, holder)
                 else:
                     next_at = self._timers.next_at()
-                    await self._sleep(self._all_at if next_at is None else min(self._all_at, next_at))
+                    await self._sleep(
+                        self._all_at if next_at is None else min(self._all_at, next_at)
+                    )
         finally:
             self.running = False
             for task in self._under_way.values():
@@ -126,13 +138,25 @@ class Sweep:
             self._under_way.clear()
 
     async def _round(self, due: list[Place], epoch: int, holder: str) -> None:
-        """Sweep these shards, but those that are being swept: what their end tells may be of before what is due now."""
+        """
+        Sweep these shards, but those that are being swept: what their end tells may be of before
+        what is due now.
+        """
         for place in self._under_way.keys() & due:
             self.expect(*place, round(AWAY_S * 1000))
-        await self._begin({place: self._one(place, epoch, holder) for place in due if place not in self._under_way})
+        await self._begin(
+            {
+                place: self._one(place, epoch, holder)
+                for place in due
+                if place not in self._under_way
+            }
+        )
 
     async def _begin(self, work: dict[Place, Coroutine[Any, Any, None]]) -> None:
-        """Go on when it is through; a server that does not answer holds up what is of others for a moment alone."""
+        """
+        Go on when it is through; a server that does not answer holds up what is of others for a
+        moment alone.
+        """
         tasks = {place: asyncio.ensure_future(one) for place, one in work.items()}
         self._under_way |= tasks
         if tasks:
@@ -148,7 +172,8 @@ class Sweep:
     async def _look_at_all(self) -> None:
         try:
             await self.expect_all(by_record=self._begun)
-            self._begun = True  # Each shard is told of this term; from here on a lost message is all there is to find.
+            # Each shard is told of this term; from here on a lost message is all there is to find.
+            self._begun = True
         except StoreDown as error:
             log.warning("the store is away; the sweep waits: %s", error)
             self._all_at = self._clock.monotonic() + AWAY_S
@@ -170,7 +195,12 @@ class Sweep:
             async with asyncio.timeout(LIMIT_S):
                 await self._sweep(queue, shard, epoch, holder)
         except TimeoutError:
-            log.error("the sweep of %s, shard %d, has no answer for %g s; it is tried again", queue, shard, LIMIT_S)
+            log.error(
+                "the sweep of %s, shard %d, has no answer for %g s; it is tried again",
+                queue,
+                shard,
+                LIMIT_S,
+            )
             self.expect(queue, shard, 0)
         except StoreDown as error:
             # Not of which queue: so log.Repeats has one line for all of them.
@@ -182,7 +212,9 @@ class Sweep:
             raise
         except Error:
             # One shard that cannot be swept (a newer format, say) must not stop the others.
-            log.exception("the sweep of %s, shard %d, failed; it is tried again in %g s", queue, shard, ALL_S)
+            log.exception(
+                "the sweep of %s, shard %d, failed; it is tried again in %g s", queue, shard, ALL_S
+            )
             self.expect(queue, shard, round(ALL_S * 1000))
 
     async def _sweep(self, queue: str, shard: int, epoch: int, holder: str) -> None:

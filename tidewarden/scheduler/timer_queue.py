@@ -1,4 +1,6 @@
-"""A priority queue of times, one for each key at most: pure, and bounded by how many keys have one."""
+"""
+A priority queue of times, one for each key at most: pure, and bounded by how many keys have one.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ class TimerQueue:
     """
     Keeps the earliest time that was set for each key, in seconds of any one clock.
 
-    A heap cannot drop what is in its midst: an entry that an earlier one has overtaken stays there until its time, which may be
-    a month away. So the heap is built anew when most of it is of that kind.
+    A heap cannot drop what is in its midst: an entry that an earlier one has overtaken stays there
+    until its time, which may be a month away. So the heap is built anew when most of it is of that
+    kind.
     """
 
     def __init__(self) -> None:
@@ -24,7 +27,10 @@ class TimerQueue:
         return len(self._at)
 
     def set_earlier(self, key: Key, at: float, margin_s: float = 0.0) -> bool:
-        """The key's time is ``at``, unless it has one that is less than ``margin_s`` later; whether it is now first of all."""
+        """
+        The key's time is ``at``, unless it has one that is less than ``margin_s`` later; whether it
+        is now first of all.
+        """
         known = self._at.get(key)
         if known is not None and at >= known - margin_s:
             return False
@@ -45,7 +51,10 @@ class TimerQueue:
         return heap[0][0] if heap else None
 
     def pop_due(self, now: float, most: int) -> list[Key]:
-        """The keys whose time has come, at most so many, the earliest first; they have none from then on."""
+        """
+        The keys whose time has come, at most so many, the earliest first; they have none from then
+        on.
+        """
         due: list[Key] = []
         while len(due) < most and (at := self.next_at()) is not None and at <= now:
             key = heapq.heappop(self._heap)[1]

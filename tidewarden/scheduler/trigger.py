@@ -1,13 +1,15 @@
 """
-When a schedule ticks: its three kinds, the next tick after a time, and what to do about ticks that were missed.
+When a schedule ticks: its three kinds, the next tick after a time, and what to do about ticks that
+were missed.
 
-Pure: times come in and go out as unix milliseconds. EVERY and AT are integer arithmetic of our own, because
-APScheduler's interval trigger computes in floating-point seconds and drifts off the millisecond; CRON is in
-:mod:`tidewarden.scheduler.cron`.
+Pure: times come in and go out as unix milliseconds. EVERY and AT are integer arithmetic of our own,
+because APScheduler's interval trigger computes in floating-point seconds and drifts off the
+millisecond; CRON is in :mod:`tidewarden.scheduler.cron`.
 
-**When the clocks change.** An hour field of ``*`` follows the running hour: the hour that is missing in spring has no
-ticks, the doubled one of autumn has them twice. Any other hour field names times of the wall clock: one that is missing
-comes as much later as the clocks jumped (02:30 at 03:30), one that is doubled counts the first time only.
+**When the clocks change.** An hour field of ``*`` follows the running hour: the hour that is
+missing in spring has no ticks, the doubled one of autumn has them twice. Any other hour field names
+times of the wall clock: one that is missing comes as much later as the clocks jumped (02:30 at
+03:30), one that is doubled counts the first time only.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ CATCHUPS: tuple[Catchup, ...] = ("none", "one", "all")
 TIME_MS_MAX = 2**42 - 1  # every time on the wire is below 2^42
 EVERY_MS_MIN = 10  # each tick is a script call of the sweep's
 EVERY_MS_MAX = 366 * 86_400_000
-# A tick is *missed* when it is this late. A sweep is always a little late, and a new leader needs a moment; without
-# this, CATCHUP none would drop what nobody would call missed.
+# A tick is *missed* when it is this late. A sweep is always a little late, and a new leader needs a
+# moment; without this, CATCHUP none would drop what nobody would call missed.
 MISSED_MS = 5_000
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  wall times are naive on purpose
@@ -41,10 +43,12 @@ _SHIFT_MS = 3 * 3_600_000
 @dataclass(frozen=True, slots=True)
 class Spec:
     """
-    When a schedule ticks. Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
+    When a schedule ticks. Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which
+    validate.
 
     ``expr`` and ``zone`` belong to cron, ``every_ms`` and ``anchor_ms`` to every (ticks lie at
-    ``anchor_ms + n · every_ms``; the anchor is the store's time at the put, stored with the schedule), ``at_ms`` to at.
+    ``anchor_ms + n · every_ms``; the anchor is the store's time at the put, stored with the
+    schedule), ``at_ms`` to at.
     """
 
     kind: Kind
@@ -64,9 +68,14 @@ class Spec:
 
     @classmethod
     def every(cls, every_ms: int, catchup: str = "one") -> Spec:
-        """Ticks each ``every_ms`` milliseconds, first that long after it was put. Raises: BadArg."""
+        """
+        Ticks each ``every_ms`` milliseconds, first that long after it was put. Raises: BadArg.
+        """
         if not EVERY_MS_MIN <= every_ms <= EVERY_MS_MAX:
-            raise BadArg(f"EVERY is {every_ms}; milliseconds from {EVERY_MS_MIN} to {EVERY_MS_MAX} are allowed")
+            raise BadArg(
+                f"EVERY is {every_ms}; milliseconds from {EVERY_MS_MIN} to {EVERY_MS_MAX} are"
+                " allowed"
+            )
         return cls("every", every_ms=every_ms, catchup=_catchup(catchup))
 
     @classmethod
@@ -94,7 +103,8 @@ class Spec:
 
 def parse(words: Sequence[str]) -> tuple[Spec, int]:
     """
-    Read ``{CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all]`` from the start of ``words``.
+    Read ``{CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all]`` from the start of
+    ``words``.
 
     Words of the protocol may be in either case; TZ and CATCHUP may come in any order.
 
@@ -140,7 +150,8 @@ def next_tick(spec: Spec, after_ms: int) -> int | None:
     """
     The earliest tick later than ``after_ms``, or None when there is none (any more).
 
-    A schedule's ticks are one fixed set: which one is next depends on ``after_ms`` alone, not on what was asked before.
+    A schedule's ticks are one fixed set: which one is next depends on ``after_ms`` alone, not on
+    what was asked before.
     """
     match spec.kind:
         case "every":
@@ -157,9 +168,9 @@ def ticks_due(spec: Spec, next_ms: int, now_ms: int, limit: int) -> tuple[list[i
     """
     What to put for a schedule whose stored next tick is ``next_ms``, and its next tick after that.
 
-    By CATCHUP: ``none`` puts nothing for a tick more than ``MISSED_MS`` late; ``one`` puts one task, named by the
-    earliest tick, for all that were missed; ``all`` puts one for each, at most ``limit`` now (the returned next tick is
-    then still due).
+    By CATCHUP: ``none`` puts nothing for a tick more than ``MISSED_MS`` late; ``one`` puts one
+    task, named by the earliest tick, for all that were missed; ``all`` puts one for each, at most
+    ``limit`` now (the returned next tick is then still due).
 
     Returns: the ticks to put, oldest first, and the next tick, None when the schedule is over.
     """
@@ -184,10 +195,14 @@ def _next_cron(spec: Spec, after_ms: int) -> int | None:
     if wall is None:
         return None
     instants = _instants(spec.zone, wall, expression.every_hour)
-    jump = max(_jump(spec.zone, at_ms) for at_ms in (after_ms, _unix_ms(wall.replace(tzinfo=cron.zone(spec.zone)))))
+    jump = max(
+        _jump(spec.zone, at_ms)
+        for at_ms in (after_ms, _unix_ms(wall.replace(tzinfo=cron.zone(spec.zone))))
+    )
     if len(instants) == 1 and not jump:
         return instants[0]
-    # Near a change of the clocks wall times and instants run in different orders: look at every match that it may reorder.
+    # Near a change of the clocks wall times and instants run in different orders: look at every
+    # match that it may reorder.
     best: int | None = None
     wall = expression.next_wall(after_wall - jump)
     while wall is not None and (best is None or wall <= _wall(spec.zone, best) + jump):
@@ -205,18 +220,25 @@ def _wall(zone_name: str, at_ms: int) -> datetime:
 
 
 def _jump(zone_name: str, at_ms: int) -> timedelta:
-    """How far the clocks are moved, to either side, within three hours of this time; zero when they are not."""
+    """
+    How far the clocks are moved, to either side, within three hours of this time; zero when they
+    are not.
+    """
     before, after = _wall(zone_name, at_ms - _SHIFT_MS), _wall(zone_name, at_ms + _SHIFT_MS)
     return abs(after - before - 2 * _SHIFT)
 
 
 def _instants(zone_name: str, wall: datetime, every_hour: bool) -> list[int]:
-    """The instants that count for a wall time: none or a later one where it is missing, one or both where doubled."""
+    """
+    The instants that count for a wall time: none or a later one where it is missing, one or both
+    where doubled.
+    """
     local = wall.replace(tzinfo=cron.zone(zone_name))
     first, second = (_unix_ms(local.replace(fold=fold)) for fold in (0, 1))
     if first == second:
         return [first]
-    if first > second:  # Missing: the first reading counts by the clock before the change, so it comes after it.
+    # Missing: the first reading counts by the clock before the change, so it comes after it.
+    if first > second:
         return [] if every_hour else [first]
     return [first, second] if every_hour else [first]
 

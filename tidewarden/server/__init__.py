@@ -1,4 +1,6 @@
-"""The doors: RESP and HTTP. They parse and render; what a verb does is decided in the rooms behind."""
+"""
+The doors: RESP and HTTP. They parse and render; what a verb does is decided in the rooms behind.
+"""
 
 from .access.users import Users
 from .http.server import HttpServer

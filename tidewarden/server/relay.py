@@ -1,8 +1,10 @@
 """
-What a node's further processes do not do themselves is done by its first: tokens, schedules, the cluster, INFO.
+What a node's further processes do not do themselves is done by its first: tokens, schedules, the
+cluster, INFO.
 
-A peer that asks for it is given a line of its own to the first process, a socket pair of which that one gets an end. The
-peer's requests go through it as they came, one at a time, and the replies back as they are.
+A peer that asks for it is given a line of its own to the first process, a socket pair of which that
+one gets an end. The peer's requests go through it as they came, one at a time, and the replies back
+as they are.
 """
 
 from __future__ import annotations
@@ -33,14 +35,20 @@ CHUNK = 1 << 16
 
 
 class LineSender:
-    """Hands the first process ends of lines, by the socket of packets between the two; waits while that is full."""
+    """
+    Hands the first process ends of lines, by the socket of packets between the two; waits while
+    that is full.
+    """
 
     def __init__(self, wire: socket.socket) -> None:
         self._wire = wire
         self._room: asyncio.Future[None] | None = None
 
     async def __call__(self, end: socket.socket, user: str | None, resp: int) -> None:
-        """Hand over ``end``, for a user and a RESP version. Raises: OSError: the first process has gone."""
+        """
+        Hand over ``end``, for a user and a RESP version. Raises: OSError: the first process has
+        gone.
+        """
         message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
         rights = array.array("i", [end.fileno()])
         while True:
@@ -79,7 +87,8 @@ class Relay:
         """
         The reply to ``request``, as it comes.
 
-        Raises: Draining: the first process takes no more, or cut this line. Full: there is no file for a line.
+        Raises: Draining: the first process takes no more, or cut this line. Full: there is no file
+        for a line.
         """
         async with self._turn:
             try:
@@ -87,7 +96,9 @@ class Relay:
             except OSError as error:
                 self._cut()
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    raise Full("This process has as many files open as it may. Close connections.") from None
+                    raise Full(
+                        "This process has as many files open as it may. Close connections."
+                    ) from None
                 raise Draining("This node is going down. Connect to another.") from None
 
     async def _ask(self, request: Request) -> bytes:
@@ -147,7 +158,9 @@ class RelayedConnection(Connection):
         try:
             self.enter(self._user)
         except WrongPass:
-            self.abort()  # a user of before the configuration was read anew; the other process is about to hear of it
+            # a user of before the configuration was read anew; the other process is about to hear
+            # of it
+            self.abort()
 
     def admitted(self) -> int:
         """It counts where it came in; there is no limit to lines, for there is one to peers."""
@@ -190,4 +203,6 @@ def relayed(commands: dict[bytes, Command]) -> dict[bytes, Command]:
 async def attach(server: RespServer, end: socket.socket, user: str | None, resp: int) -> Any:
     """The first process takes its end of a line."""
     end.setblocking(False)
-    return await server.loop.connect_accepted_socket(lambda: RelayedConnection(server, user, resp), end)
+    return await server.loop.connect_accepted_socket(
+        lambda: RelayedConnection(server, user, resp), end
+    )

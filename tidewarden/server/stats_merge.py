@@ -7,7 +7,10 @@ from typing import Any
 
 
 def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
-    """One mapping of them all: numbers are added, mappings of numbers likewise, of anything else the first is kept."""
+    """
+    One mapping of them all: numbers are added, mappings of numbers likewise, of anything else the
+    first is kept.
+    """
     total: dict[str, Any] = {}
     for one in stats:
         for name, value in one.items():
@@ -22,5 +25,7 @@ def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lasting(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What remains of a process that has ended: its counters (``…_total``), which must not go back."""
+    """
+    What remains of a process that has ended: its counters (``…_total``), which must not go back.
+    """
     return {name: value for name, value in stats.items() if name.endswith("_total")}

@@ -1,9 +1,10 @@
 """
 Child processes that cannot outlive us, and the lock that keeps a second daemon off a folder.
 
-Whoever must not leave processes behind needs more than a signal handler: it may be killed with SIGKILL. So a child asks
-the kernel for a signal at its parent's death (Linux's PR_SET_PDEATHSIG). It must ask for itself, between fork and exec;
-Python's ``preexec_fn`` is unsafe where there are threads, so a few lines of Python ask and then become the program.
+Whoever must not leave processes behind needs more than a signal handler: it may be killed with
+SIGKILL. So a child asks the kernel for a signal at its parent's death (Linux's PR_SET_PDEATHSIG).
+It must ask for itself, between fork and exec; Python's ``preexec_fn`` is unsafe where there are
+threads, so a few lines of Python ask and then become the program.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ async def start_child(
     environ: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """
-    Start ``argv`` in a session of its own (Ctrl-C does not reach it), to be killed by the kernel when we die.
+    Start ``argv`` in a session of its own (Ctrl-C does not reach it), to be killed by the kernel
+    when we die.
 
-    Killed, for another signal could be sat out. What a store that syncs once a second has answered need not be in the kernel's
-    hands by then: while a sync is under way it puts its writes off, for two seconds at most, and answers. What must not be
-    lost waits for the disk (see firm). Call it from a thread that lives as long as the process does: the kernel means
-    the thread when it says parent.
+    Killed, for another signal could be sat out. What a store that syncs once a second has answered
+    need not be in the kernel's hands by then: while a sync is under way it puts its writes off, for
+    two seconds at most, and answers. What must not be lost waits for the disk (see firm). Call it
+    from a thread that lives as long as the process does: the kernel means the thread when it says
+    parent.
 
     Args:
         argv: the program by absolute path, and its arguments.
@@ -82,10 +85,12 @@ async def stop_child(process: asyncio.subprocess.Process, clock: Clock, grace_s:
     """
     if process.returncode is not None:
         return True
-    # Not by the process object: asyncio's looks first whether it has ended, and takes its status from whoever waits for it.
+    # Not by the process object: asyncio's looks first whether it has ended, and takes its status
+    # from whoever waits for it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
-        os.kill(process.pid, signal.SIGCONT)  # one that was stopped with SIGSTOP could not hear the first
+        # one that was stopped with SIGSTOP could not hear the first
+        os.kill(process.pid, signal.SIGCONT)
     ended = asyncio.ensure_future(process.wait())
     limit = asyncio.ensure_future(sleep(clock, grace_s))
     try:
@@ -124,10 +129,11 @@ def how_ended(returncode: int | None) -> str:
 
 class FolderLock:
     """
-    The right to use a folder: an exclusive ``flock`` on the file ``lock`` in it, which names its holder's pid.
+    The right to use a folder: an exclusive ``flock`` on the file ``lock`` in it, which names its
+    holder's pid.
 
-    Hand :attr:`fd` to children that write there: the lock then lasts until the last of them is gone, and a daemon
-    started after a SIGKILL waits for them instead of running beside them.
+    Hand :attr:`fd` to children that write there: the lock then lasts until the last of them is
+    gone, and a daemon started after a SIGKILL waits for them instead of running beside them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -138,27 +144,33 @@ class FolderLock:
         """
         Take the lock; wait at most ``LEFTOVER_WAIT_S`` when only children of a dead holder have it.
 
-        Raises: ConfigError: the folder cannot be made or written, or a living process holds it (its pid is named).
+        Raises: ConfigError: the folder cannot be made or written, or a living process holds it (its
+        pid is named).
         """
         path = self.folder / "lock"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError([f"data folder {self.folder}: cannot be written ({error.strerror})"]) from None
+            raise ConfigError(
+                [f"data folder {self.folder}: cannot be written ({error.strerror})"]
+            ) from None
         try:
             until = clock.monotonic() + LEFTOVER_WAIT_S
             while not _try_lock(fd):
                 pid = _read_pid(fd)
                 if pid and _alive(pid):
                     raise ConfigError(
-                        [f"data folder {self.folder}: in use by process {pid}; stop that one or name another folder"]
+                        [
+                            f"data folder {self.folder}: in use by process {pid}; stop that one or"
+                            " name another folder"
+                        ]
                     )
                 if clock.monotonic() > until:
                     raise ConfigError(
                         [
-                            f"data folder {self.folder}: processes of a daemon that died still hold {path};"
-                            f" see them with: fuser -v {path}"
+                            f"data folder {self.folder}: processes of a daemon that died still hold"
+                            f" {path}; see them with: fuser -v {path}"
                         ]
                     )
                 await sleep(clock, 0.1)
@@ -167,7 +179,9 @@ class FolderLock:
         except BaseException as error:
             os.close(fd)
             if isinstance(error, OSError):
-                raise ConfigError([f"data folder {self.folder}: cannot be written ({error.strerror})"]) from None
+                raise ConfigError(
+                    [f"data folder {self.folder}: cannot be written ({error.strerror})"]
+                ) from None
             raise
         self.fd = fd
 
@@ -198,7 +212,8 @@ def _alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # A killed process that nobody has waited for yet (a container without init) answers too, but holds nothing.
+    # A killed process that nobody has waited for yet (a container without init) answers too, but
+    # holds nothing.
     with contextlib.suppress(OSError):
         return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
     return True

@@ -14,17 +14,24 @@ Arg = str | bytes | int
 
 
 class CallSender(Protocol):
-    """What a script is sent by. ``clustered``: it names a second key (docs/decisions/0016-redis-cluster.md)."""
+    """
+    What a script is sent by. ``clustered``: it names a second key
+    (docs/decisions/0016-redis-cluster.md).
+    """
 
     clustered: bool
 
     def send(self, packed: bytes, receiver: ReplySink, key: Arg = "", /) -> None:
-        """Send one packed command, of which ``key`` is the first key. The receiver hears nothing before this has returned."""
+        """
+        Send one packed command, of which ``key`` is the first key. The receiver hears nothing
+        before this has returned.
+        """
 
 
 class StoreClient(CallSender, Protocol):
     """
-    See :class:`tidewarden.store.connection.StoreConnection` and :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
+    See :class:`tidewarden.store.connection.StoreConnection` and
+    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
 
     ``why``: why it is not ``up``. ``calls`` were made, and ``reconnects`` connections, so far.
     """

@@ -1,8 +1,10 @@
 """
-How a connection to the store is opened: the URL's parts, TLS and AUTH by redis-py, then the bare transport is ours.
+How a connection to the store is opened: the URL's parts, TLS and AUTH by redis-py, then the bare
+transport is ours.
 
-redis-py's own request loop is not used on the hot path: it repeats commands by itself (up to ten times by default) and
-allows one request at a time on a connection. Only our code, which knows ids and leases, may repeat a script.
+redis-py's own request loop is not used on the hot path: it repeats commands by itself (up to ten
+times by default) and allows one request at a time on a connection. Only our code, which knows ids
+and leases, may repeat a script.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def options_of(url: str) -> dict[str, Any]:
 
 
 def check_url(url: str) -> None:
-    """Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that names a file which is not there."""
+    """
+    Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that
+    names a file which is not there.
+    """
     options = options_of(url)
     said = f"the store URL {redact(url)!r} has an option that cannot be: "
     if ours := [name for name in OURS if name in options]:
@@ -60,7 +65,9 @@ def check_url(url: str) -> None:
     except (TypeError, ValueError, RedisError) as error:
         unknown = _UNKNOWN.search(str(error))
         tls = "; those of TLS go with rediss" if unknown and unknown[1].startswith("ssl_") else ""
-        raise BadArg(said + (f"{unknown[1]}, which there is not{tls}" if unknown else str(error))) from None
+        raise BadArg(
+            said + (f"{unknown[1]}, which there is not{tls}" if unknown else str(error))
+        ) from None
     for name in FILES:
         if name in options and not Path(options[name]).exists():
             raise BadArg(f"{said}{name} is {options[name]}, which is not there")
@@ -87,11 +94,13 @@ async def open_transport(
     url: str, name: str, protocol: asyncio.Protocol, *, primary: bool = False, called: str = "store"
 ) -> tuple[asyncio.Transport, object]:
     """
-    Connect to the store, say AUTH, SELECT and CLIENT SETNAME, then hand the transport to ``protocol``.
+    Connect to the store, say AUTH, SELECT and CLIENT SETNAME, then hand the transport to
+    ``protocol``.
 
     ``primary``: refuse a server whose ROLE is another. ``called``: what it is, in messages.
-    Returns: the transport, and an object to keep as long as it is used (asyncio closes a stream whose reader is collected).
-    Raises: StoreDown: it cannot be reached, is loading, no primary, or refuses the password; in its own words.
+    Returns: the transport, and an object to keep as long as it is used (asyncio closes a stream
+    whose reader is collected). Raises: StoreDown: it cannot be reached, is loading, no primary, or
+    refuses the password; in its own words.
     """
     options = options_of(url)
     cls = _class_of(options)
@@ -104,21 +113,25 @@ async def open_transport(
         health_check_interval=0,
     )
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # not wait_for: on Python 3.11 that can swallow a cancellation
+        # not wait_for: on Python 3.11 that can swallow a cancellation
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
             role = await _role_of(connection) if primary else "master"
     except (RedisError, OSError, TimeoutError, RuntimeError) as error:
         # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
         with contextlib.suppress(RedisError, OSError, RuntimeError):
             await connection.disconnect(nowait=True)
-        raise StoreDown(f"the {called} at {redact(url)} {_said(error, by_path='path' in options)}") from None
+        raise StoreDown(
+            f"the {called} at {redact(url)} {_said(error, by_path='path' in options)}"
+        ) from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
         raise
     if role != "master":
         await connection.disconnect(nowait=True)
         raise StoreDown(
-            f"the {called} at {redact(url)} is a replica; a failover is under way, or the sentinels are behind"
+            f"the {called} at {redact(url)} is a replica; a failover is under way, or the sentinels"
+            " are behind"
         )
     # redis-py has no public way to hand its socket over, nor to give it up.
     kept = (connection._reader, connection._writer)
@@ -134,11 +147,14 @@ async def open_transport(
 
 
 def _said(error: Exception, by_path: bool) -> str:
-    """What an attempt to connect, ``by_path`` over a Unix socket, met with, and whose affair that is."""
+    """
+    What an attempt to connect, ``by_path`` over a Unix socket, met with, and whose affair that is.
+    """
     if isinstance(error, TimeoutError):
         return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"
     said = str(error).removesuffix(".") or type(error).__name__
-    error = error.__cause__ if isinstance(error.__cause__, RedisError) else error  # redis-py wraps some of them
+    # redis-py wraps some of them
+    error = error.__cause__ if isinstance(error.__cause__, RedisError) else error
     if isinstance(error, AuthenticationError | AuthorizationError):
         # An embedded one has a password of its own until it has a view and is ready for clients.
         starting = "it is just starting, or else " if by_path else ""

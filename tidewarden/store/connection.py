@@ -1,4 +1,7 @@
-"""A pipelined connection to the store: many calls under way at once, reconnected in one place, nothing repeated."""
+"""
+A pipelined connection to the store: many calls under way at once, reconnected in one place, nothing
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "p
 
 log = logging.getLogger("tidewarden.store")
 
-PATIENCE_S = 5.0  # a call made while the link is down waits so long for it; it was never sent, so that is safe
+# a call made while the link is down waits so long for it; it was never sent, so that is safe
+PATIENCE_S = 5.0
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
@@ -36,13 +40,15 @@ ReplyError = hiredis.ReplyError
 
 class StoreConnection(asyncio.Protocol):
     """
-    One connection to the store. :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
+    One connection to the store. :meth:`call` returns a future at once; calls made in one turn of
+    the loop go out together.
 
-    ``on_up`` gives the commands that are sent after every connect, before anything else; ``on_ready`` is called once they
-    are answered. A reply that nobody waits for goes to ``on_message``. With a ``finder`` the URL is only what it goes by in
-    messages; each connect asks the finder where to, and a connection to a server that takes no writes any more is cut.
-    ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait longer than for an attempt to
-    connect; whoever calls is told why, so the log is not.
+    ``on_up`` gives the commands that are sent after every connect, before anything else;
+    ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
+    ``on_message``. With a ``finder`` the URL is only what it goes by in messages; each connect asks
+    the finder where to, and a connection to a server that takes no writes any more is cut.
+    ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait
+    longer than for an attempt to connect; whoever calls is told why, so the log is not.
     """
 
     clustered = False
@@ -117,7 +123,9 @@ class StoreConnection(asyncio.Protocol):
         return ""
 
     def launch(self) -> None:
-        """Begin to connect, and stay connected until :meth:`stop`; :meth:`start` waits for it, too."""
+        """
+        Begin to connect, and stay connected until :meth:`stop`; :meth:`start` waits for it, too.
+        """
         self._loop = asyncio.get_running_loop()
         if self._way.finder is not None:
             self._way.finder.follow(self._moved)
@@ -127,7 +135,8 @@ class StoreConnection(asyncio.Protocol):
         """
         Connect, and stay connected until :meth:`stop`.
 
-        Raises: BadArg: the URL is none; StoreDown: not connected within ``wait_s`` seconds; the link goes on trying.
+        Raises: BadArg: the URL is none; StoreDown: not connected within ``wait_s`` seconds; the
+        link goes on trying.
         """
         self._way.check()
         self.launch()
@@ -153,7 +162,8 @@ class StoreConnection(asyncio.Protocol):
             await self._way.finder.forget(self._moved)
         if self._transport is not None:
             self._transport.close()
-            with contextlib.suppress(TimeoutError):  # a loop that ends now would leave the socket to the collector
+            # a loop that ends now would leave the socket to the collector
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._lost.wait()
         self._fail("the link was closed")
@@ -163,8 +173,8 @@ class StoreConnection(asyncio.Protocol):
         """
         Send one command.
 
-        Returns: a future of the reply: int, bytes, list or None.
-        Raises (in the future): StoreDown: not sent, or sent and unanswered: it may or may not have happened; Full; another
+        Returns: a future of the reply: int, bytes, list or None. Raises (in the future): StoreDown:
+        not sent, or sent and unanswered: it may or may not have happened; Full; another
         :class:`~tidewarden.errors.Error` for an error reply, by its first word.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -172,7 +182,10 @@ class StoreConnection(asyncio.Protocol):
         return future
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
-        """Send one packed command for ``receiver``, which is told in a later turn; what :meth:`call` raises is its exception."""
+        """
+        Send one packed command for ``receiver``, which is told in a later turn; what :meth:`call`
+        raises is its exception.
+        """
         self.calls += 1
         if self._transport is not None:
             self._send(packed, receiver)
@@ -190,7 +203,8 @@ class StoreConnection(asyncio.Protocol):
             receiver.set_exception(NotSent(f"{self._way.place} is away; nothing was sent{why}"))
         self._unsent.discard(receiver)
         while self._backlog and self._backlog[0][1].done():
-            self._backlog.popleft()  # what it would have said need not be kept until the store is back
+            # what it would have said need not be kept until the store is back
+            self._backlog.popleft()
 
     def _send(self, packed: bytes, receiver: ReplySink) -> None:
         if not self._waiting:
@@ -223,7 +237,10 @@ class StoreConnection(asyncio.Protocol):
                 receiver.set_result(reply)
 
     def refused(self, message: str) -> None:
-        """An error reply, or one of the many in a reply: from a server that takes no writes any more, nothing else is to be had."""
+        """
+        An error reply, or one of the many in a reply: from a server that takes no writes any more,
+        nothing else is to be had.
+        """
         if self._way.finder is not None and takes_no_writes(message):
             self._leave("it takes no writes any more")
 
@@ -233,7 +250,10 @@ class StoreConnection(asyncio.Protocol):
             self._leave(f"{redact(url).partition('?')[0]} is the primary now")
 
     def _leave(self, why: str) -> None:
-        """What is under way is answered in :meth:`connection_lost`: whether it happened there, nobody knows."""
+        """
+        What is under way is answered in :meth:`connection_lost`: whether it happened there, nobody
+        knows.
+        """
         if self._transport is not None and not self._transport.is_closing():
             log.warning("leaving the %s at %s: %s", self._way.called, self.at, why)
             self._cut = why
@@ -247,7 +267,10 @@ class StoreConnection(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         waiting, self._waiting = self._waiting, deque()
-        lost = f"the connection to the {self._way.called} was lost ({why}); what was sent may or may not have happened"
+        lost = (
+            f"the connection to the {self._way.called} was lost ({why}); what was sent may or may"
+            " not have happened"
+        )
         for receiver in waiting:
             try:
                 fail_reply(receiver, StoreDown(lost))
@@ -270,8 +293,12 @@ class StoreConnection(asyncio.Protocol):
                 transport, self._kept = await self._way.open(self._name, self)
             except Exception as error:
                 self.why = str(error)
-                if not isinstance(error, StoreDown):  # a link that ends here in silence would be down for ever
-                    log.exception("connecting to the %s failed for a reason of ours; trying again", self._way.called)
+                # a link that ends here in silence would be down for ever
+                if not isinstance(error, StoreDown):
+                    log.exception(
+                        "connecting to the %s failed for a reason of ours; trying again",
+                        self._way.called,
+                    )
                 elif not self._patient:
                     self._fail_backlog(self.why)
                 elif self.why not in said and len(said) < COMPLAINTS_MAX:
@@ -316,7 +343,10 @@ class StoreConnection(asyncio.Protocol):
             self._on_ready()
 
     async def _watch(self, transport: asyncio.Transport) -> None:
-        """Return when the connection is lost; cut it when it owes an answer for too long, and ask for one when it is silent."""
+        """
+        Return when the connection is lost; cut it when it owes an answer for too long, and ask for
+        one when it is silent.
+        """
         while not self._lost.is_set():
             try:
                 async with asyncio.timeout(STALL_S / 4):
@@ -324,7 +354,11 @@ class StoreConnection(asyncio.Protocol):
             except TimeoutError:
                 silent_s = self._loop.time() - self._answered_at
                 if self._waiting and silent_s > STALL_S:
-                    log.warning("the %s owes an answer for %g s; cutting the connection", self._way.called, STALL_S)
+                    log.warning(
+                        "the %s owes an answer for %g s; cutting the connection",
+                        self._way.called,
+                        STALL_S,
+                    )
                     self._cut = f"it owed an answer for {STALL_S:g} s"
                     transport.abort()
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
@@ -341,7 +375,10 @@ def pack(args: Sequence[Arg]) -> bytes:
 
 
 def _refused(done: asyncio.Future[Any]) -> None:
-    """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
+    """
+    One of the first commands was answered; a connection that was lost meanwhile is reported as
+    such.
+    """
     error = None if done.cancelled() else done.exception()
     of_memory = isinstance(error, Full)  # that it is full is said once a second
     if error is not None and not unanswered(error) and not of_memory and not known_already(error):
@@ -349,4 +386,8 @@ def _refused(done: asyncio.Future[Any]) -> None:
 
 
 def _is_message(reply: Any) -> bool:
-    return isinstance(reply, list) and len(reply) == 3 and reply[0] in (b"message", b"smessage", b"sunsubscribe")
+    return (
+        isinstance(reply, list)
+        and len(reply) == 3
+        and reply[0] in (b"message", b"smessage", b"sunsubscribe")
+    )

@@ -1,4 +1,7 @@
-"""Where a link connects to: always the same address, or the server that takes the writes now, which a finder knows."""
+"""
+Where a link connects to: always the same address, or the server that takes the writes now, which a
+finder knows.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,18 @@ from .connect import check_url, open_transport, redact
 
 
 class PrimaryFinder(Protocol):
-    """Knows which of several servers takes the writes: see :class:`tidewarden.store.sentinel.Sentinels`."""
+    """
+    Knows which of several servers takes the writes: see
+    :class:`tidewarden.store.sentinel.Sentinels`.
+    """
 
     name: str
 
     def follow(self, moved: Callable[[str], None], /) -> None:
-        """From now on call ``moved`` with the URL of the server that takes the writes, whenever it may be another."""
+        """
+        From now on call ``moved`` with the URL of the server that takes the writes, whenever it may
+        be another.
+        """
 
     async def forget(self, moved: Callable[[str], None], /) -> None:
         """Whoever followed does so no more."""
@@ -28,7 +37,8 @@ class PrimaryFinder(Protocol):
 
 class Endpoint:
     """
-    The way to the store at ``url``, for one link. With a ``finder`` the URL is only what the store goes by in messages.
+    The way to the store at ``url``, for one link. With a ``finder`` the URL is only what the store
+    goes by in messages.
 
     ``called``: what the other end is, in messages.
     """
@@ -39,7 +49,8 @@ class Endpoint:
         self.called = called
         self.place = f"the {called} at {redact(url)}"
         self._target = url
-        self._attempt: asyncio.Timeout | None = None  # to connect, cut short when it is another server
+        # to connect, cut short when it is another server
+        self._attempt: asyncio.Timeout | None = None
 
     @property
     def at(self) -> str:

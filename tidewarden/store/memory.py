@@ -1,6 +1,6 @@
 """
-How full the store's memory is, and what it does then: asked for once a second, so that what grows is refused before the
-store itself refuses.
+How full the store's memory is, and what it does then: asked for once a second, so that what grows
+is refused before the store itself refuses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ log = logging.getLogger("tidewarden.store")
 
 LOOK_S = 1.0
 MARGIN_SHARE = (
-    0.05  # of the store's maxmemory is kept free for what has to be written also when nothing more is taken in
+    # of the store's maxmemory is kept free for what has to be written also when nothing more is
+    # taken in
+    0.05
 )
 MARGIN_BYTES_MAX = 256 << 20
 
@@ -34,8 +36,8 @@ def margin_of(max_bytes: int) -> int:
 
 class StoreMemory:
     """
-    ``full``: nothing that makes the store grow is to be sent. It begins when only the margin is free, and ends
-    when a quarter of that is free beside it.
+    ``full``: nothing that makes the store grow is to be sent. It begins when only the margin is
+    free, and ends when a quarter of that is free beside it.
 
     ``max_bytes`` is 0 where the store has no limit: then it is never full by our word.
     """
@@ -69,14 +71,20 @@ class StoreMemory:
         if full and not self.full:
             self.fills += 1
             log.error(
-                "%s; puts are refused until tasks are acknowledged, or its maxmemory is raised", self.warning(True)
+                "%s; puts are refused until tasks are acknowledged, or its maxmemory is raised",
+                self.warning(True),
             )
         elif self.full and not full:
-            log.warning("%s has room again: %d of %d bytes are used", self._what, used_bytes, max_bytes)
+            log.warning(
+                "%s has room again: %d of %d bytes are used", self._what, used_bytes, max_bytes
+            )
         self.full = full
 
     def check(self, _key: str) -> None:
-        """Call it before what makes the store grow is written to that key. Raises: Full: the store is full."""
+        """
+        Call it before what makes the store grow is written to that key. Raises: Full: the store is
+        full.
+        """
         if self.full:
             self.refused += 1
             raise Full(
@@ -93,13 +101,16 @@ class StoreMemory:
     async def look(self, link: StoreClient) -> None:
         """Ask once. Raises: StoreDown; Error: the store does not tell."""
         info = parse_info(await link.call("INFO", "memory"))
-        # Buffers to replicas and of the log count for no limit (https://redis.io/docs/latest/develop/reference/eviction).
+        # Buffers to replicas and of the log count for no limit
+        # (https://redis.io/docs/latest/develop/reference/eviction).
         self.told(info.get("maxmemory_policy", "noeviction"))
         uncounted = int(info.get("mem_not_counted_for_evict", "0"))
         self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
 
     async def run(self, link: StoreClient, clock: Clock) -> None:
-        """Look until cancelled; a store that is away, or does not tell, is as full as it was last."""
+        """
+        Look until cancelled; a store that is away, or does not tell, is as full as it was last.
+        """
         told = False
         while True:
             try:
@@ -108,7 +119,10 @@ class StoreMemory:
                 log.debug("the store is away; its memory is not known")
             except (Error, ValueError) as error:
                 if not told:
-                    log.warning("the store does not tell how full it is (%s); it refuses by itself then", error)
+                    log.warning(
+                        "the store does not tell how full it is (%s); it refuses by itself then",
+                        error,
+                    )
                 told = True
             await sleep(clock, LOOK_S)
 
@@ -153,13 +167,19 @@ class ClusterMemory(StoreMemory):
         self._route = link
         links = [one for one in link.each() if one.up]
         self._parts = {one.at: self._parts.get(one.at) or _part_of(one) for one in links}
-        looks = await asyncio.gather(*(self._parts[one.at].look(one) for one in links), return_exceptions=True)
+        looks = await asyncio.gather(
+            *(self._parts[one.at].look(one) for one in links), return_exceptions=True
+        )
         parts = list(self._parts.values())
         if parts:
-            fullest = max(parts, key=lambda part: part.used_bytes / part.max_bytes if part.max_bytes else 0)
+            fullest = max(
+                parts, key=lambda part: part.used_bytes / part.max_bytes if part.max_bytes else 0
+            )
             self.used_bytes, self.max_bytes = fullest.used_bytes, fullest.max_bytes
         self.full = any(part.full for part in parts)
-        self.fault = "; ".join(f"{place}: {part.fault}" for place, part in self._parts.items() if part.fault)
+        self.fault = "; ".join(
+            f"{place}: {part.fault}" for place, part in self._parts.items() if part.fault
+        )
         for failed in looks:
             if failed is not None:  # the others are known all the same
                 raise failed

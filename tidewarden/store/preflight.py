@@ -1,4 +1,6 @@
-"""Whether a server may be our store: its version, its role, what it does when its memory is full."""
+"""
+Whether a server may be our store: its version, its role, what it does when its memory is full.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,27 @@ from .removal_first import removal_first
 log = logging.getLogger("tidewarden.store")
 
 FORMATS = ("1", "2")
-"""Numbers of the key layout that this version reads; it writes the last. A greater one in the data refuses the start."""
+"""
+Numbers of the key layout that this version reads; it writes the last. A greater one in the data
+refuses the start.
+"""
 
 FSYNC_KEY = ":fsync"
-"""Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it sync each write meanwhile."""
+"""
+Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it
+sync each write meanwhile.
+"""
 
 OLDEST = (6, 2)
 WAITAOF_FROM = (7, 2)
 
-# What a server needs to keep small hashes and pieces of indexes as packed strings: see queue/lua/shared/layout.lua.
-LISTPACKS = {"hash-max-listpack-entries": 256, "hash-max-listpack-value": 1024, "zset-max-listpack-entries": 320}
+# What a server needs to keep small hashes and pieces of indexes as packed strings: see
+# queue/lua/shared/layout.lua.
+LISTPACKS = {
+    "hash-max-listpack-entries": 256,
+    "hash-max-listpack-value": 1024,
+    "zset-max-listpack-entries": 320,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +44,10 @@ class StoreServer:
     """
     What a store said of itself.
 
-    ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
-    that log is synced, of an embedded one how it was started to be, "" where it does not tell. ``replicas``: that were connected.
-    ``empty``: it had nothing of the cluster.
+    ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and
+    knows WAITAOF; ``appendfsync``: how that log is synced, of an embedded one how it was started to
+    be, "" where it does not tell. ``replicas``: that were connected. ``empty``: it had nothing of
+    the cluster.
     """
 
     name: str
@@ -48,7 +62,11 @@ class StoreServer:
 
 def parse_info(raw: bytes) -> dict[str, str]:
     """INFO's ``name:value`` lines."""
-    pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    pairs = (
+        line.partition(":")
+        for line in raw.decode("utf-8", "replace").splitlines()
+        if not line.startswith("#")
+    )
     return {name: value for name, mark, value in pairs if mark}
 
 
@@ -61,11 +79,16 @@ def policy_fault(policy: str) -> str:
     """Why a server with this maxmemory-policy cannot be the store, or ""."""
     if policy == "noeviction":
         return ""
-    return f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
+    return (
+        f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
+    )
 
 
 def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
-    """Why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty when it can."""
+    """
+    Why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty when it
+    can.
+    """
     problems = []
     version = info.get("redis_version", "0")
     if numbers_of(version) < OLDEST:
@@ -75,17 +98,22 @@ def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
     role = info.get("role", "master")
     if role != "master":
         problems.append(
-            f"it is a {role} of {info.get('master_host', '?')}:{info.get('master_port', '?')}; name the primary"
+            f"it is a {role} of {info.get('master_host', '?')}:{info.get('master_port', '?')}; name"
+            " the primary"
         )
     if info.get("cluster_enabled") == "1" and not clustered:
-        problems.append("it is a node of a Redis Cluster; name it with redis+cluster://host:port,host:port")
+        problems.append(
+            "it is a node of a Redis Cluster; name it with redis+cluster://host:port,host:port"
+        )
     if info.get("cluster_enabled") == "0" and clustered:
         problems.append("it is no node of a Redis Cluster; name it with redis://host:port")
     return problems
 
 
 async def warn_of_settings(link: StoreClient) -> None:
-    """Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown."""
+    """
+    Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown.
+    """
     try:
         found = await link.call(
             "CONFIG", "GET", "*-max-*p*"
@@ -93,7 +121,11 @@ async def warn_of_settings(link: StoreClient) -> None:
     except StoreDown:
         raise
     except Error as error:  # a managed service that hides its settings
-        log.info("the store does not tell its settings (%s); docs/operations.md says which ones save memory", error)
+        log.info(
+            "the store does not tell its settings (%s); docs/operations.md says which ones save"
+            " memory",
+            error,
+        )
         return
     told = {
         name.decode().replace("ziplist", "listpack"): int(value)
@@ -101,11 +133,14 @@ async def warn_of_settings(link: StoreClient) -> None:
         if name.startswith((b"hash-max", b"zset-max"))
     }
     small = [
-        f"{name} {value} (now {told.get(name, '?')})" for name, value in LISTPACKS.items() if told.get(name, 0) < value
+        f"{name} {value} (now {told.get(name, '?')})"
+        for name, value in LISTPACKS.items()
+        if told.get(name, 0) < value
     ]
     if small:
         log.warning(
-            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes instead of 200; set %s",
+            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes"
+            " instead of 200; set %s",
             ", ".join(small),
         )
 
@@ -122,7 +157,10 @@ async def check_store(link: StoreClient, cluster: str) -> StoreServer:
             continue  # asked when it is there
         infos.append(info := parse_info(await one.call("INFO")))
         found = problems_of(info, clustered=link.clustered)
-        problems += [f"store.url: the server at {redact(one.url)} cannot be the store: {text}" for text in found]
+        problems += [
+            f"store.url: the server at {redact(one.url)} cannot be the store: {text}"
+            for text in found
+        ]
     if problems:
         raise ConfigError(problems)
     if not infos:
@@ -155,25 +193,37 @@ async def check_store(link: StoreClient, cluster: str) -> StoreServer:
 
 async def log_of(link: StoreClient) -> tuple[bool, str]:
     """
-    Whether each server that is there has a log on disk and knows WAITAOF, and how it is synced, as of :class:`StoreServer`.
+    Whether each server that is there has a log on disk and knows WAITAOF, and how it is synced, as
+    of :class:`StoreServer`.
 
     Raises: StoreDown; Error: one does not tell.
     """
-    infos = [parse_info(await one.call("INFO")) for one in link.each() if one.up or not link.clustered]
+    infos = [
+        parse_info(await one.call("INFO")) for one in link.each() if one.up or not link.clustered
+    ]
     return bool(infos) and all(map(_knows_waitaof, infos)), await _appendfsync(link)
 
 
 def _knows_waitaof(info: dict[str, str]) -> bool:
-    return numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1"
+    return (
+        numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM
+        and info.get("aof_enabled") == "1"
+    )
 
 
 async def fsync_of_embedded(link: StoreClient, cluster: str) -> str:
-    """How an embedded store was started to sync its log; "": by a version that did not say. Raises: StoreDown."""
+    """
+    How an embedded store was started to sync its log; "": by a version that did not say. Raises:
+    StoreDown.
+    """
     return (await link.call("GET", f"{{{cluster}}}{FSYNC_KEY}") or b"").decode()
 
 
 async def _appendfsync(link: StoreClient) -> str:
-    """How the log is synced, where the server tells; of several servers what the weakest does. Raises: StoreDown."""
+    """
+    How the log is synced, where the server tells; of several servers what the weakest does. Raises:
+    StoreDown.
+    """
     told = set[str]()
     for one in link.each():
         if link.clustered and not one.up:

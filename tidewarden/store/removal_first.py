@@ -1,8 +1,10 @@
 """
-A single write that a full store takes: sent as a script that begins with a removal, behind which the store refuses nothing.
+A single write that a full store takes: sent as a script that begins with a removal, behind which
+the store refuses nothing.
 
-For the few small records that a node cannot do without (a format, a group commit's mark, the vault's). What grows with the
-load must not go this way; keys of the queues are written by scripts of their own, which begin so themselves.
+For the few small records that a node cannot do without (a format, a group commit's mark, the
+vault's). What grows with the load must not go this way; keys of the queues are written by scripts
+of their own, which begin so themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ Call = Callable[..., asyncio.Future[Any]]
 
 
 def removal_first(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
-    """Give the words that send ``verb key rest…`` so; what is removed first is a key that is never written."""
+    """
+    Give the words that send ``verb key rest…`` so; what is removed first is a key that is never
+    written.
+    """
     return ("EVAL", _SOURCE, 2, key, f"{key!s}{GUARD}", verb, key, *rest)
 
 

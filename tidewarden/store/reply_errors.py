@@ -10,10 +10,12 @@ from tidewarden.errors import Error, Full, StoreDown, from_wire
 AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
 # Likewise, but the same call may be taken in a moment, or by another server now.
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
-IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
+# how a server before 7.0 wraps what a command of a script met with
+IN_SCRIPT = "ERR Error running script"
 _WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
 _PLACE = re.compile(r" ?script: \S*,? ?on @user_script:\d+\.?$")
-# What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
+# What a script of ours is told when the user may run scripts, but not a command, a key or a channel
+# of theirs: since 7.0, before.
 NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 
@@ -26,7 +28,10 @@ class NotSent(StoreDown):
 
 
 class NotRun(StoreRefused):
-    """Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
+    """
+    Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place``
+    (host:port) say where to.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(f"the store refuses: {message}")
@@ -38,23 +43,33 @@ class NotRun(StoreRefused):
 
 
 def bare(message: str) -> str:
-    """What was refused, without what a server puts around it where a script was: before it until 7.0, and since then behind it."""
+    """
+    What was refused, without what a server puts around it where a script was: before it until 7.0,
+    and since then behind it.
+    """
     found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
     return found[1] if found else _PLACE.sub("", message)
 
 
 def unanswered(error: BaseException) -> bool:
-    """Whether nobody knows what became of a call: it was sent, and its connection lost before the answer."""
+    """
+    Whether nobody knows what became of a call: it was sent, and its connection lost before the
+    answer.
+    """
     return isinstance(error, StoreDown) and not isinstance(error, StoreRefused | NotSent)
 
 
 def takes_no_writes(message: str) -> bool:
-    """Whether the server refused because it is a replica: it was demoted while we were connected."""
+    """
+    Whether the server refused because it is a replica: it was demoted while we were connected.
+    """
     return bare(message).startswith("READONLY")
 
 
 def known_already(error: BaseException) -> bool:
-    """Whether a FUNCTION LOAD was refused because another node had loaded the same library before."""
+    """
+    Whether a FUNCTION LOAD was refused because another node had loaded the same library before.
+    """
     return isinstance(error, Error) and "already exists" in str(error)
 
 
@@ -63,7 +78,9 @@ def error_of(message: str) -> Error:
     said = bare(message)
     word = said.partition(" ")[0]
     if word == "OOM":
-        return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
+        return Full(
+            "the store's memory is full; take and acknowledge tasks, or raise its maxmemory"
+        )
     if word in NOT_RUN and said == message:  # not what a script met with in its midst
         return NotRun(said)
     if word in AWAY or word in NOT_RUN:

@@ -10,7 +10,8 @@ class ReplySink(Protocol):
     """
     Who gets a reply: a future, or anything else with these three methods of one.
 
-    A future's listeners run in a later turn of the loop; what acts at once in ``set_result`` saves those turns. It must not raise.
+    A future's listeners run in a later turn of the loop; what acts at once in ``set_result`` saves
+    those turns. It must not raise.
     """
 
     def done(self) -> bool:
@@ -24,7 +25,10 @@ class ReplySink(Protocol):
 
 
 def ignore_errors(future: asyncio.Future[Any]) -> None:
-    """A listener for what nobody waits for: its failure leaves no warning, for time puts right what it would have done."""
+    """
+    A listener for what nobody waits for: its failure leaves no warning, for time puts right what it
+    would have done.
+    """
     if not future.cancelled():
         _ = future.exception()
 

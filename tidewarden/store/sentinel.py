@@ -1,8 +1,9 @@
 """
-A store under Sentinel: which server takes the writes now, asked of its sentinels, and told by them when it is another.
+A store under Sentinel: which server takes the writes now, asked of its sentinels, and told by them
+when it is another.
 
-Whom to believe is decided in :func:`newest`, which is pure. Every connection also asks the server itself (ROLE), for
-sentinels may be behind.
+Whom to believe is decided in :func:`newest`, which is pure. Every connection also asks the server
+itself (ROLE), for sentinels may be behind.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ SCHEMES, MARK = ("redis", "rediss"), "+sentinel://"
 PORT = 26379
 ASK_S = 1.0  # a sentinel that has not answered by then is not waited for
 REST_S = 0.05  # nor so long after most have answered: the one that led the failover knows first
-OWN = ("sentinel_username", "sentinel_password")  # in the URL's query: what the sentinels themselves ask for
-# The first comes at the end of a failover, when every other replica follows; the second as soon as there is a primary again.
+# in the URL's query: what the sentinels themselves ask for
+OWN = ("sentinel_username", "sentinel_password")
+# The first comes at the end of a failover, when every other replica follows; the second as soon as
+# there is a primary again.
 EVENTS = ("+switch-master", "+promoted-slave")
 
 Moved = Callable[[str], None]
@@ -44,8 +47,8 @@ class SentinelReply:
     """
     What one sentinel says: the primary's address, and how new its knowledge is.
 
-    ``epoch``: of the configuration it knows. ``promoted``: it leads a failover, and the address is that of the new primary, of
-    which the others know nothing yet.
+    ``epoch``: of the configuration it knows. ``promoted``: it leads a failover, and the address is
+    that of the new primary, of which the others know nothing yet.
     """
 
     host: str
@@ -61,10 +64,11 @@ def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
 
 class Service:
     """
-    The parts of ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``; ``rediss+`` is TLS to all.
+    The parts of ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``;
+    ``rediss+`` is TLS to all.
 
-    The user is the primary's; the sentinels' own are the options ``sentinel_username`` and ``sentinel_password``.
-    Raises: BadArg: the URL does not parse.
+    The user is the primary's; the sentinels' own are the options ``sentinel_username`` and
+    ``sentinel_password``. Raises: BadArg: the URL does not parse.
     """
 
     def __init__(self, url: str) -> None:
@@ -72,7 +76,13 @@ class Service:
         place, _, query = rest.partition("?")
         user, at, place = place.rpartition("@")
         hosts, _, self.name = place.partition("/")
-        if not mark or self._scheme not in SCHEMES or not hosts or not self.name or "/" in self.name:
+        if (
+            not mark
+            or self._scheme not in SCHEMES
+            or not hosts
+            or not self.name
+            or "/" in self.name
+        ):
             form = "redis+sentinel://[user:password@]host:port,host:port/service"
             raise BadArg(f"the store URL {redact(url)!r} is none of the form {form}")
         self._user = user + at
@@ -80,11 +90,13 @@ class Service:
         self._query = _query([pair for pair in pairs if pair[0] not in OWN])
         own = dict(pairs)
         sentinel_user = "".join(
-            f"{quote(own.get(name, ''), safe='')}{end}" for name, end in zip(OWN, (":", "@"), strict=True)
+            f"{quote(own.get(name, ''), safe='')}{end}"
+            for name, end in zip(OWN, (":", "@"), strict=True)
         )
         sentinel_query = _query([pair for pair in pairs if pair[0] not in (*OWN, "db")])
         self.sentinels = tuple(
-            f"{self._scheme}://{sentinel_user if sentinel_user != ':@' else ''}{_with_port(one)}{sentinel_query}"
+            f"{self._scheme}://{'' if sentinel_user == ':@' else sentinel_user}"
+            f"{_with_port(one)}{sentinel_query}"
             for one in hosts.split(",")
         )
         for one in (*self.sentinels, self.url_of("localhost", 1)):
@@ -106,7 +118,8 @@ def _with_port(place: str) -> str:
 
 class Sentinels:
     """
-    The sentinels of one store URL, for all links of a process: see :class:`tidewarden.store.connection.PrimaryFinder`.
+    The sentinels of one store URL, for all links of a process: see
+    :class:`tidewarden.store.connection.PrimaryFinder`.
 
     Connected as long as anybody follows: to each sentinel once to ask, once to hear.
     """
@@ -129,11 +142,18 @@ class Sentinels:
             return
         channels = ("SUBSCRIBE", *EVENTS)
         for url in self.service.sentinels:
-            asked = StoreConnection(url, f"{self._client}-ask", self._clock, called="sentinel", patient=False)
+            asked = StoreConnection(
+                url, f"{self._client}-ask", self._clock, called="sentinel", patient=False
+            )
             heard = StoreConnection(
-                url, f"{self._client}-hear", self._clock, called="sentinel",
-                on_up=lambda _: [channels], on_ready=self._look, on_message=self._told,
-            )  # fmt: skip
+                url,
+                f"{self._client}-hear",
+                self._clock,
+                called="sentinel",
+                on_up=lambda _: [channels],
+                on_ready=self._look,
+                on_message=self._told,
+            )
             self._asked.append(asked)
             self._heard.append(heard)
             asked.launch()
@@ -153,12 +173,15 @@ class Sentinels:
 
     async def find(self) -> str:
         """
-        The URL of the server that takes the writes now; who asks at the same time gets the same answer.
+        The URL of the server that takes the writes now; who asks at the same time gets the same
+        answer.
 
         Raises: StoreDown: no sentinel answers, or none knows the service.
         """
         if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="asking the sentinels")
+            self._asking = asyncio.get_running_loop().create_task(
+                self._ask(), name="asking the sentinels"
+            )
             self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
 
@@ -168,14 +191,19 @@ class Sentinels:
             _ = done.exception()  # whoever asked may have gone
 
     async def _ask(self) -> str:
-        """Ask all at once. A failover takes a majority, so most of them, and a moment for the rest, are enough."""
+        """
+        Ask all at once. A failover takes a majority, so most of them, and a moment for the rest,
+        are enough.
+        """
         links = self._asked
         asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}
         until = self._clock.monotonic() + ASK_S
         waiting, answers, unknown, silent = set(asked), list[SentinelReply](), 0, list[str]()
         try:
             while waiting and (left_s := until - self._clock.monotonic()) > 0:
-                done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
                 for one in done:
                     error = one.exception()
                     if isinstance(error, Error):
@@ -194,22 +222,31 @@ class Sentinels:
             return self.service.url_of(best.host, best.port)
         if unknown:
             raise StoreDown(
-                f"the sentinels know no service {self.service.name!r}; store.url ends with the name in their `sentinel monitor`"
+                f"the sentinels know no service {self.service.name!r}; store.url ends with the name"
+                " in their `sentinel monitor`"
             )
         silent += [
-            asked[one].why or f"the sentinel at {redact(asked[one].url)} did not answer within {ASK_S:g} s"
+            asked[one].why
+            or f"the sentinel at {redact(asked[one].url)} did not answer within {ASK_S:g} s"
             for one in waiting
         ]
         raise StoreDown(f"no sentinel answers: {'; '.join(silent)}")
 
     def _told(self, message: Any) -> None:
         if message[0] == b"message" and self.service.name.encode() in message[2].split():
-            log.info("a sentinel says %s %s", message[1].decode(), message[2].decode("utf-8", "replace"))
+            log.info(
+                "a sentinel says %s %s", message[1].decode(), message[2].decode("utf-8", "replace")
+            )
             self._look()
 
     def _look(self) -> None:
-        """Something happened, or may have been missed: ask, and tell the followers when it is another server."""
-        task = asyncio.get_running_loop().create_task(self._compare(), name="looking for the primary")
+        """
+        Something happened, or may have been missed: ask, and tell the followers when it is another
+        server.
+        """
+        task = asyncio.get_running_loop().create_task(
+            self._compare(), name="looking for the primary"
+        )
         self._looks.add(task)
         task.add_done_callback(self._looks.discard)
 
@@ -226,10 +263,16 @@ class Sentinels:
 
 
 async def _answer_of(link: StoreConnection, service: str) -> SentinelReply | None:
-    """What a sentinel says of a service; None: it knows none of that name. Raises: StoreDown, Error: why it says nothing."""
+    """
+    What a sentinel says of a service; None: it knows none of that name. Raises: StoreDown, Error:
+    why it says nothing.
+    """
     if not link.up and link.why:
         raise StoreDown(link.why)
-    asked = link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service), link.call("SENTINEL", "MASTER", service)
+    asked = (
+        link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
+        link.call("SENTINEL", "MASTER", service),
+    )
     await asyncio.wait(asked)
     place = asked[0].result()
     if place is None:

@@ -1,5 +1,6 @@
 """
-A copy of everything in a store at one moment, as its engine writes it for a replica: no key is read one by one.
+A copy of everything in a store at one moment, as its engine writes it for a replica: no key is read
+one by one.
 
 The server forks, so requests go on; the fork itself takes some milliseconds for each gigabyte.
 """
@@ -22,7 +23,8 @@ async def snapshot(url: str) -> AsyncIterator[bytes]:
     """
     The bytes of an RDB file of the store at ``url`` (``unix://`` or ``redis://``), piece by piece.
 
-    Raises: StoreDown: it cannot be reached, refuses, or breaks off; what came until then is no copy.
+    Raises: StoreDown: it cannot be reached, refuses, or breaks off; what came until then is no
+    copy.
     """
     try:
         reader, writer = await _connect(url)
@@ -35,7 +37,9 @@ async def snapshot(url: str) -> AsyncIterator[bytes]:
         finally:
             writer.close()
     except (OSError, EOFError, TimeoutError) as error:
-        raise StoreDown(f"The store broke the copy off: {str(error) or type(error).__name__}.") from None
+        raise StoreDown(
+            f"The store broke the copy off: {str(error) or type(error).__name__}."
+        ) from None
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -43,10 +47,18 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     if parts.scheme == "unix":
         reader, writer = await asyncio.open_unix_connection(unquote(parts.path), limit=CHUNK)
     else:
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 6379, limit=CHUNK)
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port or 6379, limit=CHUNK
+        )
     if parts.password:
         try:
-            await _ask(reader, writer, "AUTH", *([parts.username] if parts.username else []), unquote(parts.password))
+            await _ask(
+                reader,
+                writer,
+                "AUTH",
+                *([parts.username] if parts.username else []),
+                unquote(parts.password),
+            )
         except BaseException:
             writer.close()
             raise
@@ -55,7 +67,9 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 
 def _framed(*words: str) -> bytes:
     parts = [word.encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+    )
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *words: str) -> None:
@@ -91,7 +105,10 @@ async def _payload(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _until(reader: asyncio.StreamReader, mark: bytes) -> AsyncIterator[bytes]:
-    """Everything before ``mark``, which ends the payload: a server that does not know its length beforehand."""
+    """
+    Everything before ``mark``, which ends the payload: a server that does not know its length
+    beforehand.
+    """
     kept = b""
     while True:
         kept += await _read(reader, CHUNK)

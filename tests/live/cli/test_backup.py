@@ -1,4 +1,7 @@
-"""``tidewarden cluster backup|restore``: what is written, and what is refused; a real store does it in tests/live/up/test_backup.py."""
+"""
+``tidewarden cluster backup|restore``: what is written, and what is refused; a real store does it in
+tests/live/up/test_backup.py.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ def test_what_came_damaged_or_was_refused_is_not_kept(run: Run, node: Any, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_restored_is_said_and_leaves_nothing(run: Run, node: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_is_said_and_leaves_nothing(
+    run: Run, node: Any, tmp_path: Path
+) -> None:
     backed_up(node)
     assert run("cluster", "backup", "b").exit_code == 0
     file, target = tmp_path / "b", tmp_path / "new"

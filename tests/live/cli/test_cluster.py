@@ -34,7 +34,9 @@ def test_status_shows_every_member_the_silent_too(run: Run, node: Any) -> None:
     node.answers = {"R.STATUS": status_of(node)}
     result = run("cluster", "status")
     assert result.exit_code == 0
-    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.split()[:1]}
+    rows = {
+        line.split()[0]: line.split() for line in result.stdout.splitlines() if line.split()[:1]
+    }
     assert rows["n0"][1:4] == ["leader", "yes", "7"]
     assert rows["w1"][1:3] == ["worker", "no"]
     assert rows["w2"][1:3] == ["worker", "no"]
@@ -58,7 +60,9 @@ def test_status_of_a_cluster_is_its_leaders_whoever_is_asked(run: Run, node: Any
     leads = status_of(node)
     here = leads["members"]["n0"]["address"]
     alone = leads | {"node": "n1", "role": "orphan", "leader": "", "quorum": False, "epoch": 5}
-    answers = iter((alone | {"members": {"n0": leads["members"]["n0"], "n1": leads["members"]["n0"]}}, leads))
+    answers = iter(
+        (alone | {"members": {"n0": leads["members"]["n0"], "n1": leads["members"]["n0"]}}, leads)
+    )
     node.answers = {"R.STATUS": lambda request: next(answers)}
     assert here in node.url
     assert "leader n0, epoch 7, a quorum" in run("cluster", "status").stdout
@@ -75,11 +79,20 @@ def test_transfer_asks_for_a_node_or_for_any(run: Run, node: Any) -> None:
 
 def test_members_come_and_go(run: Run, node: Any) -> None:
     node.answers = {"R.JOIN": 4, "R.LEAVE": 5}
-    assert "n3 may join (version 4 of the members): start it with --join" in run("cluster", "join", "n3", "h:1").stdout
-    assert json.loads(run("cluster", "leave", "n3", "--json").stdout) == {"node": "n3", "version": 5}
+    assert (
+        "n3 may join (version 4 of the members): start it with --join"
+        in run("cluster", "join", "n3", "h:1").stdout
+    )
+    assert json.loads(run("cluster", "leave", "n3", "--json").stdout) == {
+        "node": "n3",
+        "version": 5,
+    }
     assert node.asked == [["R.JOIN", "n3", "h:1"], ["R.LEAVE", "n3"]]
 
 
 def test_the_others_are_asked_as_the_same_user() -> None:
-    assert at("rediss://ada:s%40@10.0.0.1:7420?ca=x", "10.0.0.2:7430") == "rediss://ada:s%40@10.0.0.2:7430?ca=x"
+    assert (
+        at("rediss://ada:s%40@10.0.0.1:7420?ca=x", "10.0.0.2:7430")
+        == "rediss://ada:s%40@10.0.0.2:7430?ca=x"
+    )
     assert at("redis://127.0.0.1:7420", "[::1]:7430") == "redis://[::1]:7430"

@@ -32,11 +32,14 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Every process whose command line names the folder, or that works in it as valkey-server does."""
+    """
+    Every process whose command line names the folder, or that works in it as valkey-server does.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         seen = ""
-        with contextlib.suppress(OSError):  # it ended; or it is a node, into which only root may look
+        # it ended; or it is a node, into which only root may look
+        with contextlib.suppress(OSError):
             seen = (entry / "cmdline").read_bytes().decode(errors="replace")
             seen += str((entry / "cwd").readlink())
         if str(folder) in seen and int(entry.name) != os.getpid():
@@ -48,14 +51,23 @@ def stand_in(plan: FolderPlan, events: list[ShownEvent], manner: str) -> LocalCl
     """A cluster whose nodes are scripts that only say that they are ready."""
 
     def argv(name: str) -> list[str]:
-        return [sys.executable, "-c", NODE, str(plan.base_port(name) + 1), manner, str(plan.data_dir)]
+        return [
+            sys.executable,
+            "-c",
+            NODE,
+            str(plan.base_port(name) + 1),
+            manner,
+            str(plan.data_dir),
+        ]
 
     return LocalCluster(plan, SystemClock(), events.append, argv)
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> FolderPlan:
-    return FolderPlan(tmp_path / "data", load(None, {}, {"node.base_port": str(free_ports(20))}), None, 2, 0)
+    return FolderPlan(
+        tmp_path / "data", load(None, {}, {"node.base_port": str(free_ports(20))}), None, 2, 0
+    )
 
 
 async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: FolderPlan) -> None:
@@ -72,7 +84,9 @@ async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: FolderPlan
     assert told[5:] == ["up stopping the nodes", "up stopping the store", "up stopped"]
 
 
-async def test_a_node_that_does_not_stop_is_killed(plan: FolderPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_does_not_stop_is_killed(
+    plan: FolderPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidewarden.cli.up.local_cluster.NODE_GRACE_S", 0.5)
     events: list[ShownEvent] = []
     running = asyncio.Event()
@@ -89,10 +103,15 @@ async def test_a_node_that_does_not_stop_is_killed(plan: FolderPlan, monkeypatch
     with pytest.raises(asyncio.CancelledError):
         await task
     assert processes_in(plan.data_dir) == []
-    assert sorted(event.subject for event in events if "did not stop within" in event.text) == ["n0", "n1"]
+    assert sorted(event.subject for event in events if "did not stop within" in event.text) == [
+        "n0",
+        "n1",
+    ]
 
 
-async def test_whoever_asks_twice_gets_it_at_once(plan: FolderPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_twice_gets_it_at_once(
+    plan: FolderPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidewarden.cli.up.local_cluster.NODE_GRACE_S", 300)
     cluster = stand_in(plan, [], "deaf")
 

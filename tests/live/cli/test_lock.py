@@ -1,4 +1,6 @@
-"""``tidewarden lock``: a command runs while a lock is held; what becomes of it when the lock is lost."""
+"""
+``tidewarden lock``: a command runs while a lock is held; what becomes of it when the lock is lost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def node() -> Iterator[Any]:
 
 
 def run(node: Any, *words: str) -> Result:
-    return CliRunner().invoke(app, ["lock", *words], env={"TIDEWARDEN_URL": node.url, "COLUMNS": "200", "TERM": "dumb"})
+    return CliRunner().invoke(
+        app, ["lock", *words], env={"TIDEWARDEN_URL": node.url, "COLUMNS": "200", "TERM": "dumb"}
+    )
 
 
 def verbs(node: Any) -> list[str]:
@@ -42,17 +46,29 @@ def verbs(node: Any) -> list[str]:
 
 def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(node: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    script = f"import os; open({str(out)!r}, 'w').write(os.environ['TIDEWARDEN_LOCK'] + os.environ['TIDEWARDEN_FENCE']); exit(7)"
+    script = (
+        f"import os; open({str(out)!r}, 'w').write(os.environ['TIDEWARDEN_LOCK'] +"
+        " os.environ['TIDEWARDEN_FENCE']); exit(7)"
+    )
     result = run(node, "run", "a", "--json", "--", sys.executable, "-c", script)
     assert result.exit_code == 7
     assert out.read_text() == f"a{FENCE}"
     # It is renewed at once, and again where the command takes its time to start.
-    assert [verb for verb, _ in groupby(verbs(node))] == ["SESSION", "L.ACQUIRE", "SESSION", "L.RENEW", "L.RELEASE"]
+    assert [verb for verb, _ in groupby(verbs(node))] == [
+        "SESSION",
+        "L.ACQUIRE",
+        "SESSION",
+        "L.RENEW",
+        "L.RELEASE",
+    ]
     assert node.asked[0] == ["SESSION", "GRACE", "5000"]
     assert node.asked[1][:5] == ["L.ACQUIRE", "a", "30000", "WAIT", "3600000"]
     assert node.asked[2] == ["SESSION", UUID]
     assert node.asked[-1] == ["L.RELEASE", "a", str(FENCE)]
-    assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == ["acquired", "released"]
+    assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == [
+        "acquired",
+        "released",
+    ]
 
 
 def test_a_lock_that_is_not_free_runs_nothing(node: Any, tmp_path: Path) -> None:
@@ -78,7 +94,10 @@ def test_a_command_that_is_not_there(node: Any) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is renewed ten times a second, however long the lease is: so that one outlasts what a starved machine stands still."""
+    """
+    It is renewed ten times a second, however long the lease is: so that one outlasts what a starved
+    machine stands still.
+    """
     monkeypatch.setattr("tidewarden.cli.lock.RENEW_S", 0.1)
 
 
@@ -90,7 +109,9 @@ def test_it_is_renewed_and_the_command_ended_when_it_is_lost(node: Any) -> None:
         renewed.append(_)
         if len(renewed) == 2:
             return errors.StoreDown("for a moment")
-        return errors.NotHeld("the lock a is not held under the fence 5") if len(renewed) > 3 else "OK"
+        return (
+            errors.NotHeld("the lock a is not held under the fence 5") if len(renewed) > 3 else "OK"
+        )
 
     node.answers["L.RENEW"] = renew
     result = run(node, "run", "a", "--json", "--", *SLEEP)
@@ -108,10 +129,20 @@ def test_a_broken_connection_is_made_again(node: Any, tmp_path: Path) -> None:
         return None if count == 2 else "OK"
 
     node.answers["L.RENEW"] = renew
-    script = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'enough')!r}): time.sleep(0.02)"
+    script = (
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'enough')!r}): time.sleep(0.02)"
+    )
     result = run(node, "run", "a", "--", sys.executable, "-c", script)
     assert result.exit_code == 0, result.stderr
-    assert verbs(node)[:7] == ["SESSION", "L.ACQUIRE", "SESSION", "L.RENEW", "L.RENEW", "SESSION", "L.RENEW"]
+    assert verbs(node)[:7] == [
+        "SESSION",
+        "L.ACQUIRE",
+        "SESSION",
+        "L.RENEW",
+        "L.RENEW",
+        "SESSION",
+        "L.RENEW",
+    ]
     assert verbs(node)[-1] == "L.RELEASE"
 
 
@@ -150,10 +181,14 @@ def test_a_node_that_is_silent_ends_the_command_before_the_lease_ends(node: Any)
     assert "was lost while the command ran" in result.stderr
 
 
-def test_sigterm_reaches_the_command_and_the_lock_is_released(node: Any, until: Callable[..., object]) -> None:
+def test_sigterm_reaches_the_command_and_the_lock_is_released(
+    node: Any, until: Callable[..., object]
+) -> None:
     argv = [sys.executable, "-m", "tidewarden", "lock", "run", "a", "--url", node.url, "--", *SLEEP]
     with subprocess.Popen(
-        argv, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+        argv,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     ) as process:
         until(lambda: verbs(node).count("L.RENEW") > 1, 60)
         process.send_signal(signal.SIGTERM)
@@ -162,7 +197,13 @@ def test_sigterm_reaches_the_command_and_the_lock_is_released(node: Any, until: 
 
 
 def test_list_show_and_release(node: Any) -> None:
-    lock = {"name": "a", "fence": FENCE, "node": "n0", "lease_end_ms": 1_700_000_000_000, "keyed": False}
+    lock = {
+        "name": "a",
+        "fence": FENCE,
+        "node": "n0",
+        "lease_end_ms": 1_700_000_000_000,
+        "keyed": False,
+    }
     pages = iter([[[lock], "0:x"], [[lock | {"name": "b"}], ""]])
     node.answers |= {"L.LIST": lambda _: next(pages), "L.PEEK": lock}
     out = run(node, "list").stdout

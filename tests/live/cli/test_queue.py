@@ -15,9 +15,14 @@ __all__ = ["node", "run"]  # fixtures
 
 def test_put_passes_every_option_on(run: Run, node: Any) -> None:
     node.answers = {"Q.PUT": b"id-1"}
-    words = "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --lane t-7 --if-exists fail"
+    words = (
+        "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0"
+        " --lane t-7 --if-exists fail"
+    )
     assert run("queue", "put", "mails", "é", *words.split()).stdout == "id-1\n"
-    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 LANE t-7 IFEXISTS fail"
+    asked = (
+        "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 LANE t-7 IFEXISTS fail"
+    )
     assert node.asked == [["Q.PUT", "mails", "é", *asked.split()]]
     run("queue", "put", "mails", "-", stdin=b"\x00\xff\n")
     assert node.asked[1] == ["Q.PUT", "mails", "\x00\\xff\n"]
@@ -45,7 +50,10 @@ def test_take_without_tasks_is_exit_code_5(run: Run, node: Any) -> None:
 
 
 def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
-    node.answers = {"Q.TAKE": [["q", "t1", 1, "a", 1, 5, 9], ["q", "t2", 2, "b", 1, 5, 9]], "Q.ACK": [1, 0]}
+    node.answers = {
+        "Q.TAKE": [["q", "t1", 1, "a", 1, 5, 9], ["q", "t2", 2, "b", 1, 5, 9]],
+        "Q.ACK": [1, 0],
+    }
     assert "t2: the lease had ended" in run("queue", "take", "q", "--count", "2", "--ack").stderr
 
 
@@ -60,7 +68,12 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue link t q", "Q.LINK t q", 1, "1\n"),
         ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
         ("queue list --topics", "Q.LIST TOPICS", {"t": ["q", "r"]}, "t  q, r\n"),
-        ("queue stats q --shards", "Q.STATS q SHARDS", {"by_shard": [{"shard": 0}]}, "by_shard  shard=0\n"),
+        (
+            "queue stats q --shards",
+            "Q.STATS q SHARDS",
+            {"by_shard": [{"shard": 0}]},
+            "by_shard  shard=0\n",
+        ),
         ("queue kick q --id t", "Q.KICK q ID t", 1, "1\n"),
         ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
         ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
@@ -73,17 +86,29 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
         ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
-        ("schedule resume s", "S.RESUME s", 1_700_000_000_000, "OK, next at 2023-11-14 22:13:20 UTC\n"),
+        (
+            "schedule resume s",
+            "S.RESUME s",
+            1_700_000_000_000,
+            "OK, next at 2023-11-14 22:13:20 UTC\n",
+        ),
         (
             "schedule put s q p --every-ms 9",
             "S.PUT s EVERY 9 q p",
             1_700_000_000_000,
             "OK, next at 2023-11-14 22:13:20 UTC\n",
         ),
-        ("schedule put s q p --at-ms 9 --catchup all", "S.PUT s AT 9 CATCHUP all q p", "OK", "OK\n"),
+        (
+            "schedule put s q p --at-ms 9 --catchup all",
+            "S.PUT s AT 9 CATCHUP all q p",
+            "OK",
+            "OK\n",
+        ),
     ],
 )
-def test_verbs_ask_what_they_say(run: Run, node: Any, words: str, asked: str, answer: Any, out: str) -> None:
+def test_verbs_ask_what_they_say(
+    run: Run, node: Any, words: str, asked: str, answer: Any, out: str
+) -> None:
     verb = asked.split()[0]
     node.answers = {verb: answer}
     result = run(*words.split())
@@ -96,9 +121,31 @@ def test_verbs_ask_what_they_say(run: Run, node: Any, words: str, asked: str, an
 
 def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
     node.answers = {"S.PUT": "OK"}
-    words = ("--cron", "30 2 * * 1-5", "--tz", "Europe/Berlin", "--priority", "5", "--within-ms", "60")
+    words = (
+        "--cron",
+        "30 2 * * 1-5",
+        "--tz",
+        "Europe/Berlin",
+        "--priority",
+        "5",
+        "--within-ms",
+        "60",
+    )
     run("schedule", "put", "s", "q", "p", *words)
-    expected = ["S.PUT", "s", "CRON", "30 2 * * 1-5", "TZ", "Europe/Berlin", "q", "p", "PRIORITY", "5", "WITHIN", "60"]
+    expected = [
+        "S.PUT",
+        "s",
+        "CRON",
+        "30 2 * * 1-5",
+        "TZ",
+        "Europe/Berlin",
+        "q",
+        "p",
+        "PRIORITY",
+        "5",
+        "WITHIN",
+        "60",
+    ]
     assert node.asked == [expected]
 
 
@@ -162,16 +209,24 @@ def test_a_page_of_tasks_ends_with_its_cursor(run: Run, node: Any) -> None:
 def test_queue_config_sets_then_shows(run: Run, node: Any) -> None:
     node.answers = {"Q.CONFIG": lambda request: "OK" if len(request) > 2 else {"lease_ms": 5}}
     assert run("queue", "config", "q", "lease_ms=5", "order=edf").stdout == "lease_ms  5\n"
-    assert node.asked == [["Q.CONFIG", "q", "SET", "lease_ms", "5", "order", "edf"], ["Q.CONFIG", "q"]]
+    assert node.asked == [
+        ["Q.CONFIG", "q", "SET", "lease_ms", "5", "order", "edf"],
+        ["Q.CONFIG", "q"],
+    ]
 
 
 def test_schedules_are_listed(run: Run, node: Any) -> None:
     beat = {"name": "s", "queue": "q", "kind": "every", "every_ms": 9, "next_ms": 1_700_000_000_000}
     node.answers = {
-        "S.LIST": [beat, {"name": "c", "queue": "q", "kind": "cron", "expr": "@daily", "zone": "Asia/Tokyo"}]
+        "S.LIST": [
+            beat,
+            {"name": "c", "queue": "q", "kind": "cron", "expr": "@daily", "zone": "Asia/Tokyo"},
+        ]
     }
     out = run("schedule", "list").stdout
-    assert all(text in out for text in ("every 9 ms", "2023-11-14 22:13:20", "@daily", "Asia/Tokyo"))
+    assert all(
+        text in out for text in ("every 9 ms", "2023-11-14 22:13:20", "@daily", "Asia/Tokyo")
+    )
     node.answers = {"S.LIST": []}
     assert run("schedule", "list").exit_code == 5
     assert run("schedule", "list", "--json").stdout == "[]\n"

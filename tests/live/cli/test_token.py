@@ -43,7 +43,11 @@ def test_get_prints_the_access_token_alone(run: Run, node: Any) -> None:
 
 def test_verbs_ask_what_they_say(run: Run, node: Any) -> None:
     node.answers = {"T.REFRESH": "OK", "T.DELETE": 1}
-    for words, out in (("refresh p/a", "OK\n"), ("refresh p/a p/b", "2 queued\n"), ("delete p/a", "OK\n")):
+    for words, out in (
+        ("refresh p/a", "OK\n"),
+        ("refresh p/a p/b", "2 queued\n"),
+        ("delete p/a", "OK\n"),
+    ):
         node.asked.clear()
         result = run(*words.split())
         assert (result.exit_code, result.stdout) == (0, out)
@@ -76,7 +80,9 @@ def test_presets_are_listed_with_their_sources(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [("get",), ("show",), ("refresh",), ("list", "--provider")])
-def test_a_word_of_the_shells_that_is_no_utf_8_is_a_wrong_argument(run: Run, node: Any, words: tuple[str, ...]) -> None:
+def test_a_word_of_the_shells_that_is_no_utf_8_is_a_wrong_argument(
+    run: Run, node: Any, words: tuple[str, ...]
+) -> None:
     result = run(*words, "p\udcff/a")
     assert (result.exit_code, node.asked) == (2, [])
     assert result.stderr == "tidewarden: an argument is no UTF-8 text\n"
@@ -87,5 +93,8 @@ def test_a_terminal_of_another_encoding_shows_what_it_can(node: Any) -> None:
     environ = os.environ | {"PYTHONIOENCODING": "latin-1", "TIDEWARDEN_URL": node.url}
     command = [sys.executable, "-m", "tidewarden", "token", "show", "p/a"]
     done = subprocess.run(command, env=environ, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"Why, and what comes next: tidewarden token why p/a\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        b"Why, and what comes next: tidewarden token why p/a\n",
+    )
     assert b"n\xe9 \\u0434\\u043e" in done.stdout

@@ -1,4 +1,7 @@
-"""``tidewarden token import``: what is put, what is said of each line and of the whole, and how it ends."""
+"""
+``tidewarden token import``: what is put, what is said of each line and of the whole, and how it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,18 @@ def put(node: Any) -> list[list[str]]:
 def test_import_puts_each_account_and_counts(run: Run, node: Any) -> None:
     answers = iter([NEW, [2, "renewed", "fresh"], [7, "same", "fresh"], [7, "same", "dead"]])
     node.answers["T.PUT"] = lambda request: next(answers)
-    result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\nc,r3\nd,r4\n")
+    result = run(
+        "token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\nc,r3\nd,r4\n"
+    )
     assert result.exit_code == 0
-    assert result.stdout == "4 accounts: 1 new, 1 with a new grant, 2 unchanged (of which 1 dead); 0 bad lines\n"
+    assert (
+        result.stdout
+        == "4 accounts: 1 new, 1 with a new grant, 2 unchanged (of which 1 dead); 0 bad lines\n"
+    )
     assert (
         result.stderr
-        == "The dead stay dead with the refresh token that was refused: tidewarden token list --state dead\n"
+        == "The dead stay dead with the refresh token that was refused: tidewarden token list"
+        " --state dead\n"
     )
     assert put(node)[:2] == [
         ["T.PUT", "p/a", '{"refresh_token": "r1"}', "VERBOSE"],
@@ -49,12 +58,20 @@ def test_import_tells_what_the_stopped_need(run: Run, node: Any) -> None:
     node.answers["T.PUT"] = lambda request: next(answers)
     result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\n")
     assert "2 unchanged (of which 1 dead, 1 stopped); 0 bad lines" in result.stdout
-    assert result.stderr.endswith("The stopped are asked for again by: tidewarden token refresh --state stopped\n")
+    assert result.stderr.endswith(
+        "The stopped are asked for again by: tidewarden token refresh --state stopped\n"
+    )
 
 
 def test_a_providers_grant_says_what_its_accounts_need(run: Run, node: Any) -> None:
-    node.answers["T.STATS"] = {"p": {"grant": "client_credentials"}, "q": {"grant": "refresh_token"}}
-    assert run("token", "import", "-", "--provider", "p", stdin=b"account,scope\na,mail\n").exit_code == 0
+    node.answers["T.STATS"] = {
+        "p": {"grant": "client_credentials"},
+        "q": {"grant": "refresh_token"},
+    }
+    assert (
+        run("token", "import", "-", "--provider", "p", stdin=b"account,scope\na,mail\n").exit_code
+        == 0
+    )
     assert put(node) == [["T.PUT", "p/a", '{"scope": "mail"}', "VERBOSE"]]
     result = run("token", "import", "-", "--provider", "q", stdin=b"account,scope\na,mail\n")
     assert "the header has no column 'refresh_token'" in result.stderr
@@ -63,10 +80,14 @@ def test_a_providers_grant_says_what_its_accounts_need(run: Run, node: Any) -> N
 def test_each_line_may_name_its_provider(run: Run, node: Any) -> None:
     result = run("token", "import", "-", "--keep", stdin=FILE + b"p/a,r1\nq/a,r2\nx/a,r3\n")
     assert result.stderr.startswith("line 4: account names the provider 'x'; configured: p, q\n")
-    assert [request[1:2] + request[3:] for request in put(node)] == [[f"{name}/a", "KEEP", "VERBOSE"] for name in "pq"]
+    assert [request[1:2] + request[3:] for request in put(node)] == [
+        [f"{name}/a", "KEEP", "VERBOSE"] for name in "pq"
+    ]
 
 
-def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node: Any, tmp_path: Path) -> None:
+def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(
+    run: Run, node: Any, tmp_path: Path
+) -> None:
     refused = errors.BadArg("refresh_token holds characters other than printable ASCII")
     node.answers["T.PUT"] = lambda request: refused if request[1] == b"p/b" else NEW
     file = tmp_path / "a.csv"
@@ -74,16 +95,25 @@ def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node:
     result = run("token", "import", str(file), "--provider", "p")
     assert result.exit_code == 1
     assert result.stdout == "2 accounts: 2 new, 0 with a new grant, 0 unchanged; 2 bad lines\n"
-    assert result.stderr == (
-        f"line 3 (p/b): {refused}\n"
-        "line 4: refresh_token is missing: 1 field where the header has 2 (account, refresh_token)\n"
-        "Correct what is bad and import the file again: what is there already stays as it is.\n"
+    assert (
+        result.stderr
+        == f"line 3 (p/b): {refused}\nline 4: refresh_token is missing: 1 field where the header"
+        " has 2 (account, refresh_token)\nCorrect what is bad and import the file again: what"
+        " is there already stays as it is.\n"
     )
     result = run("token", "import", str(file), "--provider", "p", "--json")
     first, second, last = (json.loads(line) for line in result.stdout.splitlines())
     assert first == {"line": 3, "account": "p/b", "field": "refresh_token", "reason": str(refused)}
     assert (second["line"], second["account"], second["field"]) == (4, "", "refresh_token")
-    assert last == {"stored": 2, "new": 2, "renewed": 0, "unchanged": 0, "dead": 0, "stopped": 0, "bad": 2}
+    assert last == {
+        "stored": 2,
+        "new": 2,
+        "renewed": 0,
+        "unchanged": 0,
+        "dead": 0,
+        "stopped": 0,
+        "bad": 2,
+    }
     assert "hunter" not in result.output
 
 
@@ -101,8 +131,12 @@ def test_import_in_batches(run: Run, node: Any) -> None:
     assert [request[1] for request in put(node)] == [f"p/a{number}" for number in range(1234)]
 
 
-@pytest.mark.parametrize("error", [errors.Denied("no"), errors.StoreDown("away"), errors.Full("no room")])
-def test_import_stops_at_what_would_refuse_every_line(run: Run, node: Any, error: errors.Error) -> None:
+@pytest.mark.parametrize(
+    "error", [errors.Denied("no"), errors.StoreDown("away"), errors.Full("no room")]
+)
+def test_import_stops_at_what_would_refuse_every_line(
+    run: Run, node: Any, error: errors.Error
+) -> None:
     node.answers["T.PUT"] = lambda request: NEW if request[1] == b"p/a" else error
     result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\nc,r3\n")
     assert result.exit_code == 1
@@ -121,7 +155,10 @@ def test_import_without_a_user_says_who_it_takes(run: Run, node: Any) -> None:
 def test_import_to_a_provider_that_is_not_configured_puts_nothing(run: Run, node: Any) -> None:
     result = run("token", "import", "-", "--provider", "shpo", stdin=FILE + b"a,r\n")
     assert result.exit_code == 2
-    assert "there is no provider 'shpo'; configured: p, q ([providers.NAME] of config.toml" in result.stderr
+    assert (
+        "there is no provider 'shpo'; configured: p, q ([providers.NAME] of config.toml"
+        in result.stderr
+    )
     assert not put(node)
 
 
@@ -135,7 +172,11 @@ def test_import_over_a_breaking_line_says_how_far_it_came(run: Run, node: Any) -
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("folder", "Is a directory"), ("missing", "No such file"), ("empty", "is empty; needed is a header")],
+    [
+        ("folder", "Is a directory"),
+        ("missing", "No such file"),
+        ("empty", "is empty; needed is a header"),
+    ],
 )
 def test_import_of_what_is_no_file_of_accounts_is_wrong_usage(
     run: Run, node: Any, tmp_path: Path, name: str, expected: str
@@ -164,7 +205,9 @@ def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
 
 
 @pytest.mark.parametrize("option", [["--keep"], ["--provider", "p"]])
-def test_what_a_sealed_file_cannot_be_told_is_refused(run: Run, node: Any, option: list[str]) -> None:
+def test_what_a_sealed_file_cannot_be_told_is_refused(
+    run: Run, node: Any, option: list[str]
+) -> None:
     result = run("token", "import", "file", "--key-file", "key", *option)
     assert (result.exit_code, node.asked) == (2, [])
     assert "--keep and --provider are not for a sealed file" in result.stderr

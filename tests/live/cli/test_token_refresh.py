@@ -38,7 +38,9 @@ class Line:
 async def test_no_more_are_asked_for_in_a_second_than_was_said() -> None:
     clock, line, asked, names = ManualClock(), Line(), RefreshWish(), [f"p/{n}" for n in range(100)]
     notes: list[int] = []
-    going = asyncio.create_task(ask(line, names, 20, clock, asked, lambda: notes.append(asked.count)))  # type: ignore[arg-type]
+    going = asyncio.create_task(
+        ask(line, names, 20, clock, asked, lambda: notes.append(asked.count))
+    )  # type: ignore[arg-type]
     for second in range(5):
         for _ in range(50):
             await asyncio.sleep(0)  # Whatever may be sent by now is.
@@ -48,7 +50,11 @@ async def test_no_more_are_asked_for_in_a_second_than_was_said() -> None:
             await clock.advance(0.1)
     await going
     assert line.sent == names
-    assert (notes[0], notes[-1], asked.counts()) == (2, 100, {"queued": 100, "absent": 0, "refused": 0})
+    assert (notes[0], notes[-1], asked.counts()) == (
+        2,
+        100,
+        {"queued": 100, "absent": 0, "refused": 0},
+    )
 
 
 async def test_a_slow_pace_asks_for_one_at_a_time() -> None:
@@ -66,7 +72,9 @@ def test_all_in_a_state_are_asked_for_from_every_page(run: Run, node: Any) -> No
     listed = iter([[[entry("p/b")], "c1"], [[], "c2"], [[entry("p/a"), entry("p/b")], ""]])
     node.answers = {
         "T.LIST": lambda request: next(listed),
-        "T.REFRESH": lambda request: errors.NotFound("there is no account p/b") if request[1] == b"p/b" else "OK",
+        "T.REFRESH": lambda request: (
+            errors.NotFound("there is no account p/b") if request[1] == b"p/b" else "OK"
+        ),
     }
     result = run("token", "refresh", "--state", "stopped", "--provider", "p")
     assert (result.exit_code, result.stdout) == (0, "1 queued, 1 absent\n")
@@ -76,7 +84,9 @@ def test_all_in_a_state_are_asked_for_from_every_page(run: Run, node: Any) -> No
 
 def test_what_the_node_refuses_is_named_and_ends_with_1(run: Run, node: Any) -> None:
     node.answers = {
-        "T.REFRESH": lambda request: errors.NotFound("there is no provider 'x'") if b"x/" in request[1] else "OK"
+        "T.REFRESH": lambda request: (
+            errors.NotFound("there is no provider 'x'") if b"x/" in request[1] else "OK"
+        )
     }
     result = run("token", "refresh", "p/a", "x/b")
     assert (result.exit_code, result.stdout) == (1, "1 queued, 1 refused\n")
@@ -95,7 +105,17 @@ def test_an_account_that_was_named_and_is_not_there_ends_with_5(run: Run, node: 
 
 def test_a_dry_run_says_what_would_be_asked_and_asks_nothing(run: Run, node: Any) -> None:
     node.answers = {"T.LIST": [[entry("p/a"), entry("p/b"), entry("p/c", "HTTP 400 odd")], ""]}
-    result = run("token", "refresh", "--state", "stopped", "--provider", "p", "--dry-run", "--per-second", "1")
+    result = run(
+        "token",
+        "refresh",
+        "--state",
+        "stopped",
+        "--provider",
+        "p",
+        "--dry-run",
+        "--per-second",
+        "1",
+    )
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "p stopped 2 HTTP 503" in lines
     assert "p stopped 1 HTTP 400 odd" in lines

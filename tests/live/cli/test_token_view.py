@@ -15,7 +15,14 @@ DEAD: dict[str, Any] = {
     "expires_at_ms": 0, "due_ms": AT_MS, "tries": 2, "error": "invalid_grant", "message": "HTTP 400 invalid_grant",
     "next_ms": 0, "advice": "Ask the owner",
 }  # fmt: skip
-FRESH = DEAD | {"account": "p/a", "state": "fresh", "error": "", "message": "", "next_ms": LATER_MS, "advice": ""}
+FRESH = DEAD | {
+    "account": "p/a",
+    "state": "fresh",
+    "error": "",
+    "message": "",
+    "next_ms": LATER_MS,
+    "advice": "",
+}
 DOWN = {
     "total": 2, "fresh": 1, "expiring": 0, "late": 0, "failing": 0, "stopped": 2, "dead": 1, "lost_rotation": 0, "state": "silent",
     "since_ms": AT_MS, "next_ms": AT_MS + 5000, "error": "refused", "message": "no connection: Connection refused",
@@ -29,7 +36,18 @@ def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
     result = run("token", "list", "--provider", "p", "--count", "2")
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["p/a", "fresh", "11-14", "22:13:20", "-", "01-01", "00:00:00", "2", "-"] in lines
-    assert ["p/b", "dead", "11-14", "22:13:20", "-", "-", "2", "HTTP", "400", "invalid_grant"] in lines
+    assert [
+        "p/b",
+        "dead",
+        "11-14",
+        "22:13:20",
+        "-",
+        "-",
+        "2",
+        "HTTP",
+        "400",
+        "invalid_grant",
+    ] in lines
     assert result.stdout.index("p/a") < result.stdout.index("p/b")
     assert "more: --after c3" in result.stdout
     told, more = result.stderr.splitlines()
@@ -44,7 +62,10 @@ def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
 
 def test_list_of_nobody_says_so(run: Run, node: Any) -> None:
     node.answers = {"T.LIST": [[], ""]}
-    assert (run("token", "list").stdout, run("token", "list", "--state", "dead").stderr) == ("", "No account is so.\n")
+    assert (run("token", "list").stdout, run("token", "list", "--state", "dead").stderr) == (
+        "",
+        "No account is so.\n",
+    )
     assert "token import FILE" in run("token", "list").stderr
     assert json.loads(run("token", "list", "--json").stdout) == {"accounts": [], "after": ""}
 
@@ -73,7 +94,10 @@ def test_show_tells_what_is_known_of_an_account_beside_its_tokens(run: Run, node
 
 
 def test_show_tells_of_one_account_and_its_provider(run: Run, node: Any) -> None:
-    node.answers = {"T.PEEK": DEAD | {"access_token": False, "scope": "mail"}, "T.STATS": {"p": DOWN}}
+    node.answers = {
+        "T.PEEK": DEAD | {"access_token": False, "scope": "mail"},
+        "T.STATS": {"p": DOWN},
+    }
     text = run("token", "show", "p/b").stdout
     for line in (
         "state         dead since 2023-11-14 22:13:20 UTC",
@@ -97,10 +121,15 @@ def test_answers_shows_what_nobody_could_read(run: Run, node: Any) -> None:
         "current": True,
         "body": '<p>{"refresh_token": "r"}',
     }
-    node.answers = {"T.ANSWERS": {"answers": [one, one | {"current": False, "body": b"\xff"}], "silent": ["n2"]}}
+    node.answers = {
+        "T.ANSWERS": {"answers": [one, one | {"current": False, "body": b"\xff"}], "silent": ["n2"]}
+    }
     result = run("token", "answers", "p/b")
     assert (result.exit_code, result.stdout) == (0, '<p>{"refresh_token": "r"}\n\\xff\n')
-    assert "2023-11-14 22:13:20 UTC, kept by n1, to generation 4; nothing was stored since:" in result.stderr
+    assert (
+        "2023-11-14 22:13:20 UTC, kept by n1, to generation 4; nothing was stored since:"
+        in result.stderr
+    )
     assert "another grant or pair was stored since" in result.stderr
     assert "not asked, for they do not answer: n2" in result.stderr
     assert json.loads(run("token", "answers", "p/b", "--json").stdout)["answers"][0] == one

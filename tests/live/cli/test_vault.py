@@ -31,7 +31,11 @@ def test_status_and_rotate(run: Run, node: Any) -> None:  # noqa: F811
     assert done.exit_code == 0, done.output
     assert "done: 4 pairs sealed anew under data key 77; 1 old data keys dropped" in done.stdout
     assert json.loads(run("vault", "rotate", "--no-wait", "--json").stdout)["kek"] == "00aa11bb"
-    refused = {**ROTATION, "state": "refused", "message": "key-encryption key 11 is not at n1: give it to every node"}
+    refused = {
+        **ROTATION,
+        "state": "refused",
+        "message": "key-encryption key 11 is not at n1: give it to every node",
+    }
     node.answers = {"V.STATUS": {**STATUS, "rotation": refused}, "V.ROTATE": STATUS}
     answer = run("vault", "rotate")
     assert answer.exit_code == 1
@@ -54,7 +58,9 @@ def test_export_and_import(run: Run, node: Any, tmp_path: Path) -> None:  # noqa
     file = tmp_path / "accounts.sealed"
 
     def export(key: str, file_id: str, line: str, *_: str) -> list[Any]:
-        sealed = seal_line(bytes.fromhex(key), bytes.fromhex(file_id), int(line), b'{"account": "p/a"}')
+        sealed = seal_line(
+            bytes.fromhex(key), bytes.fromhex(file_id), int(line), b'{"account": "p/a"}'
+        )
         return [[sealed], "" if int(line) == 2 else "more", []]
 
     node.answers = {"T.EXPORT": lambda words: export(*(word.decode() for word in words[1:]))}
@@ -77,7 +83,11 @@ def test_export_and_import(run: Run, node: Any, tmp_path: Path) -> None:  # noqa
     assert "1 accounts stored, 0 were there, 1 bad lines" in answer.stdout
     assert "line 3: p/a: no such provider" in answer.stderr
     node.asked.clear()
-    for damaged in (b"\n".join([header, *lines[:-1]]), b"\n".join([header, lines[1], lines[0], lines[2]]), header):
+    for damaged in (
+        b"\n".join([header, *lines[:-1]]),
+        b"\n".join([header, lines[1], lines[0], lines[2]]),
+        header,
+    ):
         file.write_bytes(damaged + b"\n")
         answer = run(*words)
         assert answer.exit_code == 2, answer.output
@@ -87,9 +97,20 @@ def test_export_and_import(run: Run, node: Any, tmp_path: Path) -> None:  # noqa
     assert not [words for words in node.asked if words[0] == "T.IMPORT"]
 
 
-def test_an_export_that_fails_leaves_nothing(run: Run, node: Any, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
+def test_an_export_that_fails_leaves_nothing(
+    run: Run,  # noqa: F811
+    node: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: Any,
+) -> None:
     (tmp_path / "transfer.key").write_bytes(b"k" * 40)
-    words = ("token", "export", str(tmp_path / "accounts.sealed"), "--key-file", str(tmp_path / "transfer.key"))
+    words = (
+        "token",
+        "export",
+        str(tmp_path / "accounts.sealed"),
+        "--key-file",
+        str(tmp_path / "transfer.key"),
+    )
 
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")

@@ -59,7 +59,11 @@ def help_cases() -> list[list[str]]:
     cases: list[list[str]] = [[]]
     for line in VERBS:
         first, *rest = line.split()
-        cases += [[first], [first, *rest[:0]], *([first, verb] for verb in rest)] if first != "up" else []
+        cases += (
+            [[first], [first, *rest[:0]], *([first, verb] for verb in rest)]
+            if first != "up"
+            else []
+        )
     return cases + [[verb] for verb in VERBS[0].split()]
 
 
@@ -81,11 +85,19 @@ def test_help_lists_every_verb_and_the_exit_codes(run: Run) -> None:
 
 def test_version_names_the_three(run: Run) -> None:
     assert f"tidewarden {tidewarden.__version__}" in run("version").stdout
-    assert json.loads(run("version", "--json").stdout).keys() == {"tidewarden", "python", "valkey-server"}
+    assert json.loads(run("version", "--json").stdout).keys() == {
+        "tidewarden",
+        "python",
+        "valkey-server",
+    }
 
 
 def test_help_is_broken_where_the_terminal_ends() -> None:
-    texts = [command.help for group in app.registered_groups for command in group.typer_instance.registered_commands]
+    texts = [
+        command.help
+        for group in app.registered_groups
+        for command in group.typer_instance.registered_commands
+    ]
     assert all(texts)
     assert not [text for text in texts for paragraph in text.split("\n\n") if "\n" in paragraph]
 
@@ -101,17 +113,24 @@ def test_a_shell_completes_verbs_of_a_noun() -> None:
         "COMP_WORDS": "tidewarden token re",
     }
     script = "import sys; sys.argv = ['tidewarden']; from tidewarden.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["refresh"]
 
 
 def test_the_module_runs_as_the_command_does() -> None:
-    out = subprocess.run([sys.executable, "-m", "tidewarden", "version"], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-m", "tidewarden", "version"], capture_output=True, text=True, check=True
+    )
     assert out.stdout.startswith("tidewarden ")
 
 
 def test_node_check_says_good_or_names_every_problem(run: Run, tmp_path: Path) -> None:
-    assert "good. Node n0 at 127.0.0.1:7420" in run("node", "--check", "--set", "log.level=debug").stdout
+    assert (
+        "good. Node n0 at 127.0.0.1:7420"
+        in run("node", "--check", "--set", "log.level=debug").stdout
+    )
     (tmp_path / "c.toml").write_text("[node]\nbase_prt = 1\n[raft]\npace = 0\n")
     result = run("node", "--config", "c.toml", "--check")
     assert result.exit_code == 4
@@ -184,9 +203,15 @@ def test_who_names_no_user_is_told_how(run: Run, node: Any) -> None:
 
 
 def test_a_refusal_is_exit_code_1_in_the_words_of_the_node(run: Run, node: Any) -> None:
-    node.answers = {"Q.STATS": errors.NotFound("There is no queue 'x'."), "Q.LIST": errors.NoAuth("Say who you are.")}
+    node.answers = {
+        "Q.STATS": errors.NotFound("There is no queue 'x'."),
+        "Q.LIST": errors.NoAuth("Say who you are."),
+    }
     result = run("queue", "stats", "x")
-    assert (result.exit_code, result.stderr) == (1, "tidewarden: refused: NOTFOUND There is no queue 'x'.\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "tidewarden: refused: NOTFOUND There is no queue 'x'.\n",
+    )
     assert "not authenticated: Say who you are." in run("queue", "list").stderr
 
 
@@ -210,7 +235,11 @@ def test_without_url_the_local_cluster_is_asked_with_its_secret(
     (data / "n2").mkdir()
     (data / "n2" / "node.toml").write_text("damaged")
     found = addresses("", data)
-    assert [address.rpartition(":")[2] for address in found] == ["1", str(node.server_address[1]), "2"]
+    assert [address.rpartition(":")[2] for address in found] == [
+        "1",
+        str(node.server_address[1]),
+        "2",
+    ]
     assert found[0] == "redis://admin:s%25t%3A%2F@127.0.0.1:1"
     node.answers = {"Q.LIST": ["mails"]}
     assert run("queue", "list", url=False).stdout == "mails\n"
@@ -223,9 +252,22 @@ def test_without_url_the_local_cluster_is_asked_with_its_secret(
 
 def test_doctor(run: Run, node: Any) -> None:
     """What it found, queue by queue, and whether anything is left."""
-    whole = {"queue": "mail", "shards": 1, "tasks": 5, "problems": 0, "repaired": 0, "found": {}, "examples": []}
+    whole = {
+        "queue": "mail",
+        "shards": 1,
+        "tasks": 5,
+        "problems": 0,
+        "repaired": 0,
+        "found": {},
+        "examples": [],
+    }
     kind = "task in two places"
-    hurt = whole | {"queue": "a\x1b", "problems": 2, "found": {kind: 2}, "examples": [[kind, "x", "delayed buried"]]}
+    hurt = whole | {
+        "queue": "a\x1b",
+        "problems": 2,
+        "found": {kind: 2},
+        "examples": [[kind, "x", "delayed buried"]],
+    }
     node.answers = {"Q.CHECK": [whole]}
     assert (run("doctor").exit_code, node.asked) == (0, [["Q.CHECK", "*"]])
     node.answers = {"Q.CHECK": [whole, hurt]}
@@ -248,8 +290,20 @@ def test_what_goes_to_a_terminal_is_printable() -> None:
 
 
 def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..., object]) -> None:
-    argv = [sys.executable, "-m", "tidewarden", "sandbox", "--port", "0", "--accounts", "3", "--json"]
-    with subprocess.Popen([*argv, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+    argv = [
+        sys.executable,
+        "-m",
+        "tidewarden",
+        "sandbox",
+        "--port",
+        "0",
+        "--accounts",
+        "3",
+        "--json",
+    ]
+    with subprocess.Popen(
+        [*argv, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             ready = json.loads(process.stdout.readline())
@@ -259,7 +313,9 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
             assert second.exit_code == 4
             assert "another sandbox uses this folder" in second.output
             port = ready["url"].rpartition(":")[2]
-            third = CliRunner().invoke(app, [*argv[3:5], port, "--data-dir", str(tmp_path / "other")])
+            third = CliRunner().invoke(
+                app, [*argv[3:5], port, "--data-dir", str(tmp_path / "other")]
+            )
             assert third.exit_code == 4
             assert f"port {port} cannot be used" in third.output
         finally:
@@ -268,10 +324,17 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
 
 
 def test_no_help_text_loses_its_brackets() -> None:
-    """A name in brackets, such as [providers.NAME], is markup to whoever draws the help, and vanishes."""
+    """
+    A name in brackets, such as [providers.NAME], is markup to whoever draws the help, and vanishes.
+    """
     waiting: list[Any] = [typer.main.get_command(app)]
     while waiting:
         command = waiting.pop()
         waiting += getattr(command, "commands", {}).values()
-        for text in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):
-            assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), command.name
+        for text in (
+            command.help,
+            *(getattr(parameter, "help", None) for parameter in command.params),
+        ):
+            assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), (
+                command.name
+            )

@@ -1,9 +1,9 @@
 """
 Today's nodes serve a data folder that an earlier release wrote: store, journals, keys, settings.
 
-``data_of_0_1.tar.xz`` was made by ``support/data_folders/make.py``, whose cluster was killed by SIGKILL with
-work under way. Here it is unpacked, ``tidewarden up`` serves it on other ports, and everything is
-compared with what the earlier release answered before it died.
+``data_of_0_1.tar.xz`` was made by ``support/data_folders/make.py``, whose cluster was killed by
+SIGKILL with work under way. Here it is unpacked, ``tidewarden up`` serves it on other ports, and
+everything is compared with what the earlier release answered before it died.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Served:
 
 
 @pytest.fixture(scope="module", params=ARCHIVES, ids=lambda path: path.name.partition(".")[0])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """Unpack the folder and have it served."""
     parent = tmp_path_factory.mktemp("earlier")
     with tarfile.open(request.param) as archive:
@@ -128,7 +130,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def expected(task: dict[str, Any], now_ms: int) -> dict[str, Any]:
     """Return what the time that went by has made of a task that the release showed so."""
     if task["state"] == "delayed" and task["next_ms"] <= now_ms:
-        return {name: value for name, value in task.items() if name != "next_ms"} | {"state": "ready"}
+        return {name: value for name, value in task.items() if name != "next_ms"} | {
+            "state": "ready"
+        }
     return task
 
 
@@ -254,10 +258,14 @@ def test_ends_of_tasks_are_remembered(served: Served) -> None:
 
 
 def test_settings_topics_and_pauses_are_in_force(served: Served) -> None:
-    assert {queue: served.node.ask("Q.CONFIG", queue) for queue in served.said["queues"]} == served.said["queues"]
+    assert {
+        queue: served.node.ask("Q.CONFIG", queue) for queue in served.said["queues"]
+    } == served.said["queues"]
     assert served.node.ask("Q.LIST", "TOPICS") == served.said["topics"]
     served.node.ask("Q.PUT", "orders", "another order", "ID", "order-2")
-    assert [served.task(queue, "order-2")["payload"] for queue in ("billing", "shipping")] == ["another order"] * 2
+    assert [served.task(queue, "order-2")["payload"] for queue in ("billing", "shipping")] == [
+        "another order"
+    ] * 2
     assert served.node.ask("Q.TAKE", "FROM", "paused") == []
     with pytest.raises(redis.ResponseError, match="FULL"):
         served.node.ask("Q.PUT", "small", "one too many")
@@ -266,7 +274,9 @@ def test_settings_topics_and_pauses_are_in_force(served: Served) -> None:
 def test_locks_of_the_dead_are_free_and_fences_grow(served: Served) -> None:
     assert sorted(served.said["locks"]) == ["held", "keyed", "of-session"]
     for name, fence in served.made["fences"].items():
-        now = until(lambda name=name: served.node.ask("L.ACQUIRE", name, 60_000), what=f"{name} is free")
+        now = until(
+            lambda name=name: served.node.ask("L.ACQUIRE", name, 60_000), what=f"{name} is free"
+        )
         assert now > fence, name
 
 
@@ -286,7 +296,9 @@ def test_schedules_tick_on(served: Served) -> None:
     assert (rows["once"]["next_ms"], rows["resting"]["state"]) == (FAR_MS, "paused")
     page, _ = served.node.ask("Q.PEEK", "ticks", "STATE", "ready")
     missed = served.said["schedules"]["missed"]["next_ms"]
-    assert [(row["id"], row["payload"]) for row in page] == [(f"missed:{missed}", "a tick that was missed")]
+    assert [(row["id"], row["payload"]) for row in page] == [
+        (f"missed:{missed}", "a tick that was missed")
+    ]
 
 
 def test_tokens_open_and_are_as_they_were(served: Served) -> None:
@@ -296,7 +308,8 @@ def test_tokens_open_and_are_as_they_were(served: Served) -> None:
     assert len(well) == 9
     for name in well:
         if before[name]["expires_at_ms"] <= served.now_ms + 60_000:
-            assert served.provider.count(before[name]["refresh_token"]) == 1, name  # it was due, and has its turn
+            # it was due, and has its turn
+            assert served.provider.count(before[name]["refresh_token"]) == 1, name
             continue
         assert now[name] == before[name], name
         token, kind, expires_at_ms, generation, state, *_ = served.node.ask("T.GET", name)
@@ -322,7 +335,9 @@ def test_the_dead_stay_dead_and_the_others_are_refreshed(served: Served) -> None
     for name in IN_TROUBLE:
         served.node.ask("T.REFRESH", name, "GENERATION", 1)  # its next try may be some while ahead
     for name in (*IN_TROUBLE, "shop/due", *UNDER_WAY):
-        until(lambda name=name: served.account(name)["state"] == "fresh", what=f"{name} is refreshed")
+        until(
+            lambda name=name: served.account(name)["state"] == "fresh", what=f"{name} is refreshed"
+        )
         assert served.provider.count(first_token(name)) == 1, name
         assert served.node.ask("T.GET", name)[0] == f"access-{following(name)}"
 
@@ -371,7 +386,11 @@ def test_events_go_on_from_where_they_were(served: Served) -> None:
 
 def test_providers_and_the_vault_stand_as_they_stood(served: Served) -> None:
     stats = served.node.ask("T.STATS")
-    assert stats["atlas"]["quarantined_since_ms"] == served.said["providers"]["atlas"]["quarantined_since_ms"] > 0
+    assert (
+        stats["atlas"]["quarantined_since_ms"]
+        == served.said["providers"]["atlas"]["quarantined_since_ms"]
+        > 0
+    )
     assert {name: row["grant"] for name, row in stats.items()} == {
         name: row["grant"] for name, row in served.said["providers"].items()
     }
@@ -402,4 +421,6 @@ def test_users_and_metrics_are_as_configured(served: Served) -> None:
 
 
 def test_doctor_finds_nothing(served: Served) -> None:
-    assert {row["queue"]: row["found"] for row in served.node.ask("Q.CHECK", "*") if row["problems"]} == {}
+    assert {
+        row["queue"]: row["found"] for row in served.node.ask("Q.CHECK", "*") if row["problems"]
+    } == {}

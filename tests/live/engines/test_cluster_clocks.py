@@ -1,4 +1,7 @@
-"""Servers of a Redis Cluster whose clocks differ: a shard that moves from one to the other keeps its leases' time."""
+"""
+Servers of a Redis Cluster whose clocks differ: a shard that moves from one to the other keeps its
+leases' time.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,24 @@ def two(tmp_path: Path) -> Iterator[ClusterSet]:
     """Two primaries, the second an hour ahead."""
     if LIBRARY is None:
         pytest.skip("libfaketime is not installed (Debian: faketime)")
-    ahead = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+{AHEAD_S}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    with cluster_set(str(get_binary_path()), tmp_path, primaries=2, surroundings={1: ahead}) as made:
+    ahead = {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME": f"+{AHEAD_S}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    with cluster_set(
+        str(get_binary_path()), tmp_path, primaries=2, surroundings={1: ahead}
+    ) as made:
         yield made
 
 
-async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_leases(two: ClusterSet) -> None:
-    async with process(two.url(), replicas="0") as here, process(two.url(), "n1", replicas="0") as there:
+async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_leases(
+    two: ClusterSet,
+) -> None:
+    async with (
+        process(two.url(), replicas="0") as here,
+        process(two.url(), "n1", replicas="0") as there,
+    ):
         behind, ahead = two.ports
         if two.owner(SLOT) == ahead:
             await asyncio.to_thread(two.move_slot, SLOT, ahead, behind)
@@ -39,7 +53,11 @@ async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_le
         (task,) = await here.queues.take(session, ["q"])
         waiting = there.queues.take(other, ["q"], wait_ms=60_000)
         async with asyncio.timeout(60):
-            while not all(clock.lease_clock.known_ms() for one in (here, there) for clock in one.queues.shards_known()):
+            while not all(
+                clock.lease_clock.known_ms()
+                for one in (here, there)
+                for clock in one.queues.shards_known()
+            ):
                 await asyncio.sleep(0.05)
         await asyncio.to_thread(two.move_slot, SLOT, behind, ahead)
         async with asyncio.timeout(60):

@@ -1,4 +1,7 @@
-"""Whole nodes on a Redis Cluster: slots move under load, a primary is killed, and they go on by themselves."""
+"""
+Whole nodes on a Redis Cluster: slots move under load, a primary is killed, and they go on by
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -60,24 +63,39 @@ def move(six: ClusterSet, shard: int) -> None:
     """A shard of the queue to another primary."""
     slot = slot_of(f"{{tidewarden:jobs:{shard}}}")
     source = six.owner(slot)
-    six.move_slot(slot, source, next(port for port in six.ports[:3] if port != source), slowly_s=0.005)
+    six.move_slot(
+        slot, source, next(port for port in six.ports[:3] if port != source), slowly_s=0.005
+    )
 
 
-def lose(nodes: list[Node], six: ClusterSet, number: signal.Signals, queue_shard: int) -> tuple[int, float]:
-    """A primary ends, or stands still: its port, and when (monotonic seconds) the failover was known. Every node answers after it."""
+def lose(
+    nodes: list[Node], six: ClusterSet, number: signal.Signals, queue_shard: int
+) -> tuple[int, float]:
+    """
+    A primary ends, or stands still: its port, and when (monotonic seconds) the failover was known.
+    Every node answers after it.
+    """
     slot = slot_of(f"{{tidewarden:jobs:{queue_shard}}}")
     victim = six.owner(slot)
-    probed = next((i for i in range(64) if six.owner(slot_of(f"{{tidewarden:probe:{i}}}")) == victim), -1)
+    probed = next(
+        (i for i in range(64) if six.owner(slot_of(f"{{tidewarden:probe:{i}}}")) == victim), -1
+    )
     assert probed >= 0
     six.processes[victim].send_signal(number)
     begin = time.monotonic()
     asked = six.ports[0] if six.ports[0] != victim else six.ports[1]
-    until(lambda: victim not in [primary for _, _, primary, _ in six.owners(asked)], what="the failover")
+    until(
+        lambda: victim not in [primary for _, _, primary, _ in six.owners(asked)],
+        what="the failover",
+    )
     known = time.monotonic()
     for node in nodes:
         until(lambda node=node: answers(node, probed), what=f"{node.name} answers")
     # How soon is measured by benchmarks/engine_failover.py.
-    print(f"{number.name}: failover known after {known - begin:.2f} s, answers {time.monotonic() - known:.2f} s later")
+    print(
+        f"{number.name}: failover known after {known - begin:.2f} s, answers"
+        f" {time.monotonic() - known:.2f} s later"
+    )
     return victim, known
 
 
@@ -85,27 +103,42 @@ def complains(node: Node) -> bool:
     return "maxmemory-policy is allkeys-lru" in node.http("/health/ready").json().get("reason", "")
 
 
-async def test_slots_move_primaries_are_lost_and_the_nodes_go_on(nodes: Cluster, six: ClusterSet) -> None:
+async def test_slots_move_primaries_are_lost_and_the_nodes_go_on(
+    nodes: Cluster, six: ClusterSet
+) -> None:
     here, there = everywhere = list(nodes.nodes.values())
     here.say("Q.CONFIG", "jobs", "SET", "shards", SHARDS)
     here.say("Q.CONFIG", "probe", "SET", "shards", 64)
     assert store_at(here) == set(six.ports[:3])
     traffic = Traffic("jobs", everywhere)
-    jobs = [traffic.produce(here), traffic.produce(there), traffic.consume(here), traffic.consume(there)]
+    jobs = [
+        traffic.produce(here),
+        traffic.produce(there),
+        traffic.consume(here),
+        traffic.consume(there),
+    ]
     async with background(*jobs):
         await until_async(lambda: len(traffic.put) > 30, what="something is under way")
         for shard in (0, 1, 0, 2, 1):
             await asyncio.to_thread(move, six, shard)
         moved = dict(traffic.troubles)
         client = there.aclient()
-        waiting = asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "calm"))
+        waiting = asyncio.ensure_future(
+            client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "calm")
+        )
         second = six.owner(slot_of("{tidewarden:jobs:3}"))
-        replica = next(rest[0] for _, _, primary, rest in six.owners(six.ports[0]) if primary == second)
+        replica = next(
+            rest[0] for _, _, primary, rest in six.owners(six.ports[0]) if primary == second
+        )
         six.client(replica).config_set("maxmemory-policy", "allkeys-lru")
         victim, _ = await asyncio.to_thread(lose, everywhere, six, signal.SIGKILL, 3)
-        await until_async(lambda: all(map(complains, everywhere)), what="every node says what took over")
+        await until_async(
+            lambda: all(map(complains, everywhere)), what="every node says what took over"
+        )
         assert victim not in store_at(here)
-        index = next(i for i in range(SHARDS) if six.owner(slot_of(f"{{tidewarden:jobs:{i}}}")) != replica)
+        index = next(
+            i for i in range(SHARDS) if six.owner(slot_of(f"{{tidewarden:jobs:{i}}}")) != replica
+        )
         victim, _ = await asyncio.to_thread(lose, everywhere, six, signal.SIGSTOP, index)
         six.processes[victim].send_signal(signal.SIGCONT)
         woken = time.monotonic()
@@ -115,7 +148,12 @@ async def test_slots_move_primaries_are_lost_and_the_nodes_go_on(nodes: Cluster,
         await client.aclose()
         await asyncio.sleep(1)
         traffic.producing = False
-        await until_async(lambda: here.say("Q.STATS", "jobs")["total"] == 0, 60, 0.2, what=f"it is drained: {traffic}")
+        await until_async(
+            lambda: here.say("Q.STATS", "jobs")["total"] == 0,
+            60,
+            0.2,
+            what=f"it is drained: {traffic}",
+        )
     lost = traffic.put.keys() - traffic.delivered()
     print(traffic, f"; lost by two failovers: {len(lost)}; troubles while slots moved: {moved}")
     assert not moved, "nobody noticed that slots moved"

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.timeout(300)
 
 LIFE_S = 6  # of access tokens: refreshed every four seconds
 EPOCHS = 20
-"""By so much is the epoch of the server that has left ahead of the cluster's: its word would count for more."""
+"""
+By so much is the epoch of the server that has left ahead of the cluster's: its word would count for
+more.
+"""
 
 
 async def flows(workload: Workload, what: str) -> None:
@@ -74,7 +77,9 @@ def serve_others(servers: ClusterSet, port: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["valkey", pytest.param("redis", marks=pytest.mark.soak)])
-async def test_a_server_joins_and_one_leaves(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> None:
+async def test_a_server_joins_and_one_leaves(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: str
+) -> None:
     """The one that leaves is among those that store.url names, so that nodes go on asking it."""
     binary = str(get_binary_path()) if engine == "valkey" else shutil.which("redis-server")
     if binary is None:
@@ -99,7 +104,10 @@ async def test_a_server_joins_and_one_leaves(request: pytest.FixtureRequest, tmp
             await flows(workload, f"{moved} slots moved to a server that joined")
             left = servers.ports[0]
             await asyncio.to_thread(part, servers, left)
-            await until_async(lambda: places(nodes) == set(servers.ports), what="no node goes by the one that left")
+            await until_async(
+                lambda: places(nodes) == set(servers.ports),
+                what="no node goes by the one that left",
+            )
             await asyncio.to_thread(serve_others, servers, left)
             await flows(workload, "a server left")
             await end(nodes, workload, strict=True)

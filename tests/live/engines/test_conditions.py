@@ -1,4 +1,7 @@
-"""What befalls a store while a node runs: said in its words to the client, in the log and by /health/ready; waiting takes outlive it."""
+"""
+What befalls a store while a node runs: said in its words to the client, in the log and by
+/health/ready; waiting takes outlive it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ Turn = Callable[[redis.Redis], object]
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
     binary = get_binary_path() if request.param == "valkey" else shutil.which("redis-server")
     if binary is None:
         pytest.skip("there is no redis-server on PATH")
@@ -88,21 +93,29 @@ def reason(node: Node) -> str:
     return str(answer.json()["reason"])
 
 
-@pytest.mark.parametrize("scene", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "scene", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True
+)
 def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
     node = scene.nodes["n0"]
     taken: list[Any] = []
     with scene.valkey.client() as store, node.client(socket_timeout=250) as taker:
         waiting = threading.Thread(
-            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q"))
+            target=lambda: taken.append(
+                taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q")
+            )
         )
         waiting.start()
         until(lambda: node.metric("tidewarden_resp_waiting") == 1)
         for said, (come, go) in conditions(scene, tmp_path / "else").items():
             since = len(node.log())
             come(store)
-            why = until(lambda said=said: (found := reason(node)) and said in found and found, what=said)
-            with pytest.raises(redis.ResponseError, match="STOREDOWN the store refuses: ") as caught:
+            why = until(
+                lambda said=said: (found := reason(node)) and said in found and found, what=said
+            )
+            with pytest.raises(
+                redis.ResponseError, match="STOREDOWN the store refuses: "
+            ) as caught:
                 node.say("Q.PUT", "other", "x")
             print(f"{said}: {why}\n  put: {caught.value}")
             assert said in str(caught.value)
@@ -110,7 +123,9 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
             assert node.metric("tidewarden_node_store_refuses") == 1
             go(store)
             until(node.ready, what=f"ready after {said}")
-            assert node.log()[since:].count("no write gets through") <= 3, "it changes its words at most"
+            assert node.log()[since:].count("no write gets through") <= 3, (
+                "it changes its words at most"
+            )
             assert waiting.is_alive()
         # Nothing is refused, but it would forget tasks: it is served from, and said.
         store.config_set("maxmemory-policy", "allkeys-lru")
@@ -118,7 +133,8 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
         node.say("Q.PUT", "other", "x")
         store.config_set("maxmemory-policy", "noeviction")
         until(node.ready)
-        # Another server at its address, with data of a newer version: found at the next connect, and so is its end.
+        # Another server at its address, with data of a newer version: found at the next connect,
+        # and so is its end.
         store.set("{tidewarden}:format", 3)
         store.client_kill_filter(_type="pubsub")
         until(lambda: "has format 3; this version reads 1 and 2" in reason(node))
@@ -127,7 +143,12 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
         # Another one at its address, with nothing of ours.
         store.delete("{tidewarden}:format")
         store.client_kill_filter(_type="pubsub")
-        until(lambda: "had nothing of this cluster" in node.http("/health/ready").json().get("warning", ""))
+        until(
+            lambda: (
+                "had nothing of this cluster"
+                in node.http("/health/ready").json().get("warning", "")
+            )
+        )
         assert node.say("Q.PUT", "q", "late", "ID", "a") == "a"
         waiting.join(60)
     assert [task[1] for task in taken[0]] == ["a"]
@@ -140,13 +161,17 @@ def test_a_store_that_loads_for_long_and_has_lost_a_queue(scene: Cluster) -> Non
     with node.client(socket_timeout=250) as taker, valkey.client() as store:
         taken: list[Any] = []
         waiting = threading.Thread(
-            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q"))
+            target=lambda: taken.append(
+                taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q")
+            )
         )
         waiting.start()
         until(lambda: node.metric("tidewarden_resp_waiting") == 1)
         store.hdel("{tidewarden}:queues", "q")
         for block in range(20):
-            store.eval("for i = 1, 10000 do redis.call('SET', KEYS[1] .. i, 'x') end", 1, f"pad:{block}:")
+            store.eval(
+                "for i = 1, 10000 do redis.call('SET', KEYS[1] .. i, 'x') end", 1, f"pad:{block}:"
+            )
         valkey.kill()
         slow = {
             "bind": "127.0.0.1", "port": str(valkey.port), "dir": str(valkey.folder), "save": "", "appendonly": "yes",
@@ -168,6 +193,10 @@ def test_a_store_that_loads_for_long_and_has_lost_a_queue(scene: Cluster) -> Non
     assert [task[1] for task in taken[0]] == ["a"]
     settings = node.say("Q.CONFIG", "q")
     assert (
-        dict(zip(settings[::2], settings[1::2], strict=True) if isinstance(settings, list) else settings)["losses_max"]
+        dict(
+            zip(settings[::2], settings[1::2], strict=True)
+            if isinstance(settings, list)
+            else settings
+        )["losses_max"]
         == 7
     )

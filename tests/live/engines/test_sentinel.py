@@ -52,7 +52,9 @@ def store_at(node: Node) -> str:
 
 
 def put_firmly(node: Node, task_id: str) -> bool:
-    """Whether a put into a queue of durability quorum was acknowledged; else it was answered NOQUORUM."""
+    """
+    Whether a put into a queue of durability quorum was acknowledged; else it was answered NOQUORUM.
+    """
     try:
         return bool(node.say("Q.PUT", "firm", "x", "ID", task_id) == task_id)
     except redis.ResponseError as error:
@@ -71,7 +73,11 @@ def put_while_the_replica_stands_still(nodes: list[Node], five: SentinelSet) -> 
     finally:
         five.send(five.ports[1], signal.SIGCONT)
     until(lambda: put_firmly(nodes[1], "again"), what="the replica goes on")
-    return ["before", "again", *(name for i in range(40) if put_firmly(nodes[i % 2], name := f"f{i}"))]
+    return [
+        "before",
+        "again",
+        *(name for i in range(40) if put_firmly(nodes[i % 2], name := f"f{i}")),
+    ]
 
 
 async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: SentinelSet) -> None:
@@ -87,7 +93,9 @@ async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: S
     firm = put_while_the_replica_stands_still(everywhere, five)
     everywhere[0].say("Q.PUT", "late", "x", "ID", "late", "DELAY", 4000)
     clients.append(everywhere[1].aclient())
-    late = asyncio.ensure_future(clients[-1].execute_command("Q.TAKE", "WAIT", 120_000, "FROM", "late"))
+    late = asyncio.ensure_future(
+        clients[-1].execute_command("Q.TAKE", "WAIT", 120_000, "FROM", "late")
+    )
     await asyncio.sleep(1.5)  # so that the replica has it all, and somebody's beats
     five.client(five.ports[1]).config_set("maxmemory-policy", "allkeys-lru")
     five.processes[five.ports[0]].kill()
@@ -109,11 +117,14 @@ async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: S
         assert (await late)[0][1] == "late"
     assert len(firm) > 2
     for name in firm:
-        assert everywhere[1].say("Q.PEEK", "firm", name), "what was acknowledged under quorum outlives the primary"
+        assert everywhere[1].say("Q.PEEK", "firm", name), (
+            "what was acknowledged under quorum outlives the primary"
+        )
     for client in clients:
         await client.aclose()
     await until_async(
-        lambda: all(map(told, everywhere)), what="every node says that this server should not have taken over"
+        lambda: all(map(told, everywhere)),
+        what="every node says that this server should not have taken over",
     )
     after = nodes.leader()
     assert after.status()["epoch"] >= epoch

@@ -30,12 +30,17 @@ LIFE_S = 3  # of their access tokens: each is refreshed two seconds after it cam
 SHARDS = 16
 HOLD_MS = 60_000
 TIMEOUT_S = 30.0
-"""Of a refresh: held for as long as it takes to kill a primary, none is given up, so that each is asked once."""
+"""
+Of a refresh: held for as long as it takes to kill a primary, none is given up, so that each is
+asked once.
+"""
 
 
 @pytest.fixture(scope="module")
 def authority(dot: Callable[..., Any]) -> Any:
-    """django-oauth-toolkit without a grace: whoever shows a refresh token twice has lost the grant."""
+    """
+    django-oauth-toolkit without a grace: whoever shows a refresh token twice has lost the grant.
+    """
     return dot(accounts=2 * ACCOUNTS, grace=0, life=3600)
 
 
@@ -59,7 +64,10 @@ class Scene:
             fields = f'{{"refresh_token": "{token}", "access_token": "old", "expires_in": 3600}}'
             assert self.here.say("T.PUT", f"dot/{account}", fields) == 1
         for account, token in provider.seeds.items():
-            assert self.there.say("T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}') == 1
+            assert (
+                self.there.say("T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}')
+                == 1
+            )
 
     def shard(self, number: int) -> str:
         """What all keys of a shard of the real server's accounts begin with."""
@@ -75,7 +83,10 @@ class Scene:
         return found
 
     def stored(self, accounts: Sequence[str]) -> bool:
-        """Whether the primaries have the second pair of each of these accounts, of which their replicas may know nothing."""
+        """
+        Whether the primaries have the second pair of each of these accounts, of which their
+        replicas may know nothing.
+        """
         for account in accounts:
             name = account.partition("/")[2]
             key = f"{self.shard(shard_of(name, SHARDS))}:accounts"
@@ -96,7 +107,11 @@ class Scene:
 
     def figure(self, name: str, kind: str = "") -> int:
         """A counter of both nodes: the sum of its series, or of those of that kind."""
-        lines = [line for node in (self.here, self.there) for line in node.http("/metrics").text.splitlines()]
+        lines = [
+            line
+            for node in (self.here, self.there)
+            for line in node.http("/metrics").text.splitlines()
+        ]
         return sum(
             int(float(line.rpartition(" ")[2]))
             for line in lines
@@ -127,10 +142,13 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, authority: Any) -> Ite
             seeds = authority.seeds[ACCOUNTS:]
         provider = stack.enter_context(provided(CountingProvider(COUNTED, LIFE_S)))
         toml = (
-            f'[providers.dot]\ntoken_url = "{authority.token_url}"\nclient_id = "{authority.client_id}"\n'
-            f'client_secret = "{authority.client_secret}"\nrotation = "single_use"\ntimeout_s = {TIMEOUT_S}\n'
+            f'[providers.dot]\ntoken_url = "{authority.token_url}"\nclient_id ='
+            f' "{authority.client_id}"\nclient_secret = "{authority.client_secret}"\nrotation ='
+            f' "single_use"\ntimeout_s = {TIMEOUT_S}\n'
         )
-        made = EngineCluster(tmp_path / "nodes", engine, provider, timeout_s=TIMEOUT_S, nodes=2, extra=toml + CALM)
+        made = EngineCluster(
+            tmp_path / "nodes", engine, provider, timeout_s=TIMEOUT_S, nodes=2, extra=toml + CALM
+        )
         nodes = stack.enter_context(serving(request, made))
         yield Scene(nodes, engine, provider, authority, seeds)
 
@@ -141,11 +159,16 @@ def rows(node: Node, of: str) -> dict[str, dict[str, Any]]:
 
 
 def begin(scene: Scene, part: Sequence[str]) -> None:
-    """Have these accounts refreshed, by both nodes; returns when the requests are at the providers."""
+    """
+    Have these accounts refreshed, by both nodes; returns when the requests are at the providers.
+    """
     scene.hold()
     for number, account in enumerate(part):
         (scene.here, scene.there)[number % 2].say("T.REFRESH", account)
-    until(lambda: scene.intents() >= len(part) and scene.provider.held >= 2, what="refreshes are under way at both")
+    until(
+        lambda: scene.intents() >= len(part) and scene.provider.held >= 2,
+        what="refreshes are under way at both",
+    )
 
 
 def ended(scene: Scene, part: Sequence[str]) -> None:
@@ -163,8 +186,8 @@ def ended(scene: Scene, part: Sequence[str]) -> None:
 
 def test_refreshes_outlive_the_primary(scene: Scene) -> None:
     """
-    First it is killed while the providers compute their answers; then when it alone has been told these, and its replica, which
-    takes over, has not.
+    First it is killed while the providers compute their answers; then when it alone has been told
+    these, and its replica, which takes over, has not.
     """
     first, second = scene.accounts[: ACCOUNTS // 2], scene.accounts[ACCOUNTS // 2 :]
     victim = scene.shard(0)
@@ -177,20 +200,32 @@ def test_refreshes_outlive_the_primary(scene: Scene) -> None:
     answered = scene.authority.stats()["refreshes"]
     thaw = scene.engine.freeze_replica(victim)
     scene.release()
-    until(lambda: scene.authority.stats()["refreshes"] >= answered + len(second), what="every answer was given")
+    until(
+        lambda: scene.authority.stats()["refreshes"] >= answered + len(second),
+        what="every answer was given",
+    )
     until(lambda: scene.stored(second), what="those of the primary's accounts are written, too")
     scene.engine.kill_primary(victim, then=thaw)
     ended(scene, second)
 
     refused = refresh_again(scene.here, scene.accounts)
-    presented, unknown = scene.presented(), scene.figure("tidewarden_tokens_refreshes_total", "unknown")
+    presented, unknown = (
+        scene.presented(),
+        scene.figure("tidewarden_tokens_refreshes_total", "unknown"),
+    )
     again = {key: times for key, times in presented.items() if times > 1}
     print(f"{presented.total()} requests; presented again {again}; of unknown outcome {unknown}")
-    assert sum(again.values()) - len(again) <= unknown, "none is refreshed twice but those of which nobody knew"
+    assert sum(again.values()) - len(again) <= unknown, (
+        "none is refreshed twice but those of which nobody knew"
+    )
     assert not {account for account, _ in again} & set(scene.accounts), "those were waited for"
     assert not refused
     assert {row["generation"] for row in rows(scene.here, "dot").values()} == {3}
-    assert len(presented.keys() & {(account, 1) for account in scene.accounts}) == ACCOUNTS, "each grant lives on"
-    assert not [one for one in scene.provider.log if one.answer == "refused"], "each pair that was given was stored"
+    assert len(presented.keys() & {(account, 1) for account in scene.accounts}) == ACCOUNTS, (
+        "each grant lives on"
+    )
+    assert not [one for one in scene.provider.log if one.answer == "refused"], (
+        "each pair that was given was stored"
+    )
     assert scene.figure("tidewarden_tokens_lost_rotations_total") == 0
     assert not [one for one in check_all(scene.here) if one["problems"]]

@@ -1,4 +1,7 @@
-"""A leader that is cut off, from its peers, from the store, from both, or from its disk; what it still says changes nothing."""
+"""
+A leader that is cut off, from its peers, from the store, from both, or from its disk; what it still
+says changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,15 @@ def provider() -> Iterator[CountingProvider]:
 
 @pytest.fixture(scope="module")
 def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: CountingProvider,
 ) -> Iterator[FaultyCluster]:
     with serving(
-        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False, led=False)
+        request,
+        FaultyCluster(
+            tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False, led=False
+        ),
     ) as made:
         yield made
 
@@ -62,7 +70,10 @@ def from_both(nodes: FaultyCluster, leader: Node) -> None:
 
 
 def with_a_full_disk(nodes: FaultyCluster, leader: Node) -> None:
-    """Cut off from its peers besides: a full disk alone need not end a leadership, for nothing may have to be written."""
+    """
+    Cut off from its peers besides: a full disk alone need not end a leadership, for nothing may
+    have to be written.
+    """
     needs(nodes, "small disk")
     from_peers(nodes, leader)
     nodes.disks[leader.name].fill()
@@ -72,7 +83,10 @@ def with_a_full_disk(nodes: FaultyCluster, leader: Node) -> None:
 def test_what_a_leader_said_before_it_was_cut_off_is_stale(
     healed: FaultyCluster, cut: Callable[[FaultyCluster, Node], None]
 ) -> None:
-    """Its sweep's call is on its way when it is cut off; another is elected and sweeps; then the call reaches the store."""
+    """
+    Its sweep's call is on its way when it is cut off; another is elected and sweeps; then the call
+    reaches the store.
+    """
     nodes, queue = healed, f"stale-{cut.__name__}"
     old = nodes.leader()
     epoch = int(old.status()["epoch"])
@@ -83,7 +97,10 @@ def test_what_a_leader_said_before_it_was_cut_off_is_stale(
     print(f"epoch {greater} sweeps on {new.name} {time.monotonic() - begun:.2f} s after the cut")
     assert new is not old
     until(lambda: fence(nodes, queue)[0] >= greater, what="the new leader has swept the shard")
-    until(lambda: nodes.audit(queue) == {"ready": 2}, what="the task that the held call was for is moved")
+    until(
+        lambda: nodes.audit(queue) == {"ready": 2},
+        what="the task that the held call was for is moved",
+    )
     before = quiet(nodes, queue)
 
     trap.release()
@@ -109,14 +126,20 @@ def test_a_leader_cut_off_from_the_store_lets_another_sweep(healed: FaultyCluste
         way.lost = True
     begun = time.monotonic()
     new, greater = until(lambda: healed.sweeper(epoch), SETTLE_S, what="another sweeps")
-    print(f"epoch {greater} sweeps on {new.name} {time.monotonic() - begun:.2f} s after {old.name} lost the store")
+    print(
+        f"epoch {greater} sweeps on {new.name} {time.monotonic() - begun:.2f} s after {old.name}"
+        " lost the store"
+    )
     assert new is not old
     new.say("Q.PUT", "swept", "x", "DELAY", 1)
     until(lambda: healed.audit("swept") == {"ready": 1}, what="due tasks are swept")
 
 
 def test_a_node_that_lost_only_its_raft_links_is_not_dead(healed: FaultyCluster) -> None:
-    """It registers at the store as before: what its consumers hold, in sessions and without, stays theirs."""
+    """
+    It registers at the store as before: what its consumers hold, in sessions and without, stays
+    theirs.
+    """
     needs(healed, "network")
     leader = healed.leader()
     victim = healed.others(leader)[0]
@@ -132,7 +155,12 @@ def test_a_node_that_lost_only_its_raft_links_is_not_dead(healed: FaultyCluster)
     healed.network.isolate(victim.name)
     until(lambda: victim.status()["role"] == "orphan", what="it is an orphan")
     time.sleep(3.0)  # longer than a silent node is given: this is what would be wrong
-    said = [line for node in healed.alive() for line in node.messages(since[node.name]) if "is dead" in line]
+    said = [
+        line
+        for node in healed.alive()
+        for line in node.messages(since[node.name])
+        if "is dead" in line
+    ]
     assert said == []
     assert victim.http("/health/ready").status_code == 200
     for client, queue, rows in ((bare, "bare", held), (session, "session", kept)):
@@ -142,14 +170,23 @@ def test_a_node_that_lost_only_its_raft_links_is_not_dead(healed: FaultyCluster)
         client.close()
 
 
-async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, provider: CountingProvider) -> None:
-    """Every node alone, the store there: puts, takes, due times and refreshes are punctual on each; no sweep is made."""
+async def test_without_a_quorum_only_the_sweep_waits(
+    healed: FaultyCluster, provider: CountingProvider
+) -> None:
+    """
+    Every node alone, the store there: puts, takes, due times and refreshes are punctual on each; no
+    sweep is made.
+    """
     needs(healed, "network")
     nodes, leader = healed, healed.leader()
     epoch = int(leader.status()["epoch"])
     for account, token in provider.seeds.items():
-        await asyncio.to_thread(leader.say, "T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}')
-    await until_async(lambda: len(provider.log) >= len(provider.seeds), what="every account is refreshed once")
+        await asyncio.to_thread(
+            leader.say, "T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}'
+        )
+    await until_async(
+        lambda: len(provider.log) >= len(provider.seeds), what="every account is refreshed once"
+    )
     assert nodes.network
     for name in nodes.nodes:
         nodes.network.isolate(name)
@@ -160,13 +197,21 @@ async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, prov
     for node in nodes.alive():
         late_s = await lateness(node)
         print(f"{node.name}, an orphan: a task due in 0.5 s came {late_s * 1000:.0f} ms late")
-    assert await attempts(*nodes.alive()[:2]) == [1, 2, 3], "a lease that ends, and a retry, need no leader either"
+    assert await attempts(*nodes.alive()[:2]) == [
+        1,
+        2,
+        3,
+    ], "a lease that ends, and a retry, need no leader either"
     for account in provider.seeds:  # long before they are due by themselves
         await asyncio.to_thread(leader.say, "T.REFRESH", f"counted/{account}")
-    await until_async(lambda: len(provider.log) >= asked + len(provider.seeds), what="refreshes go on")
+    await until_async(
+        lambda: len(provider.log) >= asked + len(provider.seeds), what="refreshes go on"
+    )
     assert {one.answer for one in provider.log} == {"new"}, "each by one refresher"
     assert nodes.audit("unswept") == {"delayed": 1}, "nobody swept"
-    assert not any(status["sweeping"] for status in (await asyncio.to_thread(nodes.statuses)).values())
+    assert not any(
+        status["sweeping"] for status in (await asyncio.to_thread(nodes.statuses)).values()
+    )
     with nodes.valkey.client() as store:
         assert int(store.hget(f"{{{CLUSTER}}}:fence", "epoch")) == epoch
     nodes.network.heal()
@@ -175,7 +220,10 @@ async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, prov
 
 
 async def attempts(node: Node, other: Node) -> list[int]:
-    """What a task's deliveries count: held through one node until its lease ends, failed at another, taken once more there."""
+    """
+    What a task's deliveries count: held through one node until its lease ends, failed at another,
+    taken once more there.
+    """
     first, second = node.aclient(), other.aclient()
     await first.execute_command("Q.PUT", "held-alone", "x", "ATTEMPTS", 9)
     rows = [await first.execute_command("Q.TAKE", "LEASE", 300, "FROM", "held-alone")]
@@ -204,7 +252,10 @@ async def lateness(node: Node) -> float:
 
 
 def test_a_leader_with_a_full_disk_serves_on(healed: FaultyCluster) -> None:
-    """Not a byte is left where its Raft files lie: tasks flow, and when it has to go another leads; then it is back."""
+    """
+    Not a byte is left where its Raft files lie: tasks flow, and when it has to go another leads;
+    then it is back.
+    """
     needs(healed, "small disk")
     leader = healed.leader()
     epoch = int(leader.status()["epoch"])
@@ -224,7 +275,10 @@ def test_a_leader_with_a_full_disk_serves_on(healed: FaultyCluster) -> None:
 
 
 def test_who_cannot_write_its_vote_down_gives_none(healed: FaultyCluster) -> None:
-    """The leader is gone and one of the two others has a full disk: nobody is elected until there is room, then one is."""
+    """
+    The leader is gone and one of the two others has a full disk: nobody is elected until there is
+    room, then one is.
+    """
     needs(healed, "small disk")
     leader = healed.leader()
     epoch = int(leader.status()["epoch"])
@@ -232,10 +286,16 @@ def test_who_cannot_write_its_vote_down_gives_none(healed: FaultyCluster) -> Non
     since = len(full.log())
     healed.disks[full.name].fill()
     leader.kill()
-    until(lambda: any("No space left" in line for line in full.messages(since)), what="it says what is wrong")
+    until(
+        lambda: any("No space left" in line for line in full.messages(since)),
+        what="it says what is wrong",
+    )
     time.sleep(4.0)  # an election or two: one that succeeded would be what is wrong
     assert healed.sweeper(epoch) is None
-    assert full.say("Q.PUT", "voteless", "x", "ID", "a") == other.say("Q.TAKE", "FROM", "voteless")[0][1]
+    assert (
+        full.say("Q.PUT", "voteless", "x", "ID", "a")
+        == other.say("Q.TAKE", "FROM", "voteless")[0][1]
+    )
     healed.disks[full.name].free()
     freed = time.monotonic()
     new, _ = until(lambda: healed.sweeper(epoch), SETTLE_S, what="somebody sweeps")
@@ -243,13 +303,19 @@ def test_who_cannot_write_its_vote_down_gives_none(healed: FaultyCluster) -> Non
 
 
 @pytest.mark.thorough
-def test_a_node_that_is_started_on_a_full_disk_says_so_and_serves_when_there_is_room(healed: FaultyCluster) -> None:
+def test_a_node_that_is_started_on_a_full_disk_says_so_and_serves_when_there_is_room(
+    healed: FaultyCluster,
+) -> None:
     needs(healed, "small disk")
     victim = healed.others(healed.leader())[0]
     victim.kill()
     healed.disks[victim.name].fill()
     victim.start()
-    until(lambda: not victim.running, SETTLE_S, what="it ends: it could not keep what a provider answers")
+    until(
+        lambda: not victim.running,
+        SETTLE_S,
+        what="it ends: it could not keep what a provider answers",
+    )
     said = victim.output.read_text("utf-8")
     assert "node.data_dir: " in said
     assert "tokens.journal: No space left on device" in said

@@ -1,4 +1,7 @@
-"""Locks on three node processes: their holder's connection is cut, its node is killed, its node is stopped and goes on."""
+"""
+Locks on three node processes: their holder's connection is cut, its node is killed, its node is
+stopped and goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ LONG_MS = 120_000
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("locks")) as made:
         yield made
 
@@ -31,14 +36,18 @@ def healed(nodes: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize("how", ["close", "kill", "freeze"])
-async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluster, how: str) -> None:
+async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(
+    healed: Cluster, how: str
+) -> None:
     leader = healed.leader()
     holding, waiting, third = (*healed.others(leader), leader)
     holder, waiter = holding.aclient(), waiting.aclient()
     boot = holding.status()["holder"]
     old = await holder.execute_command("L.ACQUIRE", how, LONG_MS, "KEY", "k1")
     assert await waiter.execute_command("L.ACQUIRE", how, LONG_MS) is None
-    asked = asyncio.ensure_future(waiter.execute_command("L.ACQUIRE", how, LONG_MS, "WAIT", LONG_MS))
+    asked = asyncio.ensure_future(
+        waiter.execute_command("L.ACQUIRE", how, LONG_MS, "WAIT", LONG_MS)
+    )
     await until_async(lambda: waiting.metric("tidewarden_resp_waiting") == 1, what="it waits")
     begun = time.monotonic()
     if how == "close":
@@ -66,11 +75,17 @@ async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluste
 
 
 async def test_a_retry_on_another_node_has_the_same_lock(healed: Cluster) -> None:
-    """The connection broke before the answer came: by its KEY the caller gets the same fence, and keeps it."""
+    """
+    The connection broke before the answer came: by its KEY the caller gets the same fence, and
+    keeps it.
+    """
     here, there, third = healed.nodes.values()
     first, second = here.aclient(), there.aclient()
     fence = await first.execute_command("L.ACQUIRE", "retried", LONG_MS, "KEY", b"\x00k")
-    assert await second.execute_command("L.ACQUIRE", "retried", LONG_MS, "KEY", b"\x00k", "WAIT", 100) == fence
+    assert (
+        await second.execute_command("L.ACQUIRE", "retried", LONG_MS, "KEY", b"\x00k", "WAIT", 100)
+        == fence
+    )
     await first.aclose()
     assert third.say("L.ACQUIRE", "retried", LONG_MS, "WAIT", 200) is None
     with pytest.raises(redis.ResponseError, match="DENIED"):
@@ -80,7 +95,10 @@ async def test_a_retry_on_another_node_has_the_same_lock(healed: Cluster) -> Non
 
 
 async def test_commands_run_one_after_the_other(healed: Cluster, tmp_path: Path) -> None:
-    """``tidewarden lock run`` on every node: each command finds what the one before left, and its own fence is greater."""
+    """
+    ``tidewarden lock run`` on every node: each command finds what the one before left, and its own
+    fence is greater.
+    """
     book = tmp_path / "book"
     book.write_text("0 0\n")
     script = (
@@ -92,11 +110,15 @@ async def test_commands_run_one_after_the_other(healed: Cluster, tmp_path: Path)
         "time.sleep(0.05)\n"
         "open(book, 'w').write(f'{count + 1} {own}')\n"
     )
-    urls = [f"redis://admin:{healed.secret}@127.0.0.1:{node.base_port}" for node in healed.nodes.values()]
+    urls = [
+        f"redis://admin:{healed.secret}@127.0.0.1:{node.base_port}"
+        for node in healed.nodes.values()
+    ]
     words = ("lock", "run", "book", "--lease-ms", "30000", "--", sys.executable, "-c", script)
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tidewarden", *words], env={"TIDEWARDEN_URL": url, "PYTHONPATH": ":".join(sys.path)}
+            [sys.executable, "-m", "tidewarden", *words],
+            env={"TIDEWARDEN_URL": url, "PYTHONPATH": ":".join(sys.path)},
         )
         for url in urls
     ]
@@ -106,7 +128,10 @@ async def test_commands_run_one_after_the_other(healed: Cluster, tmp_path: Path)
 
 
 async def test_a_command_goes_on_when_its_node_dies(healed: Cluster, tmp_path: Path) -> None:
-    """Its connections are made again at another node, within the grace of their session: the same fence, to the end."""
+    """
+    Its connections are made again at another node, within the grace of their session: the same
+    fence, to the end.
+    """
     secret = healed.folder / "secrets" / "admin.secret"
     secret.parent.mkdir(exist_ok=True)
     secret.write_text(healed.secret)
@@ -133,7 +158,9 @@ async def test_a_command_goes_on_when_its_node_dies(healed: Cluster, tmp_path: P
         await asyncio.sleep(1)
         fence = dict_of(others[0].say("L.PEEK", "long"))["fence"]
         first.kill()
-        await until_async(lambda: "n0" not in [row[0] for row in registered(healed)], what="its node is buried")
+        await until_async(
+            lambda: "n0" not in [row[0] for row in registered(healed)], what="its node is buried"
+        )
         await asyncio.sleep(6)  # longer than the grace
         assert process.poll() is None
         assert dict_of(others[0].say("L.PEEK", "long"))["fence"] == fence
@@ -149,4 +176,7 @@ def dict_of(flat: Any) -> dict[str, Any]:
 def registered(cluster: Cluster) -> list[tuple[str, int]]:
     """The nodes that the store knows, and the boot of each."""
     with cluster.valkey.client() as store:
-        return [(name.decode(), int(seen.split()[0])) for name, seen in store.hgetall("{tidewarden}:nodes").items()]
+        return [
+            (name.decode(), int(seen.split()[0]))
+            for name, seen in store.hgetall("{tidewarden}:nodes").items()
+        ]

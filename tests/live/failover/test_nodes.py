@@ -1,4 +1,7 @@
-"""Three node processes on one store, and what becomes of the work when consumers, nodes and the leader go."""
+"""
+Three node processes on one store, and what becomes of the work when consumers, nodes and the leader
+go.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ RST = struct.pack("ii", 1, 0)
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("failover")) as made:
         yield made
 
@@ -42,7 +47,10 @@ def socket_of(client: redis.Redis) -> socket.socket:
 
 @pytest.mark.parametrize("how", ["reset", "half-closed"])
 async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
-    """What it held is with the next waiting consumer, on another node, at once, and the attempt does not count."""
+    """
+    What it held is with the next waiting consumer, on another node, at once, and the attempt does
+    not count.
+    """
     queue = f"cut-{how}"
     here, there, third = healed.nodes.values()
     for number in range(5):
@@ -53,8 +61,12 @@ async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
     assert {row[4] for row in held} == {1}
 
     waiter = there.aclient()
-    waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 60_000, "FROM", queue))
-    await until_async(lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits")
+    waiting = asyncio.ensure_future(
+        waiter.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 60_000, "FROM", queue)
+    )
+    await until_async(
+        lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits"
+    )
     sock = socket_of(holder)
     begun = time.monotonic()
     if how == "reset":
@@ -100,39 +112,62 @@ def again(traffic: Traffic, held: list[Delivery]) -> dict[str, Delivery]:
 
 async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
     """
-    SIGSTOP, then SIGCONT once it was declared dead: one leader soon after, nothing lost, and the node is back under a
-    new boot.
+    SIGSTOP, then SIGCONT once it was declared dead: one leader soon after, nothing lost, and the
+    node is back under a new boot.
     """
     old = healed.leader()
     before = old.status()
     traffic = Traffic("paused", list(healed.nodes.values()))
     others = healed.others(old)
     parked = await traffic.connect(old)
-    async with background(*(traffic.produce(node) for node in others), *(traffic.consume(node) for node in others)):
+    async with background(
+        *(traffic.produce(node) for node in others), *(traffic.consume(node) for node in others)
+    ):
         holder, held = await hold(traffic, old, 5)
-        waiting = asyncio.ensure_future(parked.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "elsewhere"))
-        await until_async(lambda: old.metric("tidewarden_resp_waiting") >= 1, what="a take waits on the leader")
+        waiting = asyncio.ensure_future(
+            parked.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "elsewhere")
+        )
+        await until_async(
+            lambda: old.metric("tidewarden_resp_waiting") >= 1, what="a take waits on the leader"
+        )
         old.freeze()
         stopped = time.monotonic()
-        new, epoch = await asyncio.to_thread(until, lambda: healed.sweeper(int(before["epoch"])), what="a new sweep")
-        print(f"sweeping under epoch {epoch} on {new.name} after {time.monotonic() - stopped:.2f} s")
-        await until_async(lambda: again(traffic, held).keys() == {d.task_id for d in held}, what="the held come back")
+        new, epoch = await asyncio.to_thread(
+            until, lambda: healed.sweeper(int(before["epoch"])), what="a new sweep"
+        )
+        print(
+            f"sweeping under epoch {epoch} on {new.name} after {time.monotonic() - stopped:.2f} s"
+        )
+        await until_async(
+            lambda: again(traffic, held).keys() == {d.task_id for d in held},
+            what="the held come back",
+        )
         back = again(traffic, held)
-        print(f"what it held was taken again after {max(d.at for d in back.values()) - stopped:.2f} s")
-        assert {delivery.attempt for delivery in back.values()} == {1}, "a node's death is no attempt"
+        print(
+            f"what it held was taken again after {max(d.at for d in back.values()) - stopped:.2f} s"
+        )
+        assert {delivery.attempt for delivery in back.values()} == {1}, (
+            "a node's death is no attempt"
+        )
         others[0].say("Q.PUT", "elsewhere", "x", "ID", "late")
 
         old.thaw()
         woken = time.monotonic()
-        await asyncio.to_thread(until, lambda: old.status()["holder"] != before["holder"], what="it has a new boot")
-        await asyncio.to_thread(until, lambda: one_leads(healed.statuses()), what="one leads, and all know it")
+        await asyncio.to_thread(
+            until, lambda: old.status()["holder"] != before["holder"], what="it has a new boot"
+        )
+        await asyncio.to_thread(
+            until, lambda: one_leads(healed.statuses()), what="one leads, and all know it"
+        )
         print(f"one leader, whom all know, {time.monotonic() - woken:.2f} s after it woke")
         assert any("registered as" in line for line in old.messages())
 
         with pytest.raises(redis.ResponseError, match="NOTHELD"):
             await holder.execute_command("Q.ACK", traffic.queue, held[0].task_id, held[0].lease)
         rows = await asyncio.wait_for(waiting, 60)
-        assert [row[1] for row in rows] == ["late"], "the take that waited through it all got a task"
+        assert [row[1] for row in rows] == ["late"], (
+            "the take that waited through it all got a task"
+        )
         await parked.execute_command("Q.ACK", "elsewhere", rows[0][1], rows[0][2])
         await traffic.drained(healed)
         await asyncio.gather(holder.aclose(), parked.aclose())
@@ -143,14 +178,21 @@ def one_leads(seen: dict[str, dict[str, Any]]) -> bool:
     """Whether three nodes answered, one of them leads and sweeps, and all name it."""
     roles = [(status["role"], bool(status["sweeping"])) for status in seen.values()]
     leaders = {status["leader"] for status in seen.values()}
-    return (len(roles), roles.count(("leader", True)), len(leaders)) == (3, 1, 1) and sum(one for _, one in roles) == 1
+    return (len(roles), roles.count(("leader", True)), len(leaders)) == (3, 1, 1) and sum(
+        one for _, one in roles
+    ) == 1
 
 
 def check_ticks(node: Node) -> None:
-    """A schedule's ticks went on through the change of leaders: each is there once, none is missing."""
+    """
+    A schedule's ticks went on through the change of leaders: each is there once, none is missing.
+    """
     assert node.say("S.DELETE", "beat") == 1
     tasks, _ = node.say("Q.PEEK", "beats", "STATE", "ready", "COUNT", 1000)
-    rows = [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True)) for row in tasks]
+    rows = [
+        row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+        for row in tasks
+    ]
     ticks = sorted(int(row["id"].split(":")[1]) for row in rows)
     print(f"{len(ticks)} ticks of {EVERY_MS} ms, gaps {Counter(b - a for a, b in pairwise(ticks))}")
     assert len(ticks) > 5
@@ -158,28 +200,44 @@ def check_ticks(node: Node) -> None:
 
 
 async def test_the_leader_is_killed(healed: Cluster) -> None:
-    """SIGKILL while tasks flow: a new epoch sweeps; what was put with OK is delivered; nothing is acknowledged twice."""
+    """
+    SIGKILL while tasks flow: a new epoch sweeps; what was put with OK is delivered; nothing is
+    acknowledged twice.
+    """
     old = healed.leader()
     epoch = int(old.status()["epoch"])
     everywhere = list(healed.nodes.values())
     traffic = Traffic("flow", everywhere)
     old.say("S.PUT", "beat", "EVERY", EVERY_MS, "CATCHUP", "all", "beats", "x")
-    jobs = [traffic.produce(node) for node in everywhere] + [traffic.consume(node) for node in everywhere * 2]
+    jobs = [traffic.produce(node) for node in everywhere] + [
+        traffic.consume(node) for node in everywhere * 2
+    ]
     async with background(*jobs):
         holder, held = await hold(traffic, old, 10)
         await until_async(lambda: len(traffic.put) > 150, what="tasks flow")
         old.kill()
         killed = time.monotonic()
-        new, now = await asyncio.to_thread(until, lambda: healed.sweeper(epoch), 60, 0.01, what="a new sweep")
+        new, now = await asyncio.to_thread(
+            until, lambda: healed.sweeper(epoch), 60, 0.01, what="a new sweep"
+        )
         print(
-            f"epoch {epoch} on {old.name} killed; epoch {now} sweeps on {new.name} after {time.monotonic() - killed:.2f} s"
+            f"epoch {epoch} on {old.name} killed; epoch {now} sweeps on {new.name} after"
+            f" {time.monotonic() - killed:.2f} s"
         )
         assert new is not old
-        await until_async(lambda: again(traffic, held).keys() == {d.task_id for d in held}, what="the held come back")
+        await until_async(
+            lambda: again(traffic, held).keys() == {d.task_id for d in held},
+            what="the held come back",
+        )
         back = again(traffic, held)
         worst_s = max(delivery.at for delivery in back.values()) - killed
-        print(f"what was held through it was taken again after {worst_s:.2f} s; its leases had ten minutes")
-        assert {delivery.attempt for delivery in back.values()} == {1}, "a node's death is no attempt"
+        print(
+            f"what was held through it was taken again after {worst_s:.2f} s; its leases had ten"
+            " minutes"
+        )
+        assert {delivery.attempt for delivery in back.values()} == {1}, (
+            "a node's death is no attempt"
+        )
         count = len(traffic.put)
         await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
         await traffic.drained(healed)
@@ -195,17 +253,27 @@ async def test_the_leader_is_killed(healed: Cluster) -> None:
 
 
 async def test_the_leader_is_asked_to_stop(healed: Cluster) -> None:
-    """SIGTERM while tasks flow: another sweeps before it drains, it ends with 0, and nobody gets anything twice."""
+    """
+    SIGTERM while tasks flow: another sweeps before it drains, it ends with 0, and nobody gets
+    anything twice.
+    """
     old = healed.leader()
     epoch = int(old.status()["epoch"])
     traffic = Traffic("planned", list(healed.nodes.values()))
     everywhere = traffic.nodes
-    async with background(*(traffic.produce(n) for n in everywhere), *(traffic.consume(n) for n in everywhere)):
+    async with background(
+        *(traffic.produce(n) for n in everywhere), *(traffic.consume(n) for n in everywhere)
+    ):
         await until_async(lambda: len(traffic.put) > 100, what="tasks flow")
         asked = time.monotonic()
         ended = asyncio.ensure_future(asyncio.to_thread(old.terminate))
-        new, now = await asyncio.to_thread(until, lambda: healed.sweeper(epoch), 60, 0.01, what="a new sweep")
-        print(f"epoch {now} sweeps on {new.name} {time.monotonic() - asked:.2f} s after SIGTERM to {old.name}")
+        new, now = await asyncio.to_thread(
+            until, lambda: healed.sweeper(epoch), 60, 0.01, what="a new sweep"
+        )
+        print(
+            f"epoch {now} sweeps on {new.name} {time.monotonic() - asked:.2f} s after SIGTERM to"
+            f" {old.name}"
+        )
         assert await ended == 0
         print(f"it ended after {time.monotonic() - asked:.2f} s")
         count = len(traffic.put)
@@ -215,7 +283,10 @@ async def test_the_leader_is_asked_to_stop(healed: Cluster) -> None:
 
 
 async def test_the_last_node_serves_without_a_quorum(healed: Cluster) -> None:
-    """Two of three are killed: nobody leads and nothing is swept, but puts, takes and due times go on; then they are back."""
+    """
+    Two of three are killed: nobody leads and nothing is swept, but puts, takes and due times go on;
+    then they are back.
+    """
     leader = healed.leader()
     epoch = int(leader.status()["epoch"])
     last, *gone = healed.others(leader)
@@ -224,13 +295,17 @@ async def test_the_last_node_serves_without_a_quorum(healed: Cluster) -> None:
     until(lambda: last.status()["role"] == "orphan", what="it is an orphan")
     status = last.status()
     assert (status["leader"], status["quorum"], status["sweeping"]) == ("", False, False)
-    assert [last.http(path).status_code for path in ("/leader", "/health/live", "/health/ready")] == [503, 200, 200]
+    assert [
+        last.http(path).status_code for path in ("/leader", "/health/live", "/health/ready")
+    ] == [503, 200, 200]
     assert (
         "no leader is heard of: everything is served, but nothing is swept"
         in last.http("/health/ready").json()["warning"]
     )
     client = last.aclient()
-    waiting = asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "alone"))
+    waiting = asyncio.ensure_future(
+        client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "alone")
+    )
     begun = time.monotonic()
     last.say("Q.PUT", "alone", "x", "ID", "a0", "DELAY", 700)
     ((_, task_id, lease, *_),) = await asyncio.wait_for(waiting, 60)

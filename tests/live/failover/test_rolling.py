@@ -1,4 +1,7 @@
-"""All nodes restarted, one after the other, under load: nothing is lost, and no client that retries sees a refusal."""
+"""
+All nodes restarted, one after the other, under load: nothing is lost, and no client that retries
+sees a refusal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,17 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from support.cluster.harness import ADMIN, CALM, START_S, Cluster, Node, background, cluster, until, until_async
+from support.cluster.harness import (
+    ADMIN,
+    CALM,
+    START_S,
+    Cluster,
+    Node,
+    background,
+    cluster,
+    until,
+    until_async,
+)
 from support.providers.counting_provider import CountingProvider, provided
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
@@ -28,14 +41,19 @@ QUEUE = "rolling"
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[CountingProvider]:
-    """Who refuses each refresh token that was used: an answer that is not waited for costs the account."""
+    """
+    Who refuses each refresh token that was used: an answer that is not waited for costs the
+    account.
+    """
     with provided(CountingProvider(1, 3600, grace_s=0)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: CountingProvider,
 ) -> Iterator[Cluster]:
     extra = CALM + provider.toml(provider.port, margin_s=60, timeout_s=30)
     with cluster(request, tmp_path_factory.mktemp("rolling"), extra=extra) as made:
@@ -48,7 +66,10 @@ def urls(made: Cluster) -> list[str]:
 
 
 class Load:
-    """Producers by the SDK and by bare redis-py; consumers likewise. No error leaves it but what a retry cannot cure."""
+    """
+    Producers by the SDK and by bare redis-py; consumers likewise. No error leaves it but what a
+    retry cannot cure.
+    """
 
     def __init__(self, made: Cluster) -> None:
         self.made = made
@@ -70,7 +91,10 @@ class Load:
                 await asyncio.sleep(0.01)
 
     def bare(self, node: Node) -> redis.asyncio.Redis:
-        """A stock client of one node, which connects and asks again by itself for as long as a restart takes."""
+        """
+        A stock client of one node, which connects and asks again by itself for as long as a restart
+        takes.
+        """
         return redis.asyncio.Redis(
             port=node.base_port, username=ADMIN, password=self.made.secret, single_connection_client=True, decode_responses=True,
             socket_timeout=None, retry=Retry(ConstantBackoff(0.1), 600, (RedisConnectionError, RedisTimeoutError, OSError)),
@@ -99,7 +123,9 @@ class Load:
         async with self.bare(node) as client:
             while True:
                 try:
-                    for _, task_id, lease, *_ in await client.execute_command("Q.TAKE", "WAIT", 500, "FROM", QUEUE):
+                    for _, task_id, lease, *_ in await client.execute_command(
+                        "Q.TAKE", "WAIT", 500, "FROM", QUEUE
+                    ):
                         await client.execute_command("Q.ACK", QUEUE, task_id, lease)
                         self.done.append(task_id)
                 except ResponseError as error:
@@ -128,8 +154,11 @@ async def test_a_rolling_restart_loses_nothing_and_refuses_nothing(nodes: Cluste
             node.start()
             await asyncio.to_thread(until, node.ready, START_S, what=f"{node.name} serves")
         load.producing = False
-        await asyncio.gather(*running[:3])  # what is under way is put, and a producer that failed says so
-        await until_async(lambda: load.put <= set(load.done), 60, what="every task that was put is done")
+        # what is under way is put, and a producer that failed says so
+        await asyncio.gather(*running[:3])
+        await until_async(
+            lambda: load.put <= set(load.done), 60, what="every task that was put is done"
+        )
         for job in running:
             if job.done():
                 job.result()  # a producer that failed says so here
@@ -140,19 +169,29 @@ async def test_a_rolling_restart_loses_nothing_and_refuses_nothing(nodes: Cluste
 
 
 async def test_what_a_node_does_when_it_is_told_to_end(nodes: Cluster) -> None:
-    """Another leads before anything is drained; a waiting take hears DRAINING; what is held may still be acknowledged."""
+    """
+    Another leads before anything is drained; a waiting take hears DRAINING; what is held may still
+    be acknowledged.
+    """
     nodes.heal()
     leader = nodes.leader()
     queue = "ending"
     async with leader.aclient() as holder, leader.aclient() as waiter:
         await holder.execute_command("Q.PUT", queue, "x", "ID", "a")
         ((_, _, lease, *_),) = await holder.execute_command("Q.TAKE", "FROM", queue)
-        waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", queue))
-        await until_async(lambda: leader.metric("tidewarden_node_waiting_takes") > 0, what="the take waits")
+        waiting = asyncio.ensure_future(
+            waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", queue)
+        )
+        await until_async(
+            lambda: leader.metric("tidewarden_node_waiting_takes") > 0, what="the take waits"
+        )
         ended = asyncio.ensure_future(asyncio.to_thread(leader.terminate))
         with pytest.raises(ResponseError, match="DRAINING"):
             await waiting
-        assert any(other.status()["sweeping"] or other.status()["role"] == "leader" for other in nodes.others(leader))
+        assert any(
+            other.status()["sweeping"] or other.status()["role"] == "leader"
+            for other in nodes.others(leader)
+        )
         assert await holder.execute_command("Q.ACK", queue, "a", lease) == "OK"
         assert await ended == 0
     leader.start()
@@ -163,18 +202,29 @@ async def test_what_a_node_does_when_it_is_told_to_end(nodes: Cluster) -> None:
 async def test_a_refresh_that_is_under_way_when_its_node_ends_is_finished(
     nodes: Cluster, provider: CountingProvider
 ) -> None:
-    """The node leads besides: it hands over and sends waiting takes away at once; the answer is stored before it ends."""
+    """
+    The node leads besides: it hands over and sends waiting takes away at once; the answer is stored
+    before it ends.
+    """
     nodes.heal()
     ((user, token),) = provider.seeds.items()
     account = f"counted/{user}"
     provider.hold = True
-    await asyncio.to_thread(nodes.leader().say, "T.PUT", account, json.dumps({"refresh_token": token}))
+    await asyncio.to_thread(
+        nodes.leader().say, "T.PUT", account, json.dumps({"refresh_token": token})
+    )
     await until_async(lambda: provider.held == 1, what="it is asked")
-    (busy,) = await asyncio.to_thread(until, lambda: [node for node in nodes.alive() if refreshes(node)])
+    (busy,) = await asyncio.to_thread(
+        until, lambda: [node for node in nodes.alive() if refreshes(node)]
+    )
     await asyncio.to_thread(until, lambda: led_by(nodes, busy), what=f"{busy.name} leads")
     async with busy.aclient() as waiter:
-        waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "nothing"))
-        await until_async(lambda: busy.metric("tidewarden_node_waiting_takes") > 0, what="the take waits")
+        waiting = asyncio.ensure_future(
+            waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "nothing")
+        )
+        await until_async(
+            lambda: busy.metric("tidewarden_node_waiting_takes") > 0, what="the take waits"
+        )
         ended = asyncio.ensure_future(asyncio.to_thread(busy.terminate))
         with pytest.raises(ResponseError, match="DRAINING"):
             await waiting

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("sdk"), extra=CALM) as made:
         yield made
 
@@ -34,7 +36,10 @@ def healed(nodes: Cluster) -> Cluster:
 def urls(cluster: Cluster, first: Node | None = None) -> list[str]:
     """Every node's address, this one first."""
     order = sorted(cluster.nodes.values(), key=lambda node: node is not first)
-    return [f"redis://{ADMIN}:{quote(cluster.secret, safe='')}@127.0.0.1:{node.base_port}" for node in order]
+    return [
+        f"redis://{ADMIN}:{quote(cluster.secret, safe='')}@127.0.0.1:{node.base_port}"
+        for node in order
+    ]
 
 
 async def restart(node: Node) -> None:
@@ -52,7 +57,8 @@ async def test_a_node_is_killed_under_a_task(healed: Cluster) -> None:
         async with await queue.take(lease_ms=9_000) as task:  # type: ignore[union-attr]
             session, lease = client.nodes.session, task.lease
             await asyncio.to_thread(victim.kill)
-            for _ in range(20):  # past the lease's first length, and the moment in which the node is found dead
+            # past the lease's first length, and the moment in which the node is found dead
+            for _ in range(20):
                 await asyncio.sleep(0.5)
                 found = await queue.peek("a")
                 assert (found.state, found.lease) == ("leased", lease)
@@ -79,7 +85,9 @@ async def test_a_node_is_frozen_under_a_task(healed: Cluster) -> None:
         victim.thaw()
 
 
-async def test_puts_over_a_node_that_is_killed_again_and_again_are_each_done_once(healed: Cluster) -> None:
+async def test_puts_over_a_node_that_is_killed_again_and_again_are_each_done_once(
+    healed: Cluster,
+) -> None:
     victim = healed.others(healed.leader())[0]
     async with AsyncClient(urls(healed, victim)) as client:
         queue = client.queue("once")
@@ -108,7 +116,9 @@ async def test_puts_over_a_node_that_is_killed_again_and_again_are_each_done_onc
 
 
 async def test_a_worker_goes_on_while_nodes_are_stopped_one_after_another(healed: Cluster) -> None:
-    """Handlers of both kinds; every task runs to its end once: no lease is lost to a node's stop."""
+    """
+    Handlers of both kinds; every task runs to its end once: no lease is lost to a node's stop.
+    """
     worker = Worker(urls(healed), concurrency=6)
     runs: Counter[str] = Counter()
 
@@ -126,7 +136,9 @@ async def test_a_worker_goes_on_while_nodes_are_stopped_one_after_another(healed
 
     serving = asyncio.ensure_future(worker.serve())
     async with AsyncClient(urls(healed, healed.leader())) as client:
-        ids = {name: await client.queue(name).put_many([b"x"] * 30) for name in ("calm", "blocking")}
+        ids = {
+            name: await client.queue(name).put_many([b"x"] * 30) for name in ("calm", "blocking")
+        }
         for node in healed.others(healed.leader()):
             await asyncio.sleep(0.5)
             await asyncio.to_thread(node.terminate)

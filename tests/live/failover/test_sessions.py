@@ -1,4 +1,6 @@
-"""Sessions on three nodes: a consumer whose node is killed goes on at another one, or its work does."""
+"""
+Sessions on three nodes: a consumer whose node is killed goes on at another one, or its work does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LONG_MS = 600_000  # a lease that surely does not end by its time
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("sessions")) as made:
         yield made
 
@@ -43,7 +47,9 @@ def hold(node: Node, queue: str, grace_ms: int) -> tuple[Any, str, list[list[Any
 def burials(cluster: Cluster, victim: Node) -> int:
     """How often that node was declared dead so far, by the other nodes' logs."""
     said = re.compile(rf"node {victim.name} \(boot \d+\) is buried")
-    return sum(said.match(line) is not None for node in cluster.others(victim) for line in node.messages())
+    return sum(
+        said.match(line) is not None for node in cluster.others(victim) for line in node.messages()
+    )
 
 
 def leased(node: Node, queue: str) -> int:
@@ -53,7 +59,9 @@ def leased(node: Node, queue: str) -> int:
 
 
 @pytest.mark.parametrize("which", ["follower", "leader"])
-def test_a_killed_nodes_consumer_goes_on_at_another_within_its_grace(healed: Cluster, which: str) -> None:
+def test_a_killed_nodes_consumer_goes_on_at_another_within_its_grace(
+    healed: Cluster, which: str
+) -> None:
     leader = healed.leader()
     victim = leader if which == "leader" else healed.others(leader)[0]
     there = healed.others(victim)[0]
@@ -76,15 +84,21 @@ def test_a_killed_nodes_consumer_goes_on_at_another_within_its_grace(healed: Clu
     healed.audit(queue)
 
 
-async def test_what_a_killed_nodes_consumer_held_is_anothers_after_the_mark_and_the_grace(healed: Cluster) -> None:
+async def test_what_a_killed_nodes_consumer_held_is_anothers_after_the_mark_and_the_grace(
+    healed: Cluster,
+) -> None:
     grace_s = 4.0
     leader = healed.leader()
     victim, there = healed.others(leader)
     queue = "lost"
     _, uuid, held = hold(victim, queue, round(grace_s * 1000))
     waiter = there.aclient()
-    waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "COUNT", TASKS, "WAIT", 60_000, "FROM", queue))
-    await until_async(lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits")
+    waiting = asyncio.ensure_future(
+        waiter.execute_command("Q.TAKE", "COUNT", TASKS, "WAIT", 60_000, "FROM", queue)
+    )
+    await until_async(
+        lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits"
+    )
     before = burials(healed, victim)
     killed = time.monotonic()
     victim.kill()
@@ -93,10 +107,15 @@ async def test_what_a_killed_nodes_consumer_held_is_anothers_after_the_mark_and_
     rows = await asyncio.wait_for(waiting, 60)
     back = time.monotonic()
     print(
-        f"buried after {buried - killed:.2f} s, taken again {back - buried:.2f} s later with a grace of {grace_s:g} s"
+        f"buried after {buried - killed:.2f} s, taken again {back - buried:.2f} s later with a"
+        f" grace of {grace_s:g} s"
     )
     assert back - killed >= grace_s, "the grace begins with the mark, which comes after the death"
-    rest = await waiter.execute_command("Q.TAKE", "COUNT", TASKS, "FROM", queue) if len(rows) < TASKS else []
+    rest = (
+        await waiter.execute_command("Q.TAKE", "COUNT", TASKS, "FROM", queue)
+        if len(rows) < TASKS
+        else []
+    )
     assert {row[4] for row in (*rows, *rest)} == {1}, "a session's end is no attempt"
     with pytest.raises(redis.ResponseError, match="NOTFOUND"):
         there.say("SESSION", uuid)
@@ -109,7 +128,10 @@ async def test_what_a_killed_nodes_consumer_held_is_anothers_after_the_mark_and_
 
 
 def test_a_frozen_nodes_consumers_have_their_sessions_when_it_wakes(healed: Cluster) -> None:
-    """SIGSTOP until it is buried, then SIGCONT: under its new boot it joins again what its connections had."""
+    """
+    SIGSTOP until it is buried, then SIGCONT: under its new boot it joins again what its connections
+    had.
+    """
     leader = healed.leader()
     victim, there = healed.others(leader)
     queue = "frozen"
@@ -118,7 +140,12 @@ def test_a_frozen_nodes_consumers_have_their_sessions_when_it_wakes(healed: Clus
     victim.freeze()
     until(lambda: burials(healed, victim) > before)
     victim.thaw()
-    until(lambda: victim.status()["holder"] != "" and victim.metric("tidewarden_node_sessions_attached") == 1)
+    until(
+        lambda: (
+            victim.status()["holder"] != ""
+            and victim.metric("tidewarden_node_sessions_attached") == 1
+        )
+    )
     there.say("Q.PUT", queue, "x", "ID", "next")
 
     def took() -> Any:

@@ -7,7 +7,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.cluster.harness import CALM, CLUSTER, Cluster, Node, background, cluster, until, until_async
+from support.cluster.harness import (
+    CALM,
+    CLUSTER,
+    Cluster,
+    Node,
+    background,
+    cluster,
+    until,
+    until_async,
+)
 from support.faults.traffic import Traffic
 from support.store.proxy import Trap
 
@@ -16,7 +25,9 @@ from tidewarden.store.scripts.loader import Script, Scripts
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("stale"), proxied=True, extra=CALM) as made:
         yield made
 
@@ -27,7 +38,10 @@ def sweep_script() -> Script:
 
 
 def catch_a_sweep(nodes: Cluster, leader: Node, queue: str) -> Trap:
-    """Hold the leader's next sweep of ``queue``, between it and the store: one that has a task to move."""
+    """
+    Hold the leader's next sweep of ``queue``, between it and the store: one that has a task to
+    move.
+    """
     leader.say("Q.PUT", queue, "first", "ID", "t0", "DELAY", 1)
     until(lambda: nodes.audit(queue) == {"ready": 1}, what="the queue was swept before")
     shard = f"{{{CLUSTER}:{queue}:0}}"  # a new leader sweeps all that there are
@@ -59,7 +73,9 @@ def quiet(nodes: Cluster, queue: str) -> dict[str, bytes]:
 
 
 def refused_by(trap: Trap, old: Node, epoch: int) -> None:
-    """The held call of ``old``, of that epoch, was answered STALE, for somebody else's greater one."""
+    """
+    The held call of ``old``, of that epoch, was answered STALE, for somebody else's greater one.
+    """
     found = re.match(rb"-STALE .* at epoch (\d+) held by (\w+)\.", trap.replies)
     assert found, trap.replies
     assert int(found[1]) > epoch
@@ -67,7 +83,10 @@ def refused_by(trap: Trap, old: Node, epoch: int) -> None:
 
 
 def unchanged(nodes: Cluster, queue: str, epoch: int, before: dict[str, bytes]) -> None:
-    """A refused script changes nothing; nothing can be said where, on a starved machine, one more leader has swept since."""
+    """
+    A refused script changes nothing; nothing can be said where, on a starved machine, one more
+    leader has swept since.
+    """
     now = nodes.dump(queue)
     if fence(nodes, queue)[0] == epoch:
         assert now == before, "a refused script changes nothing"
@@ -75,11 +94,18 @@ def unchanged(nodes: Cluster, queue: str, epoch: int, before: dict[str, bytes]) 
 
 def said_so(node: Node, log_from: int) -> list[str]:
     """What a node's log says of the end of its leadership."""
-    return [line for line in node.messages(log_from) if "stepping down" in line or "the term of epoch" in line]
+    return [
+        line
+        for line in node.messages(log_from)
+        if "stepping down" in line or "the term of epoch" in line
+    ]
 
 
 def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
-    """Its sweep's call is held, it is stopped, another is elected and sweeps; the call is let go: STALE."""
+    """
+    Its sweep's call is held, it is stopped, another is elected and sweeps; the call is let go:
+    STALE.
+    """
     old = nodes.leader()
     epoch = int(old.status()["epoch"])
     trap = catch_a_sweep(nodes, old, "jobs")
@@ -89,7 +115,10 @@ def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
     new, greater = until(lambda: nodes.sweeper(epoch), what="another sweeps")
     assert new is not old
     until(lambda: fence(nodes, "jobs")[0] >= greater, what="the new leader has swept the shard")
-    until(lambda: nodes.audit("jobs") == {"ready": 2}, what="the task that the held call was for is moved")
+    until(
+        lambda: nodes.audit("jobs") == {"ready": 2},
+        what="the task that the held call was for is moved",
+    )
     buried = re.compile(rf"node {old.name} \(boot \d+\) is buried")
     until(
         lambda: any(buried.search(text) for node in nodes.others(old) for text in node.messages()),
@@ -105,20 +134,31 @@ def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
 
     old.thaw()
     thawed_at = time.monotonic()
-    until(lambda: not (seen := old.status())["sweeping"] and seen["leader"] == new.name, what="it steps down")
+    until(
+        lambda: not (seen := old.status())["sweeping"] and seen["leader"] == new.name,
+        what="it steps down",
+    )
     said = said_so(old, log_from)
-    print(f"{old.name} follows {new.name} {time.monotonic() - thawed_at:.2f} s after SIGCONT, and says: {said}")
+    print(
+        f"{old.name} follows {new.name} {time.monotonic() - thawed_at:.2f} s after SIGCONT, and"
+        f" says: {said}"
+    )
     assert said
     assert nodes.leader() is new
     assert fence(nodes, "jobs")[0] == greater
     assert int(new.status()["epoch"]) == greater, "the old one did not unseat the new"
     # It was declared dead, and says so to whoever comes before it has registered again.
-    rows = until(lambda: old.say("Q.TAKE", "COUNT", 5, "FROM", "jobs"), what="it serves under another boot")
+    rows = until(
+        lambda: old.say("Q.TAKE", "COUNT", 5, "FROM", "jobs"), what="it serves under another boot"
+    )
     assert [row[1] for row in rows] == ["t0", "t1"]
 
 
 def test_a_leader_that_raft_believes_in_is_refused_too(nodes: Cluster) -> None:
-    """Only the store knows of a greater epoch: the leader steps down at STALE, asks Raft, and claims above it."""
+    """
+    Only the store knows of a greater epoch: the leader steps down at STALE, asks Raft, and claims
+    above it.
+    """
     leader = nodes.heal()
     epoch = int(leader.status()["epoch"])
     trap = catch_a_sweep(nodes, leader, "claims")
@@ -126,7 +166,14 @@ def test_a_leader_that_raft_believes_in_is_refused_too(nodes: Cluster) -> None:
     stranger = f"{epoch + 3} n9.1"
     with nodes.valkey.client() as store:
         fenced = store.eval(
-            sweep_script().source, 2, f"{{{CLUSTER}:claims:0}}", f"{{{CLUSTER}}}:view", 0, "n9.1", epoch + 3, 1
+            sweep_script().source,
+            2,
+            f"{{{CLUSTER}:claims:0}}",
+            f"{{{CLUSTER}}}:view",
+            0,
+            "n9.1",
+            epoch + 3,
+            1,
         )
         assert fenced
     assert fence(nodes, "claims") == (epoch + 3, "n9.1"), stranger
@@ -142,11 +189,16 @@ def test_a_leader_that_raft_believes_in_is_refused_too(nodes: Cluster) -> None:
 
 
 async def test_links_to_the_store_are_cut(nodes: Cluster) -> None:
-    """Every connection between nodes and store is reset, again and again, under load: all comes back, nothing is lost."""
+    """
+    Every connection between nodes and store is reset, again and again, under load: all comes back,
+    nothing is lost.
+    """
     traffic = Traffic("cut", list(nodes.nodes.values()))
     # What a take had got when its answer was lost is with nobody: such leases end by their time.
     traffic.nodes[0].say("Q.CONFIG", traffic.queue, "SET", "lease_ms", 3000)
-    jobs = [traffic.produce(node) for node in traffic.nodes] + [traffic.consume(node) for node in traffic.nodes]
+    jobs = [traffic.produce(node) for node in traffic.nodes] + [
+        traffic.consume(node) for node in traffic.nodes
+    ]
     async with background(*jobs):
         for _ in range(4):
             count = len(traffic.put)

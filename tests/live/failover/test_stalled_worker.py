@@ -1,4 +1,7 @@
-"""A worker whose event loop stands still: for some seconds it costs nobody a lease, for long the worker is dead like any other."""
+"""
+A worker whose event loop stands still: for some seconds it costs nobody a lease, for long the
+worker is dead like any other.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,9 @@ async def held_at(made: Cluster, holder: str, queue: str) -> tuple[Any, list[Any
     """A client of the process that is registered so, which holds a task there."""
     for _ in range(200):
         client = made.nodes["n1"].aclient()
-        (row,) = await client.execute_command("Q.TAKE", "WAIT", 20_000, "LEASE", LEASE_MS, "FROM", queue)
+        (row,) = await client.execute_command(
+            "Q.TAKE", "WAIT", 20_000, "LEASE", LEASE_MS, "FROM", queue
+        )
         with made.valkey.client() as store:
             (leased,) = store.keys(f"{{{CLUSTER}:{queue}:0}}:leased:*")
         if leased.decode().partition(":leased:")[2].rpartition(".")[0] == holder:
@@ -83,8 +88,13 @@ async def test_a_loop_that_stands_still_for_some_seconds_costs_no_lease(made: Cl
     status = (await asyncio.to_thread(worker.http, "/v1/status")).json()
     (front,) = [process["pid"] for process in status["processes"]]
     async with first.aclient() as rival:
-        taking = asyncio.ensure_future(rival.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "own", "other"))
-        for pid, kind, again in ((worker.pid, signal.SIGUSR1, 0), (front, signal.SIGSTOP, signal.SIGCONT)):
+        taking = asyncio.ensure_future(
+            rival.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "own", "other")
+        )
+        for pid, kind, again in (
+            (worker.pid, signal.SIGUSR1, 0),
+            (front, signal.SIGSTOP, signal.SIGCONT),
+        ):
             os.kill(pid, kind)
             await asyncio.sleep(4.6)  # it is what is tried
             if again:

@@ -1,4 +1,6 @@
-"""A node that elects nobody: it serves like others, is seen, and is found dead by the store alone."""
+"""
+A node that elects nobody: it serves like others, is seen, and is found dead by the store alone.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,24 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.cluster.harness import CALM, CLUSTER, START_S, Cluster, Node, cluster, until, until_async
+from support.cluster.harness import (
+    CALM,
+    CLUSTER,
+    START_S,
+    Cluster,
+    Node,
+    cluster,
+    until,
+    until_async,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Node]]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, Node]]:
     """A member, which leads, and a worker."""
     folder = tmp_path_factory.mktemp("workers")
     with cluster(request, folder, nodes=2, extra=CALM) as made:
@@ -65,13 +78,17 @@ def members(node: Node) -> dict[str, dict[str, object]]:
 
 
 def test_one_that_only_the_shards_call_dead_registers_anew(pair: tuple[Cluster, Node]) -> None:
-    """The leader that marked its boot there ended before it was buried, and it lives: nobody else would tell it."""
+    """
+    The leader that marked its boot there ended before it was buried, and it lives: nobody else
+    would tell it.
+    """
     made, worker = pair
     worker.say("Q.PUT", "refused", "x", "ID", "a")
     holder = str(worker.status()["holder"])
     with made.valkey.client() as store:
         store.hset(f"{{{CLUSTER}:refused:0}}:shard", "dead", holder)
-        store.hdel(f"{{{CLUSTER}:refused:0}}:shard", "seq")  # Else what a script read last of it holds for a second.
+        # Else what a script read last of it holds for a second.
+        store.hdel(f"{{{CLUSTER}:refused:0}}:shard", "seq")
     ((_, task_id, *_),) = worker.say("Q.TAKE", "WAIT", 25_000, "FROM", "refused")
     assert task_id == "a"
     assert worker.status()["holder"] != holder
@@ -85,7 +102,9 @@ async def test_killed_it_is_dead_after_two_seconds_of_silence(pair: tuple[Cluste
         assert len(await client.execute_command("Q.TAKE", "LEASE", 600_000, "FROM", "held")) == 1
         await asyncio.to_thread(worker.kill)
     async with first.aclient() as client:
-        rows = await asyncio.wait_for(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "held"), 70)
+        rows = await asyncio.wait_for(
+            client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "held"), 70
+        )
         assert rows[0][1] == "a"
     await until_async(lambda: "n1" not in members(first), what="it is forgotten")
     worker.start()

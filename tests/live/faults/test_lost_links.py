@@ -1,4 +1,6 @@
-"""A node loses one of its connections to the store alone, and what waits there is woken all the same."""
+"""
+A node loses one of its connections to the store alone, and what waits there is woken all the same.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,18 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("links"), nodes=3, proxied=True, extra=STILL) as made:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with cluster(
+        request, tmp_path_factory.mktemp("links"), nodes=3, proxied=True, extra=STILL
+    ) as made:
         yield made
 
 
-async def waiting(node: Node, queue: str, count: int = 1) -> tuple[list[Any], list[asyncio.Future[Any]]]:
+async def waiting(
+    node: Node, queue: str, count: int = 1
+) -> tuple[list[Any], list[asyncio.Future[Any]]]:
     """Consumers that wait, parked."""
     node.say("Q.CONFIG", queue)
     clients = [node.aclient() for _ in range(count)]
@@ -85,7 +93,9 @@ LOSSES = (("data", "request"), ("data", "reply"), ("ears", "message"))
 
 @pytest.mark.parametrize(("link", "part"), LOSSES, ids=[" ".join(one) for one in LOSSES])
 @pytest.mark.parametrize("how", ["put", "Q.RELEASE", "Q.FAIL"])
-async def test_who_waits_is_woken_whatever_was_lost(nodes: Cluster, link: str, part: Any, how: str) -> None:
+async def test_who_waits_is_woken_whatever_was_lost(
+    nodes: Cluster, link: str, part: Any, how: str
+) -> None:
     node, queue = nodes.nodes["n0"], f"q{next(numbers)}"
     # What ears hear is what others have done.
     giver, names = Giver(node if link == "data" else nodes.nodes["n1"], queue, how), [f"{queue}-0"]
@@ -100,7 +110,9 @@ async def test_who_waits_is_woken_whatever_was_lost(nodes: Cluster, link: str, p
 
 
 @pytest.mark.parametrize("link", ["data", "ears", "control", "sweep", "accounts"])
-async def test_who_waits_is_woken_while_a_link_is_cut_again_and_again(nodes: Cluster, link: str) -> None:
+async def test_who_waits_is_woken_while_a_link_is_cut_again_and_again(
+    nodes: Cluster, link: str
+) -> None:
     node, queue = nodes.nodes["n0"], f"q{next(numbers)}"
     names = sorted(f"{queue}-{n:02}" for n in range(20))
     givers = [Giver(node, queue, how) for how in ("put", "Q.RELEASE")]
@@ -108,7 +120,8 @@ async def test_who_waits_is_woken_while_a_link_is_cut_again_and_again(nodes: Clu
         await giver.begin(some)
     clients, takes = await waiting(node, queue, 20)
     jobs = [
-        asyncio.ensure_future(giver.give(some)) for giver, some in zip(givers, (names[:10], names[10:]), strict=True)
+        asyncio.ensure_future(giver.give(some))
+        for giver, some in zip(givers, (names[:10], names[10:]), strict=True)
     ]
     while not all(job.done() for job in jobs):
         nodes.proxies["n0"].cut(link)
@@ -120,7 +133,9 @@ async def test_who_waits_is_woken_while_a_link_is_cut_again_and_again(nodes: Clu
 
 
 async def test_who_waits_is_woken_after_the_store_stood_still(nodes: Cluster) -> None:
-    """For longer than a link that owes an answer is left alone, and not as long as ears that owe none."""
+    """
+    For longer than a link that owes an answer is left alone, and not as long as ears that owe none.
+    """
     node, queue = nodes.nodes["n0"], f"q{next(numbers)}"
     giver = Giver(node, queue, "Q.RELEASE")
     await giver.begin(["late"])
@@ -128,7 +143,9 @@ async def test_who_waits_is_woken_after_the_store_stood_still(nodes: Cluster) ->
     since = len(node.log())
     nodes.valkey.freeze()
     giving = asyncio.ensure_future(giver.give(["late"]))
-    await until_async(lambda: any("owes an answer" in one for one in node.messages(since)), what="a link is cut")
+    await until_async(
+        lambda: any("owes an answer" in one for one in node.messages(since)), what="a link is cut"
+    )
     nodes.valkey.thaw()
     await giving
     assert await come(takes) == ["late"]

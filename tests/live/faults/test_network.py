@@ -1,4 +1,7 @@
-"""The network of the fault runs: connections between nodes are led through a proxy, which neither side sees, and cuts stay true."""
+"""
+The network of the fault runs: connections between nodes are led through a proxy, which neither side
+sees, and cuts stay true.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ class Ends:
         self.port = self.server.getsockname()[1]
         listening, connect = self.network.led("b", self.port)
         self.proxy = Proxy(self.port, listening=listening, connect=connect)
-        self.proxy.of_peer = {self.network.addresses[one]: {"up": Way(), "down": Way()} for one in "ac"}
+        self.proxy.of_peer = {
+            self.network.addresses[one]: {"up": Way(), "down": Way()} for one in "ac"
+        }
         self.seen: list[str] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -42,7 +47,9 @@ class Ends:
             threading.Thread(target=echo, args=(peer,), daemon=True).start()
 
     def way(self, source: str, direction: str) -> Way:
-        return self.proxy.of_peer[self.network.addresses[source]]["up" if direction == "up" else "down"]
+        return self.proxy.of_peer[self.network.addresses[source]][
+            "up" if direction == "up" else "down"
+        ]
 
     def line(self, source: str, timeout_s: float = LIMIT_S) -> socket.socket:
         """A connection from that node to the server."""
@@ -103,7 +110,9 @@ def test_both_ends_see_each_others_addresses(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_what_one_node_says_is_held_back_and_what_the_other_says_is_not(ends: Ends, direction: str) -> None:
+def test_what_one_node_says_is_held_back_and_what_the_other_says_is_not(
+    ends: Ends, direction: str
+) -> None:
     with ends.line("a") as line, ends.line("c") as other:
         assert said(line, b"x") + said(other, b"y") == b"xy"
         ends.way("a", direction).open.clear()

@@ -1,8 +1,9 @@
 """
-One link to the store is cut at a time, drawn by a seed, and all others go on: whoever waits at a node is woken all the same.
+One link to the store is cut at a time, drawn by a seed, and all others go on: whoever waits at a
+node is woken all the same.
 
-The links of a node know of each other's losses only by what the product does about them: what an answer would have said that was
-lost with its link, no other link says again.
+The links of a node know of each other's losses only by what the product does about them: what an
+answer would have said that was lost with its link, no other link says again.
 """
 
 from __future__ import annotations
@@ -36,12 +37,20 @@ FAULTS = 300
 STOPS = 12
 """Of these, how often the store stands still."""
 WOKEN_S = 5.0
-"""Where nothing else runs it takes a tenth of a second; a wake-up that was lost comes after a minute, with the end of the wait."""
+"""
+Where nothing else runs it takes a tenth of a second; a wake-up that was lost comes after a minute,
+with the end of the wait.
+"""
 AFTER_A_STOP_S = 10.0
-"""What the store had not read when its connection was cut it may run then, and a node looks for that after six seconds."""
+"""
+What the store had not read when its connection was cut it may run then, and a node looks for that
+after six seconds.
+"""
 LIFE_S = 6
 HAPPENS_S = 1.5
-"""For so long something is waited for that is to be lost. On some links nothing passes just then."""
+"""
+For so long something is waited for that is to be lost. On some links nothing passes just then.
+"""
 PARTS: tuple[Part, ...] = get_args(Part)
 WAYS = ("reset", "hold up", "hold down", "silence up", "silence down")
 
@@ -65,7 +74,10 @@ CUTS = [
 ]
 STOP = Cut("", "stop")
 STOP_S = 13.5
-"""So long that links which owe an answer are cut for it, and those that only listen are not: after 10 to 12.5, and 15 to 20 s."""
+"""
+So long that links which owe an answer are cut for it, and those that only listen are not: after 10
+to 12.5, and 15 to 20 s.
+"""
 SHORT: tuple[tuple[str, Cut], ...] = (
     *((name, Cut("data", "reply")) for name in PROBES),
     *((name, Cut("data", "message")) for name in ("put here", "release")),
@@ -85,8 +97,8 @@ SHORT: tuple[tuple[str, Cut], ...] = (
 @dataclass
 class Account:
     """
-    What the rounds came to. ``met``: the faults that befell something; ``took``: how long after its fault each probe was
-    through, s; ``wrong``: those that were not.
+    What the rounds came to. ``met``: the faults that befell something; ``took``: how long after its
+    fault each probe was through, s; ``wrong``: those that were not.
     """
 
     met: Counter[Cut] = field(default_factory=Counter)
@@ -97,7 +109,9 @@ class Account:
 class Round:
     """One fault and one probe."""
 
-    def __init__(self, storm: Storm, load: Workload, key: str, node: Node, cut: Cut, last_s: float) -> None:
+    def __init__(
+        self, storm: Storm, load: Workload, key: str, node: Node, cut: Cut, last_s: float
+    ) -> None:
         self._storm, self._load, self._key, self._node, self._cut = storm, load, key, node, cut
         self._last_s = last_s
         self._fault: asyncio.Task[bool] | None = None
@@ -138,19 +152,28 @@ class Round:
         self._fault = asyncio.ensure_future(last())
 
     def _put_account(self) -> None:
-        """So that something passes where only what is of tokens does; the account is there, and stays as it is."""
+        """
+        So that something passes where only what is of tokens does; the account is there, and stays
+        as it is.
+        """
         account, token = next(iter(self._load.provider.seeds.items()))
         with contextlib.suppress(*TROUBLE):
-            self._node.say("T.PUT", f"counted/{account}", json.dumps({"refresh_token": token}), "KEEP")
+            self._node.say(
+                "T.PUT", f"counted/{account}", json.dumps({"refresh_token": token}), "KEEP"
+            )
 
     async def run(self, name: str, account: Account) -> None:
-        there = self._storm.dice.choice([one for one in self._storm.cluster.nodes.values() if one is not self._node])
+        there = self._storm.dice.choice(
+            [one for one in self._storm.cluster.nodes.values() if one is not self._node]
+        )
         probe = Probe(self._load, self._node, there, self._key, self._begin)
         what = f"{self._key}, {name} at {self._node.name}; {self._cut}"
         limit_s = AFTER_A_STOP_S if self._cut is STOP else WOKEN_S
         going = asyncio.ensure_future(PROBES[name](probe))
         try:
-            await until_async(lambda: self._fault is not None or going.done(), what=f"all is in place: {what}")
+            await until_async(
+                lambda: self._fault is not None or going.done(), what=f"all is in place: {what}"
+            )
             if going.done():
                 going.result()
             assert self._fault is not None
@@ -164,10 +187,15 @@ class Round:
             else:
                 queues = [of(self._node) for of in probes.QUEUES_OF]
                 lying = {queue: dict(self._storm.cluster.audit(queue)) for queue in queues}
-                account.wrong.append(f"not within {limit_s:g} s of the fault's end: {what}; {lying}")
+                account.wrong.append(
+                    f"not within {limit_s:g} s of the fault's end: {what}; {lying}"
+                )
                 for queue in queues:  # the next probe there begins anew
                     await asyncio.to_thread(self._node.say, "Q.PURGE", queue)
-            print(f"{time.monotonic() - over:6.2f} s  {what}{'' if met else ' (nothing passed)'}", flush=True)
+            print(
+                f"{time.monotonic() - over:6.2f} s  {what}{'' if met else ' (nothing passed)'}",
+                flush=True,
+            )
         finally:
             going.cancel()
             await asyncio.wait({going})
@@ -187,9 +215,13 @@ async def besiege(storm: Storm, load: Workload, drawn: Iterator[tuple[str, Cut, 
             assert not dead, f"a client ended: {dead}"
         took = sorted(account.took)
         print(
-            f"\n{len(took)} rounds in {time.monotonic() - begun:.0f} s, of which {account.met.total()} faults befell something"
+            f"\n{len(took)} rounds in {time.monotonic() - begun:.0f} s, of which"
+            f" {account.met.total()} faults befell something"
         )
-        print(f"probes were through {took[len(took) // 2][0]:.2f} s after (median); slowest: {took[-3:]}")
+        print(
+            f"probes were through {took[len(took) // 2][0]:.2f} s after (median); slowest:"
+            f" {took[-3:]}"
+        )
         assert not account.wrong, "\n".join(account.wrong)
         await end(storm, load, begun, took[-1][0])
     wrong = []
@@ -207,22 +239,32 @@ async def besiege(storm: Storm, load: Workload, drawn: Iterator[tuple[str, Cut, 
 @pytest.mark.timeout(600)
 async def test_each_link_alone(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Every probe with its answer lost, and some of everything else."""
-    async with siege(request, tmp_path, 5, short=True, life_s=LIFE_S, apart=False, synced=False) as (storm, load):
+    async with siege(
+        request, tmp_path, 5, short=True, life_s=LIFE_S, apart=False, synced=False
+    ) as (storm, load):
         await besiege(storm, load, ((name, cut, 0.3) for name, cut in SHORT))
 
 
 @pytest.mark.timeout(300)
 async def test_a_store_that_stands_still(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """A put is under way meanwhile, and executed when its link has been cut; the take beside it is woken all the same."""
+    """
+    A put is under way meanwhile, and executed when its link has been cut; the take beside it is
+    woken all the same.
+    """
     async with siege(request, tmp_path, 6, short=True, apart=False, synced=False) as (storm, load):
         await asyncio.to_thread(probes.configure, storm.cluster)
         account = Account()
-        await Round(storm, load, "r0", storm.cluster.nodes["n0"], STOP, STOP_S).run("put here", account)
+        await Round(storm, load, "r0", storm.cluster.nodes["n0"], STOP, STOP_S).run(
+            "put here", account
+        )
         assert not account.wrong
 
 
 def draw(dice: random.Random) -> Iterator[tuple[str, Cut, float]]:
-    """Every probe with each part of its data link, every way to cut each link, and then any; now and then the store stands still."""
+    """
+    Every probe with each part of its data link, every way to cut each link, and then any; now and
+    then the store stands still.
+    """
     first = [*itertools.product(PROBES, [Cut("data", part) for part in PARTS])]
     first += [(dice.choice(list(PROBES)), cut) for cut in CUTS]
     dice.shuffle(first)
@@ -239,5 +281,7 @@ def draw(dice: random.Random) -> Iterator[tuple[str, Cut, float]]:
 @pytest.mark.timeout(14_400)
 async def test_many_links_each_alone(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Three hundred faults, drawn by ``SOAK_SEED``."""
-    async with siege(request, tmp_path, SEED, short=True, life_s=LIFE_S, apart=False, synced=False) as (storm, load):
+    async with siege(
+        request, tmp_path, SEED, short=True, life_s=LIFE_S, apart=False, synced=False
+    ) as (storm, load):
         await besiege(storm, load, draw(random.Random(SEED)))

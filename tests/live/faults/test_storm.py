@@ -1,4 +1,7 @@
-"""Fault after fault, drawn by a seed, while clients of every kind write down what they were told; a checker judges it."""
+"""
+Fault after fault, drawn by a seed, while clients of every kind write down what they were told; a
+checker judges it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,17 @@ from support.faults.history import (
     unfinished,
 )  # fmt: skip
 from support.faults.storm import CATALOGUE, Storm, healed
-from support.faults.workload import BEATS, JOBS, LATEST, PUT_INTO, QUEUES, SCHEDULES, TICK_MS, Workload, lane_of
+from support.faults.workload import (
+    BEATS,
+    JOBS,
+    LATEST,
+    PUT_INTO,
+    QUEUES,
+    SCHEDULES,
+    TICK_MS,
+    Workload,
+    lane_of,
+)
 from support.providers.counting_provider import CountingProvider, provided
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
@@ -43,10 +56,25 @@ SHORT = (
     ("full disk of the leader", "links between nodes held back and let go, each by itself"),
     ("links to the store reset at random", "the store's clock steps"),
 )  # fmt: skip
-"""What the short round does, in this order, each at a time, where it can be done: some of each family but a slow disk."""
+"""
+What the short round does, in this order, each at a time, where it can be done: some of each family
+but a slow disk.
+"""
 WRITTEN_IN = (faults, link_faults)
 """What fills the catalogue."""
-KINDS = ("put", "repeat", "take", "ack", "touch", "release", "fail", "wait", "read", "acquire", "fence")
+KINDS = (
+    "put",
+    "repeat",
+    "take",
+    "ack",
+    "touch",
+    "release",
+    "fail",
+    "wait",
+    "read",
+    "acquire",
+    "fence",
+)
 """What a history has to hold for its checks to say anything."""
 ACCOUNTS = 12
 CALM_S = 90.0
@@ -65,7 +93,8 @@ async def siege(
     """
     A cluster under traffic, and a storm that has not begun.
 
-    ``short``: a lighter one, for none but ``SHORT``. ``life_s``: of access tokens. ``parts``: of the cluster.
+    ``short``: a lighter one, for none but ``SHORT``. ``life_s``: of access tokens. ``parts``: of
+    the cluster.
     """
     with (
         provided(CountingProvider(ACCOUNTS, life_s)) as provider,
@@ -73,7 +102,9 @@ async def siege(
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
-        workload = Workload(cluster, provider, seed, durability="fsync" if parts.get("synced", True) else "one")
+        workload = Workload(
+            cluster, provider, seed, durability="fsync" if parts.get("synced", True) else "one"
+        )
         if short:
             workload.pause_s *= 3
         await asyncio.to_thread(workload.begin, cluster.leader())
@@ -81,7 +112,10 @@ async def siege(
 
 
 async def progress(storm: Storm, workload: Workload, tasks: int = 20) -> float:
-    """Seconds until puts and deliveries have gone on; fails when they do not, within a minute of the last fault's end."""
+    """
+    Seconds until puts and deliveries have gone on; fails when they do not, within a minute of the
+    last fault's end.
+    """
     begun = time.monotonic()
     put, delivered = workload.put_ok, workload.delivered
     await until_async(
@@ -93,23 +127,35 @@ async def progress(storm: Storm, workload: Workload, tasks: int = 20) -> float:
 
 
 async def all_goes_on(storm: Storm, workload: Workload) -> None:
-    """With nobody's help: one leads and sweeps, every account is refreshed again, both schedules tick."""
+    """
+    With nobody's help: one leads and sweeps, every account is refreshed again, both schedules tick.
+    """
     leader = await healed(storm.cluster)
     before = dict(workload.generation)
     beats = [one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)]
     await asyncio.to_thread(leader.say, "Q.PUT", "probe", "x", "ID", "p", "DELAY", 300)
     await until_async(
-        lambda: storm.cluster.audit("probe") == {"ready": 1}, CALM_S, 0.2, what="a due task is swept to ready"
+        lambda: storm.cluster.audit("probe") == {"ready": 1},
+        CALM_S,
+        0.2,
+        what="a due task is swept to ready",
     )
 
     def refreshed() -> bool:
         return all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds)
 
-    await until_async(refreshed, CALM_S, 0.2, what=f"every account is refreshed again: {workload.generation}, {before}")
+    await until_async(
+        refreshed,
+        CALM_S,
+        0.2,
+        what=f"every account is refreshed again: {workload.generation}, {before}",
+    )
     seen = set(beats)
 
     def ticked() -> bool:
-        fresh = {one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)} - seen
+        fresh = {
+            one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)
+        } - seen
         return {one.partition(":")[0] for one in fresh} == SCHEDULES.keys()
 
     await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
@@ -127,7 +173,10 @@ def ids_left(cluster: Cluster, queue: str, shards: int = 1) -> set[str]:
 
 
 async def judge(storm: Storm, workload: Workload) -> list[str]:
-    """Every contradiction there is, what doctor finds, and what the run would have had to hold to find anything."""
+    """
+    Every contradiction there is, what doctor finds, and what the run would have had to hold to find
+    anything.
+    """
     cluster, history = storm.cluster, workload.history
     node = cluster.alive()[0]
     history.claims = cluster.claims()
@@ -135,7 +184,10 @@ async def judge(storm: Storm, workload: Workload) -> list[str]:
     if not {place for place, _ in surely_held(history, lane_of)} >= {JOBS, "_locks"}:
         wrong.append("no task of a lane, or no lock, was held for certain")
     left = {queue: ids_left(cluster, queue) for queue in QUEUES}
-    puts = {queue: (await asyncio.to_thread(node.say, "Q.STATS", queue))["count_put"] for queue in QUEUES}
+    puts = {
+        queue: (await asyncio.to_thread(node.say, "Q.STATS", queue))["count_put"]
+        for queue in QUEUES
+    }
     for name, (queue, catchup) in SCHEDULES.items():
         ids = {one.key for one in history.of("grant") if one.place == queue} | left[queue]
         wrong += [f"schedule {name}: {text}" for text in ticks(ids, puts[queue], TICK_MS, catchup)]
@@ -180,16 +232,23 @@ async def lateness(workload: Workload, node: Node) -> list[float]:
         put.ok(delay_ms / 1000)
     keys = {f"end-{number}" for number in range(20)}
     await until_async(
-        lambda: keys <= {one.key for one in workload.history.of("grant")}, CALM_S, 0.2, what="delayed tasks come, too"
+        lambda: keys <= {one.key for one in workload.history.of("grant")},
+        CALM_S,
+        0.2,
+        what="delayed tasks come, too",
     )
     return lateness_s(workload.history, since)
 
 
 async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) -> None:
-    """The calm after it: everything goes on, the queues drain; then the account is printed and judged."""
+    """
+    The calm after it: everything goes on, the queues drain; then the account is printed and judged.
+    """
     await all_goes_on(storm, workload)
     workload.producing = False
-    await until_async(lambda: not workload.producers, CALM_S, what="producers have done with their last puts")
+    await until_async(
+        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
+    )
     cluster = storm.cluster
     node = cluster.alive()[0]
     for name in SCHEDULES:
@@ -211,15 +270,19 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
         print(f"  {count:4} {name}")
     print(f"operations checked: {len(workload.history.operations)} ({workload.history.summary()})")
     print(
-        f"provider: {len(workload.provider.log)} requests, {sum(p.dropped for p in workload.provider.log)} answers lost"
+        f"provider: {len(workload.provider.log)} requests,"
+        f" {sum(p.dropped for p in workload.provider.log)} answers lost"
     )
     print(f"epochs: {len(workload.history.claims)} claimed; clients met {dict(workload.troubles)}")
-    sure = Counter(place for (place, _), many in surely_held(workload.history, lane_of).items() for _ in many)
+    sure = Counter(
+        place for (place, _), many in surely_held(workload.history, lane_of).items() for _ in many
+    )
     print(f"held for certain, in lanes and locks: {dict(sure)}")
     print(f"slowest recovery: {slowest_s:.1f} s until 20 more tasks were put and delivered")
     if late:
         print(
-            f"then delayed tasks came {late[len(late) // 2] * 1000:.0f} ms after their time (median; max {late[-1] * 1000:.0f})"
+            f"then delayed tasks came {late[len(late) // 2] * 1000:.0f} ms after their time"
+            f" (median; max {late[-1] * 1000:.0f})"
         )
     print(f"violations: {len(wrong)}")
     for text in wrong[:40]:
@@ -243,7 +306,9 @@ async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> 
         async with background(*workload.jobs()):
             await progress(storm, workload)
             for names in SHORT:
-                if possible := [CATALOGUE[name] for name in names if CATALOGUE[name] in storm.able()]:
+                if possible := [
+                    CATALOGUE[name] for name in names if CATALOGUE[name] in storm.able()
+                ]:
                     await storm.strike(*possible)
                     slowest_s = max(slowest_s, await progress(storm, workload))
             await end(storm, workload, begun, slowest_s)
@@ -252,7 +317,10 @@ async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.timeout(14_400)
 async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """``SOAK_SECONDS`` of faults, drawn by ``SOAK_SEED``: alone, or two at a time of which one ends no process."""
+    """
+    ``SOAK_SECONDS`` of faults, drawn by ``SOAK_SEED``: alone, or two at a time of which one ends no
+    process.
+    """
     async with siege(request, tmp_path, SEED) as (storm, workload):
         begun, slowest_s = time.monotonic(), 0.0
         storm.longest_s = 6.0  # past a node's death, and its patience with the store
@@ -261,13 +329,19 @@ async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> N
             for one in storm.round():
                 pair = [one]
                 if storm.dice.random() < 0.25:
-                    second = storm.dice.choice([other for other in storm.able() if not other.process])
+                    second = storm.dice.choice(
+                        [other for other in storm.able() if not other.process]
+                    )
                     pair += [second] if second is not one else []
                 await storm.strike(*pair)
                 recovered_s = await progress(storm, workload)
                 slowest_s = max(slowest_s, recovered_s)
                 at_s = time.monotonic() - begun
-                print(f"{at_s:6.0f} s  {' + '.join(x.name for x in pair)}; {recovered_s:.1f} s; {workload}", flush=True)
+                print(
+                    f"{at_s:6.0f} s  {' + '.join(x.name for x in pair)}; {recovered_s:.1f} s;"
+                    f" {workload}",
+                    flush=True,
+                )
                 dead = [job for job in jobs if job.done()]
                 assert not dead, f"a client ended: {dead}"
                 if at_s > SECONDS:

@@ -1,4 +1,7 @@
-"""Whose matter an answer is, at a real authorization server: what befalls some accounts concerns no others, what befalls all ends none."""
+"""
+Whose matter an answer is, at a real authorization server: what befalls some accounts concerns no
+others, what befalls all ends none.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ async def test_accounts_that_always_fail_and_came_first_keep_no_others(
     server: Any, deal: Any, valkey: Any, tmp_path: Path
 ) -> None:
     """
-    Sixty, imported alone, always get a 500; those that come behind them are refreshed at once, and kept fresh as well as those
-    of another provider, which has none such.
+    Sixty, imported alone, always get a 500; those that come behind them are refreshed at once, and
+    kept fresh as well as those of another provider, which has none such.
     """
     bad, good, calm = deal(60), deal(40), deal(40)
     async with trial(server, valkey, tmp_path, "p", "calm", refreshers=16) as made:
@@ -52,7 +55,10 @@ async def test_accounts_that_always_fail_and_came_first_keep_no_others(
         begun = made.proxy.mark()
         await passed(LIFE_S)
         ended = made.proxy.mark()
-        late, control = made.late("p", names_of(good), begun, ended), made.late("calm", names_of(calm), begun, ended)
+        late, control = (
+            made.late("p", names_of(good), begun, ended),
+            made.late("calm", names_of(calm), begun, ended),
+        )
         assert len(late) <= len(control), (late, control)
         await made.check_grants("p", names_of([*bad, *good]))
         await made.accepted_again("p", names_of([*bad, *good]))
@@ -68,12 +74,15 @@ async def test_what_a_few_accounts_are_told_of_the_client_is_theirs(
     server: Any, deal: Any, valkey: Any, tmp_path: Path
 ) -> None:
     """
-    Three in a hundred are told so for good: no other is held back for a moment, and nobody is told that the client is refused. A
-    third provider, with none such, shows what can be done.
+    Three in a hundred are told so for good: no other is held back for a moment, and nobody is told
+    that the client is refused. A third provider, with none such, shows what can be done.
     """
     grants = {name: deal(66) for name in (*ODD, "calm")}
     odd = {name: names_of(grants[name][::33]) for name in ODD}
-    others = {name: [who for who in names_of(seeds) if who not in odd.get(name, ())] for name, seeds in grants.items()}
+    others = {
+        name: [who for who in names_of(seeds) if who not in odd.get(name, ())]
+        for name, seeds in grants.items()
+    }
     async with trial(server, valkey, tmp_path, *grants, refreshers=16) as made:
         for name, seeds in grants.items():
             if name in ODD:
@@ -101,7 +110,10 @@ async def test_what_a_few_accounts_are_told_of_the_client_is_theirs(
 async def test_a_refusal_after_an_answer_of_a_gateway_is_not_the_end_of_a_grant(
     kind: str, request: pytest.FixtureRequest, valkey: Any, tmp_path: Path
 ) -> None:
-    """A 504 whose request the server never saw, then a refusal that is false: it may be lost, and is not given up for it."""
+    """
+    A 504 whose request the server never saw, then a refusal that is false: it may be lost, and is
+    not given up for it.
+    """
     server = request.getfixturevalue(kind)(accounts=1)
     grants = server.seeds
     ((who, _),) = grants

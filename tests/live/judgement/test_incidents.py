@@ -1,4 +1,7 @@
-"""A provider's bad quarter of an hour, or hours, at a real authorization server: nobody is given up for it. A minute is a second here."""
+"""
+A provider's bad quarter of an hour, or hours, at a real authorization server: nobody is given up
+for it. A minute is a second here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ MINUTE_S = 60 / TIMES
 LIFE_S = 600
 """Of an access token, in the fast time: it is refreshed some seven minutes after it came."""
 SETTINGS = {"timeout_s": 600.0, "connect_timeout_s": 600.0, "refreshers": 16}
-"""Requests take their usual time, and an intent has to outlast one, also where the machine stands still for a few seconds."""
+"""
+Requests take their usual time, and an intent has to outlast one, also where the machine stands
+still for a few seconds.
+"""
 FALSE = {"grants": "invalid_grant", "scopes": "invalid_scope", "requests": "invalid_request"}
 INCIDENTS: dict[str, tuple[int, list[Rule]]] = {
     "few": (15, [refusal("invalid_grant")]),
@@ -32,18 +38,27 @@ INCIDENTS: dict[str, tuple[int, list[Rule]]] = {
 """Accounts, and what their requests are answered for a while."""
 QUARANTINED = ("few", *FALSE)
 EVER = 40
-"""So many accounts of the provider that is away are answered 500 before, meanwhile and afterwards."""
+"""
+So many accounts of the provider that is away are answered 500 before, meanwhile and afterwards.
+"""
 
 
-async def incident(oidc: Callable[..., Any], folder: Path, minutes: float, recovery_s: float) -> None:
-    """All of them at once, for so long; afterwards everybody is refreshed within so many seconds of the usual time."""
+async def incident(
+    oidc: Callable[..., Any], folder: Path, minutes: float, recovery_s: float
+) -> None:
+    """
+    All of them at once, for so long; afterwards everybody is refreshed within so many seconds of
+    the usual time.
+    """
     server = oidc(accounts=sum(count for count, _ in INCIDENTS.values()), life=LIFE_S)
     left = iter(server.seeds)
     grants = {name: [next(left) for _ in range(count)] for name, (count, _) in INCIDENTS.items()}
     ever = [who for who, _ in grants["away"][:EVER]]
     healthy = {name: [who for who, _ in seeds if who not in ever] for name, seeds in grants.items()}
     with fast_store(TIMES) as (store, clock):
-        async with trial(server, store, folder, *grants, of_each={"clock": clock}, **SETTINGS) as made:
+        async with trial(
+            server, store, folder, *grants, of_each={"clock": clock}, **SETTINGS
+        ) as made:
             made.proxy.rules["away"] = always = [Rule(500, accounts=ever)]
             for name, seeds in grants.items():
                 await made.put(name, seeds)
@@ -58,32 +73,58 @@ async def incident(oidc: Callable[..., Any], folder: Path, minutes: float, recov
                 made.proxy.rules[name] = always if name == "away" else []
             well = made.proxy.mark()
             for name in grants:
-                print(name, made.proxy.answers(name, begun), await made.states(name), await made.events(name))
+                print(
+                    name,
+                    made.proxy.answers(name, begun),
+                    await made.states(name),
+                    await made.events(name),
+                )
             for name, accounts in healthy.items():
                 assert not (await made.states(name)).keys() & set(GONE)
-                asked = [one for one in made.proxy.asked(name, begun) if one.begun < well and one.account not in ever]
+                asked = [
+                    one
+                    for one in made.proxy.asked(name, begun)
+                    if one.begun < well and one.account not in ever
+                ]
                 assert len(asked) <= len(accounts) + minutes * (8 if name in QUARANTINED else 20)
-                if name == "mixed":  # Some were refused twice while it seemed to be over, and are asked an hour later.
+                # Some were refused twice while it seemed to be over, and are asked an hour later.
+                if name == "mixed":
                     continue
                 await made.refreshed(name, accounts, well, recovery_s)
-                print(f"{name}: all refreshed {(made.proxy.mark() - well) / MINUTE_S:.1f} min after it was over")
+                print(
+                    f"{name}: all refreshed {(made.proxy.mark() - well) / MINUTE_S:.1f} min after"
+                    " it was over"
+                )
             await judge(made, grants, before)
 
 
 async def judge(made: Trial, grants: dict[str, Any], before: dict[str, int]) -> None:
-    """Nobody is given up, and each incident was told once; ``before``: how many events there were."""
+    """
+    Nobody is given up, and each incident was told once; ``before``: how many events there were.
+    """
     for name, seeds in grants.items():
         told = (await made.events(name))[before[name] :]
         assert told.count("provider.quarantine_begun") == 1 or name not in QUARANTINED
         if name != "mixed":  # One in five goes well there: it may seem to be over.
-            assert max(told.count(kind) for kind in ("provider.quarantine_begun", "provider.breaker_open")) <= 1
+            assert (
+                max(
+                    told.count(kind)
+                    for kind in ("provider.quarantine_begun", "provider.breaker_open")
+                )
+                <= 1
+            )
         await made.check_grants(name, [who for who, _ in seeds])
     for name, seeds in grants.items():
         await made.accepted_again(name, [who for who, _ in seeds])
 
 
-async def test_an_incident_of_everybody_ends_nobody(oidc: Callable[..., Any], tmp_path: Path) -> None:
-    """Long enough for a first refusal of each and a second ten minutes later, and for every access token to end."""
+async def test_an_incident_of_everybody_ends_nobody(
+    oidc: Callable[..., Any], tmp_path: Path
+) -> None:
+    """
+    Long enough for a first refusal of each and a second ten minutes later, and for every access
+    token to end.
+    """
     await incident(oidc, tmp_path, 20, 30)
 
 

@@ -1,4 +1,7 @@
-"""Answers are lost after the server has given them, while it asks for patience now and then, and a node is killed: no grant is."""
+"""
+Answers are lost after the server has given them, while it asks for patience now and then, and a
+node is killed: no grant is.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ LIFE_S = 12
 GRACE_S = 20
 SCENE_S = 16.0
 FAULTS = (
-    Rule(504, share=0.04, passed=True),  # A gateway that has given up, behind which the request was processed.
+    # A gateway that has given up, behind which the request was processed.
+    Rule(504, share=0.04, passed=True),
     Rule(cut=True, share=0.02, passed=True),
     Rule(delay_s=1.0, share=0.05),
     Rule(429, "", {"Retry-After": "1"}, share=0.02),
@@ -64,11 +68,23 @@ def refresh_all(node: Node) -> None:
 def test_what_was_lost_within_its_grace_is_had_again(
     request: pytest.FixtureRequest, dot: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """django-oauth-toolkit gives a used token's pair again for twenty seconds; after that its use ends the grant."""
+    """
+    django-oauth-toolkit gives a used token's pair again for twenty seconds; after that its use ends
+    the grant.
+    """
     server = dot(accounts=ACCOUNTS, grace=GRACE_S, life=LIFE_S, family=True)
-    with reverse_proxy(server) as proxy, cluster(request, tmp_path, extra=CALM + toml(server, proxy)) as nodes:
+    with (
+        reverse_proxy(server) as proxy,
+        cluster(request, tmp_path, extra=CALM + toml(server, proxy)) as nodes,
+    ):
         node = nodes.leader()
-        say_all(node, [("T.PUT", f"p/{who}", json.dumps({"refresh_token": token})) for who, token in server.seeds])
+        say_all(
+            node,
+            [
+                ("T.PUT", f"p/{who}", json.dumps({"refresh_token": token}))
+                for who, token in server.seeds
+            ],
+        )
         until(lambda: set(generations(node).values()) == {2}, what="every account is refreshed")
         proxy.rules["p"] = [replace(rule) for rule in FAULTS]
         begun = proxy.mark()
@@ -82,8 +98,13 @@ def test_what_was_lost_within_its_grace_is_had_again(
         refresh_all(node)
         states = Counter(row["state"] for row in listed(node).values())
         stats = server.stats()
-        lost = sum(int(one.metric("tidewarden_tokens_lost_rotations_total")) for one in nodes.alive())
-        print(f"{proxy.answers('p', begun)}; {states}; live {stats['live']}; shown again {stats['reuse']}; lost {lost}")
+        lost = sum(
+            int(one.metric("tidewarden_tokens_lost_rotations_total")) for one in nodes.alive()
+        )
+        print(
+            f"{proxy.answers('p', begun)}; {states}; live {stats['live']}; shown again"
+            f" {stats['reuse']}; lost {lost}"
+        )
         assert proxy.answers("p", begun)[504] >= 5
         assert not states.keys() & set(GONE)
         assert stats["live"] == ACCOUNTS

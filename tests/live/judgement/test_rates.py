@@ -1,4 +1,7 @@
-"""How fast a client refreshes while a real authorization server, or what stands before it, says now and then that it is too fast."""
+"""
+How fast a client refreshes while a real authorization server, or what stands before it, says now
+and then that it is too fast.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,44 @@ pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-
 
 EACH = 80
 NEED = EACH / (LIFE_S * 2 / 3)
-"""Refreshes a second that so many accounts need: each is due when two thirds of its token's life are over."""
+"""
+Refreshes a second that so many accounts need: each is due when two thirds of its token's life are
+over.
+"""
 LIMIT = 0.8 * NEED
 
 
-async def test_a_rate_follows_what_is_answered_well(oidc: Callable[..., Any], valkey: Any, tmp_path: Path) -> None:
+async def test_a_rate_follows_what_is_answered_well(
+    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
+) -> None:
     """A short look, in which one 429 more or less is a hundredth."""
     await scene(oidc, valkey, tmp_path, 1, 0.75, 0.12)
 
 
 @pytest.mark.soak
-async def test_a_rate_stays_at_what_is_answered_well(oidc: Callable[..., Any], valkey: Any, tmp_path: Path) -> None:
+async def test_a_rate_stays_at_what_is_answered_well(
+    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
+) -> None:
     """Two minutes."""
     await scene(oidc, valkey, tmp_path, 10, 0.9, 0.07)
 
 
-async def scene(oidc: Callable[..., Any], store: Any, folder: Path, lives: float, least: float, most: float) -> None:
+async def scene(
+    oidc: Callable[..., Any], store: Any, folder: Path, lives: float, least: float, most: float
+) -> None:
     """
-    Four providers for so many lives of an access token, after one and a half, of whose figures nothing is asked.
+    Four providers for so many lives of an access token, after one and a half, of whose figures
+    nothing is asked.
 
-    Of one provider an answer in a hundred is 429 with Retry-After: 1, which makes nobody late but whom it befalls; two bear four
-    fifths of the need, one of which says when to come again. The fourth says nothing of the kind, and shows what can be done.
+    Of one provider an answer in a hundred is 429 with Retry-After: 1, which makes nobody late but
+    whom it befalls; two bear four fifths of the need, one of which says when to come again. The
+    fourth says nothing of the kind, and shows what can be done.
     """
     names = ("calm", "sprinkled", "silent", "telling")
     server = oidc(accounts=EACH * len(names), life=LIFE_S)
-    grants = {name: server.seeds[EACH * turn : EACH * (turn + 1)] for turn, name in enumerate(names)}
+    grants = {
+        name: server.seeds[EACH * turn : EACH * (turn + 1)] for turn, name in enumerate(names)
+    }
     async with trial(server, store, folder, *names, refreshers=16) as made:
         made.proxy.rules["sprinkled"] = [Rule(429, "", {"Retry-After": "1"}, share=0.01)]
         made.proxy.limits["silent"] = Limit(LIMIT, burst=LIMIT)
@@ -47,24 +63,36 @@ async def scene(oidc: Callable[..., Any], store: Any, folder: Path, lives: float
         begun = made.proxy.mark()
         for name, seeds in grants.items():  # They fall due one by one.
             for number, seed in enumerate(seeds):
-                await made.put(name, [seed], access_token="old", expires_in=LIFE_S * (number + 1) / EACH)
+                await made.put(
+                    name, [seed], access_token="old", expires_in=LIFE_S * (number + 1) / EACH
+                )
         await passed(1.5 * LIFE_S)  # The limit has been met by then.
         steady = made.proxy.mark()
         await passed(lives * LIFE_S)
         ended = made.proxy.mark()
-        late = {name: made.late(name, [who for who, _ in grants[name]], begun, ended) for name in names}
+        late = {
+            name: made.late(name, [who for who, _ in grants[name]], begun, ended) for name in names
+        }
         asked = made.proxy.asked("sprinkled", begun)
         held = {one.account for one in asked if one.status == 429}
-        print(f"{len(asked)} asked, held {held}, late {late['sprinkled']}; of the calm one {late['calm']}")
+        print(
+            f"{len(asked)} asked, held {held}, late {late['sprinkled']}; of the calm one"
+            f" {late['calm']}"
+        )
         found = {name: figures(made, name, steady, ended) for name in ("silent", "telling")}
-        print(found, *(f"{name}, well and 429 by second: {course(made, name, begun)}" for name in found), sep="\n")
+        print(
+            found,
+            *(f"{name}, well and 429 by second: {course(made, name, begun)}" for name in found),
+            sep="\n",
+        )
         assert held
         assert len(late["sprinkled"].keys() - held) <= len(late["calm"])
         well, calm = (made.proxy.answers(name, begun)[200] for name in ("sprinkled", "calm"))
         assert well >= 0.9 * calm
         assert not await made.events("sprinkled")
         needed = NEED * (ended - steady)
-        done = min(1.0, made.proxy.answers("calm", steady)[200] / needed)  # A starved machine does less.
+        # A starved machine does less.
+        done = min(1.0, made.proxy.answers("calm", steady)[200] / needed)
         for goodput, refused, spread in found.values():
             assert goodput >= least * done
             assert refused <= most
@@ -76,7 +104,10 @@ async def scene(oidc: Callable[..., Any], store: Any, folder: Path, lives: float
 
 
 def figures(made: Trial, name: str, begun: float, ended: float) -> tuple[float, float, int]:
-    """Share of the limit that was made use of, share of requests that were too many, most refreshes of an account above the least."""
+    """
+    Share of the limit that was made use of, share of requests that were too many, most refreshes of
+    an account above the least.
+    """
     told = made.proxy.answers(name, begun)
     times = [len(moments) for moments in made.proxy.refreshed(name).values()]
     return told[200] / (LIMIT * (ended - begun)), told[429] / told.total(), max(times) - min(times)
@@ -85,4 +116,6 @@ def figures(made: Trial, name: str, begun: float, ended: float) -> tuple[float, 
 def course(made: Trial, name: str, begun: float) -> str:
     """How many were answered well, and 429, in each second."""
     seconds = Counter((int(one.begun - begun), one.status) for one in made.proxy.asked(name, begun))
-    return " ".join(f"{seconds[at, 200]}+{seconds[at, 429]}" for at in range(max(at for at, _ in seconds) + 1))
+    return " ".join(
+        f"{seconds[at, 200]}+{seconds[at, 429]}" for at in range(max(at for at, _ in seconds) + 1)
+    )

@@ -1,5 +1,6 @@
 """
-Rubbish at the door of a whole node, whose memory and descriptors are watched while another connection works on.
+Rubbish at the door of a whole node, whose memory and descriptors are watched while another
+connection works on.
 
 Briefly in ``make test``; ``make soak`` does it for longer (FUZZ_EXAMPLES).
 """
@@ -31,7 +32,8 @@ LONG = int(os.environ.get("FUZZ_EXAMPLES", "20000"))
 LIMIT_S = 20.0
 EACH_S = 0.3
 CPU_SHARE = 0.4  # of a core: a tenth for strangers, and what somebody's work costs beside them
-GROWTH_KB = 16_000  # what a node may keep of many thousand requests: the queues they made, the allocator's pieces
+# what a node may keep of many thousand requests: the queues they made, the allocator's pieces
+GROWTH_KB = 16_000
 PROVIDER = """
 [providers.p]
 token_url = "http://127.0.0.1:9/token"
@@ -41,7 +43,9 @@ auth = "none"
 
 
 @pytest.fixture(scope="module")
-def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def node(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
     with cluster(request, tmp_path_factory.mktemp("fuzz"), nodes=1, extra=CALM + PROVIDER) as made:
         found = made.leader()
         found.secret = made.secret
@@ -101,7 +105,8 @@ class Hostile:
         self._sent = self._dialled = 0
 
     def dial(self, *, let_in: bool = True) -> socket.socket:
-        # Each from a host of its own: what guesses of secrets cost one host, up to five seconds each, is not looked at here.
+        # Each from a host of its own: what guesses of secrets cost one host, up to five seconds
+        # each, is not looked at here.
         self._dialled += 1
         host = f"127.{1 + self._dialled // 62_500 % 250}.{self._dialled // 250 % 250}.{1 + self._dialled % 250}"
         sock = socket.create_connection(self._address, LIMIT_S, source_address=(host, 0))
@@ -118,7 +123,10 @@ class Hostile:
         with self.dial() as sock:
             self.send(sock, data + ending(marker.decode(), self._login), cuts)
             answers = self.listen(sock, marker)
-        if marker in answers.replies and not {request[0].upper() for request in requests} & {b"CLIENT", b"RESET"}:
+        if marker in answers.replies and not {request[0].upper() for request in requests} & {
+            b"CLIENT",
+            b"RESET",
+        }:
             assert len(answers.replies) == len(requests) + 4, "one reply for each request"
 
     def bytes(self, data: bytes, cuts: list[int], end: str) -> None:
@@ -173,13 +181,17 @@ def play(node: Node, examples: int) -> None:
     )  # fmt: skip
 
     @many
-    @given(st.lists(broken(ALL), min_size=1, max_size=12), st.lists(st.integers(0, 5000), max_size=3))
+    @given(
+        st.lists(broken(ALL), min_size=1, max_size=12), st.lists(st.integers(0, 5000), max_size=3)
+    )
     def play_requests(requests: list[list[bytes]], cuts: list[int]) -> None:
         hostile.requests(requests, cuts)
 
     @many
     @given(
-        stream(), st.lists(st.integers(0, 100_000), max_size=6), st.sampled_from(["half close", "leave", "stranger"])
+        stream(),
+        st.lists(st.integers(0, 100_000), max_size=6),
+        st.sampled_from(["half close", "leave", "stranger"]),
     )
     def play_bytes(data: bytes, cuts: list[int], end: str) -> None:
         hostile.bytes(data, cuts, end)
@@ -196,7 +208,10 @@ def cpu_s(node: Node) -> float:
 
 
 def besiege(node: Node, examples: int) -> None:
-    """So many shapes of rubbish, each sent on and on by somebody whom nobody has let in: what they cost is bounded."""
+    """
+    So many shapes of rubbish, each sent on and on by somebody whom nobody has let in: what they
+    cost is bounded.
+    """
     hostile, sent = Hostile(node), 0
 
     @settings(
@@ -227,7 +242,10 @@ def besiege(node: Node, examples: int) -> None:
 
 
 def flood(node: Node, rounds: int) -> None:
-    """What is large, deep or unfinished: announced lengths, nesting, halves of requests, replies that nobody reads."""
+    """
+    What is large, deep or unfinished: announced lengths, nesting, halves of requests, replies that
+    nobody reads.
+    """
     hostile = Hostile(node)
     dice = random.Random(1)
     pieces = [

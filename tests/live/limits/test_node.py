@@ -1,4 +1,7 @@
-"""One node at its limits: connections, payloads at each door, readers that do not read. Whoever keeps within them notices nothing."""
+"""
+One node at its limits: connections, payloads at each door, readers that do not read. Whoever keeps
+within them notices nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,16 @@ client_secret = "s"
 
 
 @pytest.fixture(scope="module")
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     limits = {
         "limits__connections_max": str(CONNECTIONS), "limits__http_connections_max": str(HTTP_CONNECTIONS),
         "limits__payload_bytes": str(PAYLOAD), "limits__queues_max": "10",
     }  # fmt: skip
-    with cluster(request, tmp_path_factory.mktemp("limits"), nodes=1, extra=PROVIDER, **limits) as one:
+    with cluster(
+        request, tmp_path_factory.mktemp("limits"), nodes=1, extra=PROVIDER, **limits
+    ) as one:
         yield one
 
 
@@ -59,15 +66,31 @@ def resident_mib(node: Node) -> float:
 
 def request(*words: object) -> bytes:
     packed = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(packed) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in packed)
+    return b"*%d\r\n" % len(packed) + b"".join(
+        b"$%d\r\n%s\r\n" % (len(word), word) for word in packed
+    )
 
 
 @contextlib.contextmanager
 def crowd(node: Node, count: int) -> Iterator[dict[str, Any]]:
-    """So many connections of a second process at once, each with AUTH and PING; all are gone at once after the block. What it reports."""
+    """
+    So many connections of a second process at once, each with AUTH and PING; all are gone at once
+    after the block. What it reports.
+    """
     hello = request("AUTH", "admin", node._secret) + request("PING")
-    argv = [sys.executable, "-m", "benchmarks.burst", "--crowd", str(node.base_port), str(count), hello.hex(), "2"]
-    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks.burst",
+        "--crowd",
+        str(node.base_port),
+        str(count),
+        hello.hex(),
+        "2",
+    ]
+    with subprocess.Popen(
+        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
@@ -75,7 +98,10 @@ def crowd(node: Node, count: int) -> Iterator[dict[str, Any]]:
 
 
 def sdk_at(node: Node, retry_s: float = 0.5) -> str:
-    """What the SDK says at a door that lets nobody in; asked again for longer where it heard nothing in time."""
+    """
+    What the SDK says at a door that lets nobody in; asked again for longer where it heard nothing
+    in time.
+    """
     url = f"redis://admin:{node._secret}@127.0.0.1:{node.base_port}"
     with pytest.raises(Error) as caught, blocking.Client(url, retry_s=retry_s) as client:
         client.queue("q").put(b"x")
@@ -85,7 +111,10 @@ def sdk_at(node: Node, retry_s: float = 0.5) -> str:
 
 
 def test_more_connections_than_may_be_at_once(n0: Node) -> None:
-    """Those that are one too many are told so, nobody else notices, and what all of them took is there for the next."""
+    """
+    Those that are one too many are told so, nobody else notices, and what all of them took is there
+    for the next.
+    """
     refused = n0.metric("tidewarden_resp_refused_total")
     sizes_mib = [resident_mib(n0)]
     with n0.client() as before:
@@ -96,7 +125,8 @@ def test_more_connections_than_may_be_at_once(n0: Node) -> None:
                 assert before.ping()
                 pause_s = time.monotonic() - began
                 print(
-                    f"{said['all_s']:.2f} s until the last had its answer; {said['failed']}; PING took {pause_s * 1000:.0f} ms"
+                    f"{said['all_s']:.2f} s until the last had its answer; {said['failed']}; PING"
+                    f" took {pause_s * 1000:.0f} ms"
                 )
                 ((why, count),) = said["failed"].items()
                 assert why.startswith("-FULL This node has as many connections as it may."), why
@@ -115,9 +145,15 @@ def test_more_connections_than_may_be_at_once(n0: Node) -> None:
 
 
 def test_payloads_at_the_limit_at_each_door(n0: Node, tmp_path: Path) -> None:
-    """One byte below, at it, and one above: what is one too many is told by name, and the connection lives where it can."""
+    """
+    One byte below, at it, and one above: what is one too many is told by name, and the connection
+    lives where it can.
+    """
     user, password = "admin", n0._secret
-    with n0.client() as raw, blocking.Client(f"redis://{user}:{password}@127.0.0.1:{n0.base_port}") as client:
+    with (
+        n0.client() as raw,
+        blocking.Client(f"redis://{user}:{password}@127.0.0.1:{n0.base_port}") as client,
+    ):
         for size in (PAYLOAD - 1, PAYLOAD):
             raw.execute_command("Q.PUT", "size", "x" * size)
             task_id = client.queue("size").put(b"y" * size)
@@ -136,17 +172,26 @@ def test_payloads_at_the_limit_at_each_door(n0: Node, tmp_path: Path) -> None:
         edge = PAYLOAD + 65_536  # limits.request_bytes
         for size, status in ((edge - 1, 400), (edge, 400), (edge + 1, 413)):
             answer = web.put("/v1/tokens/p/a", headers=bearer, content=b"x" * size)
-            assert (answer.status_code, answer.json()["error"]) == (status, "BADARG" if status == 400 else "TOOBIG")
+            assert (answer.status_code, answer.json()["error"]) == (
+                status,
+                "BADARG" if status == 400 else "TOOBIG",
+            )
 
 
 def test_who_does_not_read_is_held_back_and_nobody_suffers(n0: Node) -> None:
-    """Twenty that ask for megabytes on and on, and read nothing: their replies are bounded, their requests stay with them."""
+    """
+    Twenty that ask for megabytes on and on, and read nothing: their replies are bounded, their
+    requests stay with them.
+    """
     n0.say("Q.PUT", "big", "x" * PAYLOAD, "ID", "b", "DELAY", 3_600_000)
     ask = request("Q.PEEK", "big", "b") * 200  # 20 MB of replies
     hello = request("AUTH", "admin", n0._secret)
     before = resident_mib(n0)
     with contextlib.ExitStack() as stack, n0.client() as other:
-        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", n0.base_port), 30)) for _ in range(20)]
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", n0.base_port), 30))
+            for _ in range(20)
+        ]
         longest_s = 0.0
         for sock in slow:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
@@ -160,7 +205,10 @@ def test_who_does_not_read_is_held_back_and_nobody_suffers(n0: Node) -> None:
         assert other.execute_command("Q.TAKE", "FROM", "q")[0][3] == "x"
         longest_s = max(longest_s, time.monotonic() - began)
         grown = resident_mib(n0) - before
-        print(f"400 MB asked for, {grown:.0f} MiB kept, others waited {longest_s * 1000:.0f} ms at most")
+        print(
+            f"400 MB asked for, {grown:.0f} MiB kept, others waited {longest_s * 1000:.0f} ms at"
+            " most"
+        )
         assert grown < 120
         assert longest_s < QUICK_S
 
@@ -182,17 +230,27 @@ def test_replies_past_the_bound_cut_off_who_does_not_read_them(n0: Node) -> None
         until(lambda: "peer cut off: it does not read its replies" in n0.log())
         for queue in queues:
             until(
-                lambda queue=queue: other.execute_command("Q.STATS", queue)["ready"] == each, what="all are ready again"
+                lambda queue=queue: other.execute_command("Q.STATS", queue)["ready"] == each,
+                what="all are ready again",
             )
             other.execute_command("Q.PURGE", queue)
-        print(f"80 MB given to one that did not read: {resident_mib(n0) - before:.0f} MiB more than before")
+        print(
+            f"80 MB given to one that did not read: {resident_mib(n0) - before:.0f} MiB more than"
+            " before"
+        )
 
 
 def test_http_connections(n0: Node) -> None:
-    """Half requests fill the door; one too many is told so, the RESP door does not care, and room comes back."""
+    """
+    Half requests fill the door; one too many is told so, the RESP door does not care, and room
+    comes back.
+    """
     with contextlib.ExitStack() as stack:
         address = ("127.0.0.1", n0.base_port + 1)
-        held = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(HTTP_CONNECTIONS)]
+        held = [
+            stack.enter_context(socket.create_connection(address, 30))
+            for _ in range(HTTP_CONNECTIONS)
+        ]
         for sock in held:
             sock.sendall(b"GET /health/live HTTP/1.1\r\nHost: ")
         answer = until(lambda: (found := n0.http("/health/live")).status_code == 507 and found)
@@ -209,6 +267,8 @@ def test_queues(n0: Node) -> None:
         for number in range(11 - made):
             with contextlib.suppress(redis.ResponseError):
                 client.execute_command("Q.PUT", f"n{number}", "x")
-        with pytest.raises(redis.ResponseError, match=r"FULL there is no queue one-more.*limits\.queues_max"):
+        with pytest.raises(
+            redis.ResponseError, match=r"FULL there is no queue one-more.*limits\.queues_max"
+        ):
             client.execute_command("Q.PUT", "one-more", "x")
         assert client.execute_command("Q.PUT", "big", "x")

@@ -1,4 +1,7 @@
-"""Wrong input at each door while a cluster runs: a clear error each time, the nodes live, nothing is lost."""
+"""
+Wrong input at each door while a cluster runs: a clear error each time, the nodes live, nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ TASKS = 5
 
 
 @pytest.fixture(scope="module")
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def started(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("wrong"), extra=STILL) as made:
         node = made.leader()
         for number in range(TASKS):
@@ -39,8 +44,14 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def nodes(started: Cluster) -> Iterator[Cluster]:
-    """The cluster; after the test every node lives, the same one leads under the same epoch, every task is there."""
-    until(lambda: all(node.status()["epoch"] for node in started.nodes.values()), what="all have heard of the leader")
+    """
+    The cluster; after the test every node lives, the same one leads under the same epoch, every
+    task is there.
+    """
+    until(
+        lambda: all(node.status()["epoch"] for node in started.nodes.values()),
+        what="all have heard of the leader",
+    )
     before = {node.name: (node.pid, node.status()["epoch"]) for node in started.nodes.values()}
     yield started
     for node in started.nodes.values():
@@ -78,7 +89,9 @@ def exchange(
 
 
 def request(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%s\r\n" % (len(word), word) for word in words
+    )
 
 
 RESP: dict[str, tuple[bytes, bytes, bool]] = {
@@ -120,7 +133,10 @@ VERBS: dict[str, tuple[tuple[object, ...], str]] = {
     "a priority of 100": (("Q.PUT", "precious", "x", "PRIORITY", 100), "BADARG"),
     "a delay that is no number": (("Q.PUT", "precious", "x", "DELAY", "soon"), "BADARG DELAY"),
     "an option twice": (("Q.PUT", "precious", "x", "ID", "a", "ID", "b"), "BADARG ID"),
-    "an unknown option": (("Q.PUT", "precious", "x", "COLOUR", "red"), "BADARG Q.PUT has no option"),
+    "an unknown option": (
+        ("Q.PUT", "precious", "x", "COLOUR", "red"),
+        "BADARG Q.PUT has no option",
+    ),
     "a lane without a name": (("Q.PUT", "precious", "x", "LANE", ""), "BADARG"),
     "two due times": (("Q.PUT", "precious", "x", "DELAY", 1, "AT", 1), "BADARG"),
     "a queue's name with a blank": (("Q.PUT", "pre cious", "x"), "BADARG"),
@@ -139,11 +155,17 @@ VERBS: dict[str, tuple[tuple[object, ...], str]] = {
     "shards of a queue in use": (("Q.CONFIG", "precious", "SET", "shards", 4), "BADARG"),
     "durability quorum": (("Q.CONFIG", "precious", "SET", "durability", "quorum"), "BADARG"),
     "a peek at nothing": (("Q.PEEK", "precious", "nobody"), "NOTFOUND"),
-    "a cursor of nonsense": (("Q.PEEK", "precious", "STATE", "delayed", "AFTER", "9:9:9"), "BADARG"),
+    "a cursor of nonsense": (
+        ("Q.PEEK", "precious", "STATE", "delayed", "AFTER", "9:9:9"),
+        "BADARG",
+    ),
     "an account without provider": (("T.PUT", "alice", "{}"), "BADARG"),
     "an unknown provider": (("T.PUT", "nobody/alice", '{"refresh_token": "x"}'), "NOTFOUND"),
     "an account that is no JSON": (("T.PUT", "p/alice", "{refresh_token"), "BADARG"),
-    "a schedule that never fires": (("S.PUT", "never", "CRON", "0 0 30 2 *", "precious", "x"), "BADARG"),
+    "a schedule that never fires": (
+        ("S.PUT", "never", "CRON", "0 0 30 2 *", "precious", "x"),
+        "BADARG",
+    ),
     "a schedule that is none": (("S.PUT", "s", "CRON", "every day", "precious", "x"), "BADARG"),
 }
 
@@ -164,10 +186,18 @@ def test_http_rubbish(nodes: Cluster) -> None:
     for kind, sent, answer in (
         ("no HTTP", b"\x00\x01\x02\r\n\r\n", b"HTTP/1.0 400"),
         ("RESP", request(b"PING"), b"HTTP/1.0 400"),
-        ("a line without end", b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1."),
+        (
+            "a line without end",
+            b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"HTTP/1.",
+        ),
         ("a head that a stranger may not send", b"GET /" + b"x" * 300_000, b""),
         ("a header of rubbish", b"GET /health/live HTTP/1.1\r\nHost\r\n\r\n", b"HTTP/1."),
-        ("a length of nonsense", b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", b"HTTP/1."),
+        (
+            "a length of nonsense",
+            b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+            b"HTTP/1.",
+        ),
         ("half a request", b"GET /health/live HTT", b""),
     ):
         got, _ = exchange(port, sent, limit_s=LIMIT_S, half_close=kind == "half a request")
@@ -187,7 +217,9 @@ def test_http_rubbish(nodes: Cluster) -> None:
             print(f"{path}: {answer.status_code} {answer.text}")
             assert answer.status_code == status
             assert answer.json()["error"]
-        answer = client.post("/metrics", headers={"Authorization": f"Bearer {nodes.secret}"}, content=b"x")
+        answer = client.post(
+            "/metrics", headers={"Authorization": f"Bearer {nodes.secret}"}, content=b"x"
+        )
         assert answer.status_code == 405
         answer = client.delete("/health/live")
         assert answer.status_code == 405
@@ -204,7 +236,9 @@ class Harm:
 
 
 def test_the_raft_port_runs_nothing(nodes: Cluster, tmp_path: Path) -> None:
-    """Hostile pickles in every wrapping a stranger can make, frames of every length, and silence."""
+    """
+    Hostile pickles in every wrapping a stranger can make, frames of every length, and silence.
+    """
     flag = tmp_path / "harm"
     body = zlib.compress(pickle.dumps(Harm(flag), 2))
     sent = (
@@ -221,21 +255,37 @@ def test_the_raft_port_runs_nothing(nodes: Cluster, tmp_path: Path) -> None:
         for data in sent:
             got, _ = exchange(node.base_port + 2, data, limit_s=0.2)
             assert b"harm" not in got
-        refused = until(lambda node=node: (found := int(node.status()["raft"]["strangers_refused"])) >= 4 and found)
+        refused = until(
+            lambda node=node: (
+                (found := int(node.status()["raft"]["strangers_refused"])) >= 4 and found
+            )
+        )
         print(f"{node.name}: {refused} strangers refused")
     assert not flag.exists()
 
 
 # Starts that cannot succeed: the changes to a node's configuration, and what has to be said.
 CHECKS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "an unknown setting": ({"node__nmae": '"n9"'}, ("unknown setting node.nmae", "did you mean 'name'")),
-    "an unknown section": ({"nodes__name": '"n9"'}, ("unknown section 'nodes'", "did you mean 'node'")),
+    "an unknown setting": (
+        {"node__nmae": '"n9"'},
+        ("unknown setting node.nmae", "did you mean 'name'"),
+    ),
+    "an unknown section": (
+        {"nodes__name": '"n9"'},
+        ("unknown section 'nodes'", "did you mean 'node'"),
+    ),
     "a port that is a text": ({"node__base_port": '"many"'}, ("node.base_port", "many")),
     "a port too high": ({"node__base_port": "70000"}, ("node.base_port", "70000", "65,531")),
-    "peers with an embedded store": ({"store__url": '"embedded"'}, ("store.url", "embedded", "do not replicate")),
+    "peers with an embedded store": (
+        {"store__url": '"embedded"'},
+        ("store.url", "embedded", "do not replicate"),
+    ),
     "peers without a secret": ({"cluster__secret_file": '""'}, ("cluster.secret_file", "secret")),
     "a store of another kind": ({"store__url": '"http://x"'}, ("store.url", "redis://")),
-    "a host for everybody": ({"node__host": '"0.0.0.0"', "cluster__secret_file": '""'}, ("cluster.secret_file",)),
+    "a host for everybody": (
+        {"node__host": '"0.0.0.0"', "cluster__secret_file": '""'},
+        ("cluster.secret_file",),
+    ),
     "a stranger's name": ({"node__name": '"n77"'}, ("node.name", "n77", "n0, n1, n2")),
     "no TOML": ({"node__data_dir": '"'}, ("is not TOML", "line")),
 }
@@ -261,13 +311,21 @@ def test_bad_files_are_refused_by_check(nodes: Cluster, tmp_path: Path) -> None:
 
 
 def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
-    """A busy port, a second node on a folder, no folder, data of the future, a wrong store password: said, and no harm."""
+    """
+    A busy port, a second node on a folder, no folder, data of the future, a wrong store password:
+    said, and no harm.
+    """
     taken = next(iter(nodes.nodes.values()))
     holder = taken.status()["holder"]
     spare = str(free_base_port())
 
     def lone(folder: str, **changes: str) -> str:
-        settings = {"cluster__members": "{}", "node__base_port": spare, "node__data_dir": json.dumps(folder), **changes}
+        settings = {
+            "cluster__members": "{}",
+            "node__base_port": spare,
+            "node__data_dir": json.dumps(folder),
+            **changes,
+        }
         return nodes.config_text("n0", **settings)
 
     with nodes.valkey.client() as store:
@@ -278,10 +336,19 @@ def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
             nodes.config_text("n0", node__data_dir=json.dumps(str(tmp_path / "busy"))),
             ("node.base_port", str(taken.base_port)),
         ),
-        "a second node on a folder": (lone(str(taken.folder)), (str(taken.folder), "in use by another")),
+        "a second node on a folder": (
+            lone(str(taken.folder)),
+            (str(taken.folder), "in use by another"),
+        ),
         "a folder in a file": (lone("/dev/null/x"), ("node.data_dir", "/dev/null/x")),
-        "data of the future": (lone(str(tmp_path / "f"), cluster__name='"future"'), ("format 3", "upgrade")),
-        "a wrong store password": (lone(str(tmp_path / "p"), store__url=password), ("store.url", "password")),
+        "data of the future": (
+            lone(str(tmp_path / "f"), cluster__name='"future"'),
+            ("format 3", "upgrade"),
+        ),
+        "a wrong store password": (
+            lone(str(tmp_path / "p"), store__url=password),
+            ("store.url", "password"),
+        ),
     }
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -289,13 +356,16 @@ def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
         for number, (text, _) in enumerate(starts.values()):
             (tmp_path / f"{number}.toml").write_text(text)
             # A store that does not let it in is waited for four seconds, not thirty.
-            processes.append(Child(tmp_path / f"{number}.toml", tmp_path / f"{number}.log", store_wait_s=4.0))
+            processes.append(
+                Child(tmp_path / f"{number}.toml", tmp_path / f"{number}.log", store_wait_s=4.0)
+            )
             stack.callback(processes[-1].kill)
         for number, (kind, (_, words)) in enumerate(starts.items()):
             code = processes[number].wait(120)
             output = " ".join((tmp_path / f"{number}.log").read_text().split())
             print(
-                f"{kind}: exit {code} within {time.monotonic() - begun:.1f} s: {output[output.rfind('tidewarden: ') :]}"
+                f"{kind}: exit {code} within {time.monotonic() - begun:.1f} s:"
+                f" {output[output.rfind('tidewarden: ') :]}"
             )
             assert code == CONFIG_EXIT, kind
             for word in words:

@@ -36,11 +36,17 @@ async def until(condition: Callable[[], object], run: asyncio.Task[None]) -> Non
 
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "calm_collector", lambda: None)  # of this process, which is more than a node
+    # of this process, which is more than a node
+    monkeypatch.setattr(module, "calm_collector", lambda: None)
 
 
-async def test_a_worker_lives_until_its_doors_are_closed(valkey: StoreServer, tmp_path: Path) -> None:
-    """Nobody hears it by Raft: silent for two seconds while it drains, it would be dead, and what its consumers hold another's."""
+async def test_a_worker_lives_until_its_doors_are_closed(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    """
+    Nobody hears it by Raft: silent for two seconds while it drains, it would be dead, and what its
+    consumers hold another's.
+    """
     worker = node(valkey, tmp_path, "worker")
     drained = asyncio.Event()
     close = worker._close_doors

@@ -1,4 +1,7 @@
-"""A node of three processes on one port: what each of them serves, and what is left of one that is killed."""
+"""
+A node of three processes on one port: what each of them serves, and what is left of one that is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ STILL_S = 1.5
 
 
 @pytest.fixture(scope="module")
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """Two nodes, the first of three processes."""
     failed = request.session.testsfailed
     cluster = Cluster(tmp_path_factory.mktemp("fronts"), nodes=2)
@@ -48,7 +53,9 @@ def processes(node: Node) -> list[dict[str, Any]]:
 
 
 def still_counts(node: Node) -> dict[int, int]:
-    """The connections of each process, once they have stayed as they are: they are told a second late."""
+    """
+    The connections of each process, once they have stayed as they are: they are told a second late.
+    """
     last: dict[int, int] = {}
     since = time.monotonic()
 
@@ -75,7 +82,10 @@ def everywhere(node: Node, **options: Any) -> Iterator[list[redis.Redis]]:
             for _ in range(8):
                 clients.append(stack.enter_context(node.client(**options)))
                 clients[-1].ping()
-            more = [process["connections"] - before.get(process["pid"], 0) for process in processes(node)]
+            more = [
+                process["connections"] - before.get(process["pid"], 0)
+                for process in processes(node)
+            ]
             return len(more) == PROCESSES - 1 and min(more) >= EACH_MIN
 
         until(spread, what="connections in every process")
@@ -90,10 +100,19 @@ def gone(pid: int) -> bool:
 def test_every_process_serves_every_verb(n0: Node, protocol: int) -> None:
     with everywhere(n0, protocol=protocol) as clients:
         for number, client in enumerate(clients):
-            assert client.execute_command("Q.PUT", "all", "x", "ID", f"{protocol}-{number}") == f"{protocol}-{number}"
-            assert client.execute_command("S.PUT", f"s{protocol}", "EVERY", 3_600_000, "tick", "x") > 0
+            assert (
+                client.execute_command("Q.PUT", "all", "x", "ID", f"{protocol}-{number}")
+                == f"{protocol}-{number}"
+            )
+            assert (
+                client.execute_command("S.PUT", f"s{protocol}", "EVERY", 3_600_000, "tick", "x") > 0
+            )
             status = client.execute_command("R.STATUS")
-            status = dict(zip(status[::2], status[1::2], strict=True)) if isinstance(status, list) else status
+            status = (
+                dict(zip(status[::2], status[1::2], strict=True))
+                if isinstance(status, list)
+                else status
+            )
             assert status["pid"] == n0.pid
             assert client.execute_command("T.STATS") in ([], {})
             with pytest.raises(redis.ResponseError, match="MINTTL"):
@@ -103,9 +122,9 @@ def test_every_process_serves_every_verb(n0: Node, protocol: int) -> None:
         assert clients[-1].execute_command("Q.ACK", "all", row[1], row[2]) in ("OK", True)
         rows = clients[-1].execute_command("Q.TAKE", "COUNT", 1000, "FROM", "all")
         assert len(rows) == len(clients) - 1
-        assert clients[0].execute_command("Q.ACK", "all", *(word for row in rows for word in row[1:3])) == [1] * len(
-            rows
-        )
+        assert clients[0].execute_command(
+            "Q.ACK", "all", *(word for row in rows for word in row[1:3])
+        ) == [1] * len(rows)
 
 
 def test_their_figures_are_added_up(n0: Node) -> None:
@@ -138,11 +157,15 @@ def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node
         assert lost, "the counts that named the victim are a second old at most"
         found: list[Any] = []
         while len(found) < lost:
-            rows = living[0].execute_command("Q.TAKE", "COUNT", lost - len(found), "WAIT", 50_000, "FROM", "held")
+            rows = living[0].execute_command(
+                "Q.TAKE", "COUNT", lost - len(found), "WAIT", 50_000, "FROM", "held"
+            )
             assert rows, f"{len(found)} of {lost} came back"
             found += rows
         assert n0.say("Q.TAKE", "FROM", "held") == [], "what the living hold is theirs"
-        until(lambda: [p["process"] for p in processes(n0) if p["ready"]] == [1, 2], what="it is back")
+        until(
+            lambda: [p["process"] for p in processes(n0) if p["ready"]] == [1, 2], what="it is back"
+        )
         assert victim["pid"] not in [process["pid"] for process in processes(n0)]
         assert n0.metric("tidewarden_node_front_restarts_total") >= 1
         assert "of this node was killed by SIGKILL; starting it again" in "\n".join(n0.messages())
@@ -169,7 +192,9 @@ def test_they_die_with_the_first_and_their_leases_end(made: Cluster, n0: Node) -
         found = 0
         with n1.client(socket_timeout=80) as client:
             while found < len(clients):
-                rows = client.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 60_000, "FROM", "left")
+                rows = client.execute_command(
+                    "Q.TAKE", "COUNT", 100, "WAIT", 60_000, "FROM", "left"
+                )
                 assert rows
                 found += len(rows)
 

@@ -47,7 +47,12 @@ def made(
 def served(node: Node, ca: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         url = f"https://127.0.0.1:{node.base_port + 1}/health/ready"
-        return httpx.get(url, verify=ssl.create_default_context(cafile=ca), trust_env=False).status_code == 200
+        return (
+            httpx.get(
+                url, verify=ssl.create_default_context(cafile=ca), trust_env=False
+            ).status_code
+            == 200
+        )
     return False
 
 
@@ -55,12 +60,19 @@ def client(node: Node, ca: str, **options: Any) -> redis.Redis:
     return node.client(host="127.0.0.1", ssl=True, ssl_ca_certs=ca, **options)
 
 
-def test_takes_wait_and_what_is_held_is_free_when_its_connection_goes(made: Cluster, pem: tuple[str, str]) -> None:
+def test_takes_wait_and_what_is_held_is_free_when_its_connection_goes(
+    made: Cluster, pem: tuple[str, str]
+) -> None:
     node = made.nodes["n0"]
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(client(node, pem[0], protocol=2 + number % 2)) for number in range(8)]
+        clients = [
+            stack.enter_context(client(node, pem[0], protocol=2 + number % 2))
+            for number in range(8)
+        ]
         for number, one in enumerate(clients):
-            assert one.execute_command("Q.PUT", "big", bytes(1_000_000), "ID", str(number)) == str(number)
+            assert one.execute_command("Q.PUT", "big", bytes(1_000_000), "ID", str(number)) == str(
+                number
+            )
         first, second = clients[:2]
         assert len(first.execute_command("Q.TAKE", "COUNT", 100, "FROM", "big")) == 8
         assert second.execute_command("Q.TAKE", "FROM", "big") == []
@@ -70,7 +82,8 @@ def test_takes_wait_and_what_is_held_is_free_when_its_connection_goes(made: Clus
             rows += second.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 50_000, "FROM", "big")
         pairs = [word for row in rows for word in row[1:3]]
         assert second.execute_command("Q.ACK", "big", *pairs) == [1] * 8
-        assert dict_of(clients[2].execute_command("R.STATUS"))["pid"] == node.pid  # passed on by the other process
+        # passed on by the other process
+        assert dict_of(clients[2].execute_command("R.STATUS"))["pid"] == node.pid
 
 
 def dict_of(found: Any) -> dict[str, Any]:
@@ -88,7 +101,9 @@ def test_the_sdk_works_with_it(made: Cluster, pem: tuple[str, str]) -> None:
             assert task.payload == b"x"
 
 
-def test_a_fresh_certificate_counts_in_every_process(made: Cluster, pem: tuple[str, str], tmp_path: Path) -> None:
+def test_a_fresh_certificate_counts_in_every_process(
+    made: Cluster, pem: tuple[str, str], tmp_path: Path
+) -> None:
     node = made.nodes["n0"]
     fresh = certificate.make(tmp_path)
     with client(node, pem[0]) as old:
@@ -97,7 +112,9 @@ def test_a_fresh_certificate_counts_in_every_process(made: Cluster, pem: tuple[s
         os.kill(node.pid, signal.SIGHUP)
 
         def taken_up() -> bool:
-            found = {ssl.get_server_certificate(("127.0.0.1", node.base_port + n % 2)) for n in range(16)}
+            found = {
+                ssl.get_server_certificate(("127.0.0.1", node.base_port + n % 2)) for n in range(16)
+            }
             return {text.strip() for text in found} == {Path(fresh[0]).read_text().strip()}
 
         until(taken_up, what="the fresh certificate at both doors")

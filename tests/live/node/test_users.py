@@ -1,4 +1,6 @@
-"""Users of a node of several processes: their rights at both doors, and the file read anew by SIGHUP."""
+"""
+Users of a node of several processes: their rights at both doors, and the file read anew by SIGHUP.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,16 @@ BOB = {"username": "bob", "password": "bob's"}
 
 def entry(user: dict[str, str], rights: str, *, slow: bool = False) -> str:
     secret_hash = (hash_secret if slow else hash_generated)(user["password"])
-    return f'[[users]]\nname = "{user["username"]}"\nsecret_hash = "{secret_hash}"\nrights = {rights}\n'
+    return (
+        f'[[users]]\nname = "{user["username"]}"\nsecret_hash = "{secret_hash}"\nrights ='
+        f" {rights}\n"
+    )
 
 
 @pytest.fixture(scope="module")
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """One node of three processes."""
     failed = request.session.testsfailed
     cluster = Cluster(tmp_path_factory.mktemp("users"), nodes=1)
@@ -52,7 +59,10 @@ def reload(cluster: Cluster, *entries: str) -> None:
     before = [read_anew(log) for log in logs]
     write(cluster, *entries)
     os.kill(node.pid, signal.SIGHUP)
-    until(lambda: all(read_anew(log) > count for log, count in zip(logs, before, strict=True)), what="reload")
+    until(
+        lambda: all(read_anew(log) > count for log, count in zip(logs, before, strict=True)),
+        what="reload",
+    )
 
 
 def read_anew(log: Path) -> int:
@@ -72,18 +82,29 @@ def cut_off(client: redis.Redis) -> bool:
     return False
 
 
-def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(made: Cluster, n0: Node) -> None:
-    reload(made, entry(ADA, '["put:mails.*", "take:mails.*", "schedule:ada.*", "lock:ada.*"]', slow=True))
+def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(
+    made: Cluster, n0: Node
+) -> None:
+    reload(
+        made,
+        entry(ADA, '["put:mails.*", "take:mails.*", "schedule:ada.*", "lock:ada.*"]', slow=True),
+    )
     with everywhere(n0, **ADA) as clients:
         for number, client in enumerate(clients):
             assert client.execute_command("Q.PUT", "mails.a", "x", "ID", str(number)) == str(number)
             with pytest.raises(
-                redis.ResponseError, match=r"DENIED Q.PUT needs the right put:other, which the user ada"
+                redis.ResponseError,
+                match=r"DENIED Q.PUT needs the right put:other, which the user ada",
             ):
                 client.execute_command("Q.PUT", "other", "x")
-            with pytest.raises(redis.ResponseError, match=r"DENIED T.STATS needs the right token:read or token:write"):
+            with pytest.raises(
+                redis.ResponseError,
+                match=r"DENIED T.STATS needs the right token:read or token:write",
+            ):
                 client.execute_command("T.STATS")
-            with pytest.raises(redis.ResponseError, match=r"DENIED S.PUT needs the right put:other"):
+            with pytest.raises(
+                redis.ResponseError, match=r"DENIED S.PUT needs the right put:other"
+            ):
                 client.execute_command("S.PUT", "ada.s", "EVERY", 3_600_000, "other", "x")
             assert client.execute_command("S.PUT", "ada.s", "EVERY", 3_600_000, "mails.a", "x") > 0
             assert client.execute_command("S.DELETE", "ada.s") == 1
@@ -93,9 +114,15 @@ def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(made: Clus
             assert client.execute_command("L.RELEASE", "ada.lock", fence) in ("OK", True)
             assert client.execute_command("SESSION", "GRACE", 100)
             rows = client.execute_command("Q.TAKE", "FROM", "mails.a")
-            assert client.execute_command("Q.ACK", "mails.a", rows[0][1], rows[0][2]) in ("OK", True)
+            assert client.execute_command("Q.ACK", "mails.a", rows[0][1], rows[0][2]) in (
+                "OK",
+                True,
+            )
         until(lambda: n0.metric("tidewarden_resp_denied_total", "ada") >= 3 * len(clients))
-    ask = httpx.Client(base_url=f"http://127.0.0.1:{n0.base_port + 1}", headers={"Authorization": "Bearer ada:ada's"})
+    ask = httpx.Client(
+        base_url=f"http://127.0.0.1:{n0.base_port + 1}",
+        headers={"Authorization": "Bearer ada:ada's"},
+    )
     with ask:
         assert ask.get("/v1/tokens").status_code == 403
         assert ask.get("/v1/status").status_code == 200
@@ -144,7 +171,10 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
         assert client.execute_command("Q.PUT", "q", "x")
         assert ADA["password"] not in n0.log()
         # Half written, or not there at all.
-        for state, said in (("", "there are none any more"), (None, "cannot be read: No such file")):
+        for state, said in (
+            ("", "there are none any more"),
+            (None, "cannot be read: No such file"),
+        ):
             since = len(n0.log())
             if state is None:
                 n0.config.unlink()
@@ -154,6 +184,9 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
             until(lambda said=said, since=since: said in n0.log()[since:], what="a complaint")
             assert client.execute_command("Q.PUT", "q", "x")
             for _ in range(6):  # in whichever process
-                with pytest.raises(redis.AuthenticationError), n0.client(username=None, password=None) as stranger:
+                with (
+                    pytest.raises(redis.AuthenticationError),
+                    n0.client(username=None, password=None) as stranger,
+                ):
                     stranger.ping()
     reload(made)

@@ -25,7 +25,12 @@ async def test_a_lone_node_elects_itself_at_once_and_claims(group: Callable[...,
     lone = group(1)
     await lone.start()
     raft = await lone.elected()
-    assert (raft.role(), raft.leader(), raft.heard_s(), raft.has_quorum()) == ("leader", "n0", 0.0, True)
+    assert (raft.role(), raft.leader(), raft.heard_s(), raft.has_quorum()) == (
+        "leader",
+        "n0",
+        0.0,
+        True,
+    )
     assert await raft.claim(7, 0) == 1
     assert await raft.claim(8, 0) == 2
     assert await raft.claim(8, 40) == 41
@@ -71,7 +76,9 @@ async def test_a_restart_keeps_the_epoch(group: Callable[..., Group]) -> None:
     assert await raft.claim(2, 0) == 4
 
 
-async def test_three_members_have_one_leader_and_a_new_one_when_it_dies(group: Callable[..., Group]) -> None:
+async def test_three_members_have_one_leader_and_a_new_one_when_it_dies(
+    group: Callable[..., Group],
+) -> None:
     trio = group(3)
     await trio.start()
     first = await trio.elected()
@@ -82,7 +89,9 @@ async def test_three_members_have_one_leader_and_a_new_one_when_it_dies(group: C
         assert raft.has_quorum()
         if raft is not first:
             assert raft.role() == "follower"
-            assert await wait_for(lambda raft=raft: raft.heard_s() < 1 and first.peer_heard_s(raft.name) < 1)
+            assert await wait_for(
+                lambda raft=raft: raft.heard_s() < 1 and first.peer_heard_s(raft.name) < 1
+            )
             with pytest.raises(NoLeader, match="does not lead"):
                 await raft.claim(1, 0)
 
@@ -121,7 +130,9 @@ async def test_epochs_grow_past_the_loss_of_every_journal(group: Callable[..., G
     assert await trio.claim(seen) == seen + 1
 
 
-async def test_leadership_is_handed_over_on_request_and_at_a_planned_end(group: Callable[..., Group]) -> None:
+async def test_leadership_is_handed_over_on_request_and_at_a_planned_end(
+    group: Callable[..., Group],
+) -> None:
     trio = group(3)
     await trio.start()
     first = await trio.elected()
@@ -156,7 +167,9 @@ async def test_a_loop_that_does_not_turn_loses_its_leadership(group: Callable[..
     await wait_for(other.is_leader)
 
 
-async def test_a_claim_that_is_not_committed_in_time_is_a_timeout(group: Callable[..., Group]) -> None:
+async def test_a_claim_that_is_not_committed_in_time_is_a_timeout(
+    group: Callable[..., Group],
+) -> None:
     pair = group(2, pace=0.5)
     await pair.start()
     leader = await pair.elected()
@@ -170,11 +183,16 @@ async def test_a_claim_that_is_not_committed_in_time_is_a_timeout(group: Callabl
     assert leader._questions._open == {}
 
 
-async def test_a_busy_port_is_a_clear_error_and_leaves_nothing_open(group: Callable[..., Group]) -> None:
+async def test_a_busy_port_is_a_clear_error_and_leaves_nothing_open(
+    group: Callable[..., Group],
+) -> None:
     lone = group(1)
     config = lone.configs["n0"]
     busy = rf"{config.node.raft_port} .Raft.*in use"
-    with socket.create_server(("127.0.0.1", config.node.raft_port)), pytest.raises(ConfigError, match=busy):
+    with (
+        socket.create_server(("127.0.0.1", config.node.raft_port)),
+        pytest.raises(ConfigError, match=busy),
+    ):
         await lone.start()
     await lone.start()
     await lone.elected()
@@ -184,7 +202,9 @@ async def test_a_host_that_is_not_here_is_a_clear_error(group: Callable[..., Gro
     lone = group(1)
     for host in ("192.0.2.1", "no-such-host.invalid"):
         node = dataclasses.replace(lone.configs["n0"].node, host=host)
-        raft = RaftMember(dataclasses.replace(lone.configs["n0"], node=node), SECRET, SystemClock(), lambda: None)
+        raft = RaftMember(
+            dataclasses.replace(lone.configs["n0"], node=node), SECRET, SystemClock(), lambda: None
+        )
         with pytest.raises(ConfigError, match=host):
             await raft.start()
 
@@ -193,9 +213,19 @@ async def test_only_its_own_address_listens(group: Callable[..., Group]) -> None
     lone = group(1)
     await lone.start()
     port = lone.configs["n0"].node.raft_port
-    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line]
-    listening += [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:] if " 0A " in line]
-    assert [address for address in listening if address.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+    listening = [
+        line.split()[1]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if " 0A " in line
+    ]
+    listening += [
+        line.split()[1]
+        for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]
+        if " 0A " in line
+    ]
+    assert [address for address in listening if address.endswith(f":{port:04X}")] == [
+        f"0100007F:{port:04X}"
+    ]
 
 
 async def test_unreadable_files_stop_the_start(group: Callable[..., Group]) -> None:
@@ -214,5 +244,8 @@ async def test_no_secret_and_strange_members_are_refused(group: Callable[..., Gr
         RaftMember(config, "", SystemClock(), lambda: None)
     with pytest.raises(ConfigError, match=r"node\.name: found 'n0'"):
         RaftMember(
-            dataclasses.replace(config, cluster=Cluster(members={"a": "h:1"})), SECRET, SystemClock(), lambda: None
+            dataclasses.replace(config, cluster=Cluster(members={"a": "h:1"})),
+            SECRET,
+            SystemClock(),
+            lambda: None,
         )

@@ -1,4 +1,7 @@
-"""Members that come, go, and lose their folders, over real links; the rules themselves are shown in test_raft_roll."""
+"""
+Members that come, go, and lose their folders, over real links; the rules themselves are shown in
+test_raft_roll.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def newcomer(made: Group, name: str, role: str = "joining") -> None:
         **{other: address(config) for other, config in made.configs.items()},
         name: address(made.configs[name]),
     }
-    made.configs[name] = dataclasses.replace(made.configs[name], node=node, cluster=Cluster(members=everybody))
+    made.configs[name] = dataclasses.replace(
+        made.configs[name], node=node, cluster=Cluster(members=everybody)
+    )
 
 
 async def voting(made: Group, *names: str) -> RaftMember:
@@ -54,8 +59,11 @@ async def voting(made: Group, *names: str) -> RaftMember:
     return await made.elected()
 
 
-async def test_from_one_to_three_and_back(group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "CHANGE_TRIES_S", 120.0)  # a busy machine is no reason to give up
+async def test_from_one_to_three_and_back(
+    group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a busy machine is no reason to give up
+    monkeypatch.setattr(operations, "CHANGE_TRIES_S", 120.0)
     made = group(1, pace=0.5)
     await made.start()
     await made.claim()
@@ -72,7 +80,8 @@ async def test_from_one_to_three_and_back(group: Callable[..., Group], monkeypat
     epoch = await made.claim()
 
     await made.end("n0")
-    made.configs["n0"] = dataclasses.replace(made.configs["n0"], cluster=Cluster())  # as if nobody had told it
+    # as if nobody had told it
+    made.configs["n0"] = dataclasses.replace(made.configs["n0"], cluster=Cluster())
     await made.start("n0")
     lead = await voting(made, "n0", "n1", "n2")
     assert await made.claim() > epoch
@@ -132,7 +141,9 @@ async def test_who_was_never_let_in_ends_with_the_way_in(group: Callable[..., Gr
         await asyncio.wait_for(made.running["n1"].watch(), 20)
 
 
-async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_is_said(
+    group: Callable[..., Group], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "tidewarden.raft")
     made = group(3, pace=0.3)
     await made.start()
@@ -145,7 +156,8 @@ async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytes
     await asyncio.sleep(0.5)
     said = ""
     while "only 1 of the 2 that would vote then can be heard" not in said:
-        with pytest.raises((NoQuorum, NoLeader)) as caught:  # on a busy machine, nobody may lead for a while
+        # on a busy machine, nobody may lead for a while
+        with pytest.raises((NoQuorum, NoLeader)) as caught:
             await lead.leave(second)
         said = str(caught.value)
     await lead.leave(first)
@@ -155,7 +167,9 @@ async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytes
 async def test_a_name_server_that_is_silent_holds_up_nobody(
     group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody joins under a host's name; where that is nobody says. The leader leads on and commits."""
+    """
+    Somebody joins under a host's name; where that is nobody says. The leader leads on and commits.
+    """
     made = group(1, pace=0.5)
     await made.start()
     lead = await voting(made, "n0")
@@ -179,8 +193,13 @@ async def test_a_name_server_that_is_silent_holds_up_nobody(
 
 
 @pytest.mark.thorough
-async def test_who_joins_a_cluster_of_many_elections_is_soon_a_member(group: Callable[..., Group]) -> None:
-    """Forty thousand entries in one message: each for itself on the disk, they would take the thread minutes."""
+async def test_who_joins_a_cluster_of_many_elections_is_soon_a_member(
+    group: Callable[..., Group],
+) -> None:
+    """
+    Forty thousand entries in one message: each for itself on the disk, they would take the thread
+    minutes.
+    """
     made = group(1, pace=0.5)
     folder = Path(made.configs["n0"].node.data_dir)
     folder.mkdir()

@@ -1,5 +1,6 @@
 """
-Strangers at the doors of a running cluster: nobody is elected, nothing grows, users are served, members still find each other.
+Strangers at the doors of a running cluster: nobody is elected, nothing grows, users are served,
+members still find each other.
 
 How much processor time each shape of rubbish costs, ``benchmarks/strangers.py`` measures.
 """
@@ -57,7 +58,10 @@ def assaults(made: Cluster, flag: Path) -> dict[str, bytes]:
     seal: Fernet = getEncryptor(password)
     harm, bomb = zlib.compress(pickle.dumps(Harm(flag), 2)), zlib.compress(b"\0" * (64 << 20))
     assert len(bomb) < FRAME_BYTES_MAX // 2
-    sealed = {f"{kind}, sealed": framed(seal.encrypt(body)) for kind, body in (("harm", harm), ("a bomb", bomb))}
+    sealed = {
+        f"{kind}, sealed": framed(seal.encrypt(body))
+        for kind, body in (("harm", harm), ("a bomb", bomb))
+    }
     return sealed | {
         "harm": framed(harm),
         "a bomb": framed(bomb),
@@ -117,7 +121,10 @@ def test_a_cluster_under_siege(three: Cluster, tmp_path: Path) -> None:
         first.kill()
         until(lambda: first.name not in three.statuses())
         first.start()
-        until(lambda: first.ready() and first.status()["leader"] == leader.name, what="the member is back")
+        until(
+            lambda: first.ready() and first.status()["leader"] == leader.name,
+            what="the member is back",
+        )
         assert leader.say("Q.PUT", "q", "x", "ID", "a") == "a"
         after = leader.status()
     finally:
@@ -126,7 +133,11 @@ def test_a_cluster_under_siege(three: Cluster, tmp_path: Path) -> None:
             thread.join()
         for sock in dripping:
             sock.close()
-    assert (after["role"], after["epoch"], after["term"]) == ("leader", status["epoch"], status["term"])
+    assert (after["role"], after["epoch"], after["term"]) == (
+        "leader",
+        status["epoch"],
+        status["term"],
+    )
     assert not flag.exists()
     refused = int(leader.status()["raft"]["strangers_refused"])
     size_mib, seen = before[leader.name]
@@ -150,13 +161,19 @@ RESP_SHAPES = {
 }
 HTTP_SHAPES = {
     "health": b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n",
-    "wrong logins": b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin:guess\r\n\r\n",
-    "a body": b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000,
+    "wrong logins": (
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin:guess\r\n\r\n"
+    ),
+    "a body": (
+        b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
+    ),
 }
 SIEGE_S = 4.0
 FLOODS = 6  # connections of each shape
 SILENT = 1200  # more than there are places for strangers
-CPU_SHARE = 0.5  # of a core, of the leader, with what it does for users and for Raft; all of it, when nothing bounds it
+# of a core, of the leader, with what it does for users and for Raft; all of it, when nothing bounds
+# it
+CPU_SHARE = 0.5
 
 
 class Flood:
@@ -194,7 +211,10 @@ def cpu_s(node: Node) -> float:
 
 
 def test_doors_under_siege(three: Cluster) -> None:
-    """Every shape at once at the leader's RESP and HTTP doors, and more silent connections than there are places."""
+    """
+    Every shape at once at the leader's RESP and HTTP doors, and more silent connections than there
+    are places.
+    """
     leader = three.leader()
     status, before_mib = leader.status(), resident_mib(leader)
     floods = [
@@ -237,9 +257,14 @@ def test_doors_under_siege(three: Cluster) -> None:
     used_s, took_s = cpu_s(leader) - used_s, time.monotonic() - began
     sent_mb = sum(one.sent for one in floods) / 1e6
     print(
-        f"{sent_mb:.0f} MB sent, {used_s:.1f} s of processor time in {took_s:.1f} s, {grown_mib:+.0f} MiB, {served} logins served"
+        f"{sent_mb:.0f} MB sent, {used_s:.1f} s of processor time in {took_s:.1f} s,"
+        f" {grown_mib:+.0f} MiB, {served} logins served"
     )
-    assert (after["role"], after["epoch"], after["term"]) == ("leader", status["epoch"], status["term"])
+    assert (after["role"], after["epoch"], after["term"]) == (
+        "leader",
+        status["epoch"],
+        status["term"],
+    )
     assert grown_mib < GROWTH_MIB + 32
     assert used_s < CPU_SHARE * took_s + 1.0
     until(lambda: leader.metric("tidewarden_resp_strangers") < 100, what="they are gone")

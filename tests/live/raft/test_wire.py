@@ -1,4 +1,7 @@
-"""The Raft port against strangers and against peers that know the cluster's secret but not their place."""
+"""
+The Raft port against strangers and against peers that know the cluster's secret but not their
+place.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,10 @@ class Peer:
 
 @pytest.fixture
 async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    """``await member()`` starts a lone member; with ``peer=True`` one of two, the other of which is not there."""
+    """
+    ``await member()`` starts a lone member; with ``peer=True`` one of two, the other of which is
+    not there.
+    """
     running: list[RaftMember] = []
 
     async def start(pace: float = 1.0, peer: bool = False) -> RaftMember:
@@ -144,7 +150,8 @@ async def refused(raft: RaftMember, count: int) -> None:
 async def test_a_hostile_pickle_runs_no_code(member: Callable[..., Any], tmp_path: Path) -> None:
     raft = await member()
     flag = tmp_path / "harmed"
-    with socket.create_connection(("127.0.0.1", port_of(raft)), timeout=10) as bare:  # knows nothing of frames
+    # knows nothing of frames
+    with socket.create_connection(("127.0.0.1", port_of(raft)), timeout=10) as bare:
         bare.sendall(pickle.dumps(Harm(flag)))
         bare.shutdown(socket.SHUT_WR)
         assert await asyncio.to_thread(bare.recv, 1) == b""
@@ -216,7 +223,8 @@ async def test_strangers_are_read_and_accepted_as_their_budget_allows(
     member: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is counted is how often one of them had the thread's attention: each time costs."""
-    monkeypatch.setattr(wire, "TICK_S", 0.02)  # the budget bears five at once, and then three in two seconds
+    # the budget bears five at once, and then three in two seconds
+    monkeypatch.setattr(wire, "TICK_S", 0.02)
     raft = await member()
     turns = 0
     paid = wire.RaftTransport._paid
@@ -260,7 +268,9 @@ async def test_who_has_the_secret_may_send_long_frames(member: Callable[..., Any
     peer.socket.close()
 
 
-async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:
+async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(
+    member: Callable[..., Any],
+) -> None:
     raft = await member()
     peer = Peer(port_of(raft), encrypt=False)
     most = wire.STRANGER_FRAME_BYTES_MAX
@@ -286,7 +296,9 @@ async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Cal
     ],
     ids=str,
 )
-async def test_the_secret_alone_opens_no_command(member: Callable[..., Any], message: object) -> None:
+async def test_the_secret_alone_opens_no_command(
+    member: Callable[..., Any], message: object
+) -> None:
     raft = await member()
     peer = Peer(port_of(raft), encrypt=True)
     await asyncio.to_thread(peer.greet)
@@ -306,7 +318,9 @@ async def test_a_key_of_another_kind_is_refused(member: Callable[..., Any]) -> N
         peer.socket.close()
 
 
-async def test_a_member_is_heard_and_its_older_connection_closed(member: Callable[..., Any]) -> None:
+async def test_a_member_is_heard_and_its_older_connection_closed(
+    member: Callable[..., Any],
+) -> None:
     raft = await member(pace=0.5, peer=True)
     own = raft._addresses
     assert own["n0"] < own["n1"]  # the greater address connects to the lesser
@@ -318,7 +332,13 @@ async def test_a_member_is_heard_and_its_older_connection_closed(member: Callabl
         peers.append(peer)
         await asyncio.to_thread(peer.hear, "pre_vote")
     await asyncio.to_thread(peers[0].hear_end)
-    heartbeat = {"type": "append_entries", "term": 10**6, "commit_index": 1, "entries": [], "prevLogIdx": 1}
+    heartbeat = {
+        "type": "append_entries",
+        "term": 10**6,
+        "commit_index": 1,
+        "entries": [],
+        "prevLogIdx": 1,
+    }
     peers[1].send(heartbeat | {"prevLogTerm": 0})
     end = time.monotonic() + 20
     while raft.leader() != "n1":
@@ -336,7 +356,9 @@ async def test_a_member_is_heard_and_its_older_connection_closed(member: Callabl
         peer.socket.close()
 
 
-async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(member: Callable[..., Any]) -> None:
+async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(
+    member: Callable[..., Any],
+) -> None:
     raft = await member(pace=0.5, peer=True)
     peer = Peer(port_of(raft), encrypt=True)
     await asyncio.to_thread(peer.greet)

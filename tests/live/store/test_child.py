@@ -18,13 +18,20 @@ from tidewarden.store.child_process import FolderLock, how_ended, start_child, s
 CLOCK = SystemClock()
 
 
-async def child_of(path: Path, program: str, *, keep_fds: list[int] | None = None) -> asyncio.subprocess.Process:
+async def child_of(
+    path: Path, program: str, *, keep_fds: list[int] | None = None
+) -> asyncio.subprocess.Process:
     with path.open("wb") as output:
-        return await start_child([sys.executable, "-c", program], output=output, keep_fds=keep_fds or [])
+        return await start_child(
+            [sys.executable, "-c", program], output=output, keep_fds=keep_fds or []
+        )
 
 
 async def test_a_child_has_a_group_of_its_own_and_files_for_its_owner(tmp_path: Path) -> None:
-    program = f"import os; open({str(tmp_path / 'made')!r}, 'w'); print(os.getpgid(0) == os.getsid(0) == os.getpid())"
+    program = (
+        f"import os; open({str(tmp_path / 'made')!r}, 'w'); print(os.getpgid(0) == os.getsid(0) =="
+        " os.getpid())"
+    )
     process = await child_of(tmp_path / "out", program)
     assert await process.wait() == 0
     assert (tmp_path / "out").read_text() == "True\n"
@@ -33,9 +40,13 @@ async def test_a_child_has_a_group_of_its_own_and_files_for_its_owner(tmp_path: 
 
 async def test_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
     program = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up',"
+        " flush=True); time.sleep(60)"
     )
-    for given, ends_itself in (("import time; print('up', flush=True); time.sleep(60)", True), (program, False)):
+    for given, ends_itself in (
+        ("import time; print('up', flush=True); time.sleep(60)", True),
+        (program, False),
+    ):
         process = await child_of(tmp_path / "out", given)
         async with asyncio.timeout(30):
             while not (tmp_path / "out").read_bytes():
@@ -79,7 +90,9 @@ asyncio.run(main())
 
 
 async def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
-    held = subprocess.run([sys.executable, "-c", HOLDER, str(tmp_path), "30"], check=True, stdout=subprocess.PIPE)
+    held = subprocess.run(
+        [sys.executable, "-c", HOLDER, str(tmp_path), "30"], check=True, stdout=subprocess.PIPE
+    )
     lock = FolderLock(tmp_path)
     acquiring = asyncio.ensure_future(lock.acquire(CLOCK))
     await asyncio.sleep(0.2)
@@ -89,9 +102,13 @@ async def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
     lock.release()
 
 
-async def test_children_that_stay_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_children_that_stay_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidewarden.store.child_process.LEFTOVER_WAIT_S", 0.2)
-    held = subprocess.run([sys.executable, "-c", HOLDER, str(tmp_path), "30"], check=True, stdout=subprocess.PIPE)
+    held = subprocess.run(
+        [sys.executable, "-c", HOLDER, str(tmp_path), "30"], check=True, stdout=subprocess.PIPE
+    )
     try:
         with pytest.raises(ConfigError, match="processes of a daemon that died still hold"):
             await FolderLock(tmp_path).acquire(CLOCK)

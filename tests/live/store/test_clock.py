@@ -1,4 +1,7 @@
-"""The store's clock is stepped (by libfaketime) while a cluster runs: no lease ends because of it, and it is said."""
+"""
+The store's clock is stepped (by libfaketime) while a cluster runs: no lease ends because of it, and
+it is said.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def stepped(
 
 
 @pytest.mark.parametrize("seconds", [7200, -7200])
-def test_a_lease_outlives_a_step_of_the_stores_clock(stepped: tuple[Cluster, Clock], seconds: int) -> None:
+def test_a_lease_outlives_a_step_of_the_stores_clock(
+    stepped: tuple[Cluster, Clock], seconds: int
+) -> None:
     nodes, clock = stepped
     one, two = nodes.nodes.values()
     one.say("Q.PUT", "jobs", "x", "ID", "a")
@@ -58,15 +63,24 @@ def test_a_lease_outlives_a_step_of_the_stores_clock(stepped: tuple[Cluster, Clo
         (held,) = holder.execute_command("Q.TAKE", "LEASE", LEASE_MS, "FROM", "jobs")
         before_s = store.time()[0]
         clock.step(seconds)
-        until(lambda: abs(store.time()[0] - before_s - seconds) < 60, what="the store sees another clock")
-        with two.client(socket_timeout=120) as waiter:  # another consumer asks all the time, as one that waits
+        until(
+            lambda: abs(store.time()[0] - before_s - seconds) < 60,
+            what="the store sees another clock",
+        )
+        # another consumer asks all the time, as one that waits
+        with two.client(socket_timeout=120) as waiter:
             (again,) = waiter.execute_command("Q.TAKE", "WAIT", 90_000, "FROM", "jobs")
         lasted_s = time.monotonic() - asked_at
         assert lasted_s > LEASE_MS / 1000 - 1
         assert (again[1], again[2] > held[2]) == ("a", True)
         assert int(store.hget(f"{{{CLUSTER}}}:clock", "steps")) == 1
     for node in (one, two):
-        until(lambda node=node: node.metric("tidewarden_node_store_clock_steps_total") == 1, what="both nodes know")
+        until(
+            lambda node=node: node.metric("tidewarden_node_store_clock_steps_total") == 1,
+            what="both nodes know",
+        )
         assert "stepped" in node.http("/health/ready").json()["warning"]
-    logged = [text for node in (one, two) for text in node.messages() if "clock has stepped by" in text]
+    logged = [
+        text for node in (one, two) for text in node.messages() if "clock has stepped by" in text
+    ]
     assert len(logged) in (1, 2), "who finds it first says so, or both who find it at one moment"

@@ -1,6 +1,6 @@
 """
-How many connections a cluster of one, three and five nodes has, counted at the kernel and at the store: each node's are the same
-however many others there are, but one to each other member.
+How many connections a cluster of one, three and five nodes has, counted at the kernel and at the
+store: each node's are the same however many others there are, but one to each other member.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ RAFT = 2
 """Raft's port, from a node's base."""
 ESTABLISHED = "01"
 OF_A_NODE = {"data": 1, "control": 1, "sweep": 1, "accounts": 1, "ears": 1, "commit": 1}
-"""Its connections to the store, the last for what its tokens wait for; those of a further process are in OF_A_FRONT."""
+"""
+Its connections to the store, the last for what its tokens wait for; those of a further process are
+in OF_A_FRONT.
+"""
 OF_A_FRONT = {"data": 1, "control": 1, "ears": 1}
 TO_THE_PROVIDER_MAX = REFRESHERS + 4
 
@@ -32,13 +35,19 @@ TO_THE_PROVIDER_MAX = REFRESHERS + 4
 class Asking(Cluster):
     """Nodes that refresh all the time."""
 
-    def __init__(self, folder: Path, provider: CountingProvider, nodes: int, processes: int) -> None:
+    def __init__(
+        self, folder: Path, provider: CountingProvider, nodes: int, processes: int
+    ) -> None:
         self._provider = provider
         super().__init__(folder, nodes=nodes, extra=CALM, node__processes=str(processes))
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         text = super().config_text(name, store_port, **changes)
-        return text + self._provider.toml(self._provider.port, MARGIN_S) + f"refreshers = {REFRESHERS}\n"
+        return (
+            text
+            + self._provider.toml(self._provider.port, MARGIN_S)
+            + f"refreshers = {REFRESHERS}\n"
+        )
 
 
 @dataclass
@@ -49,13 +58,19 @@ class Scene:
 
 
 @pytest.fixture(
-    scope="module", params=[(1, 1), (3, 1), (5, 1), (1, 2)], ids=["one", "three", "five", "one of two processes"]
+    scope="module",
+    params=[(1, 1), (3, 1), (5, 1), (1, 2)],
+    ids=["one", "three", "five", "one of two processes"],
 )
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
     nodes, processes = request.param
     with (
         provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
-        serving(request, Asking(tmp_path_factory.mktemp("connections"), provider, nodes, processes)) as made,
+        serving(
+            request, Asking(tmp_path_factory.mktemp("connections"), provider, nodes, processes)
+        ) as made,
     ):
         for account, token in provider.seeds.items():
             made.nodes["n0"].say("T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}')
@@ -94,7 +109,9 @@ def to_the_store(made: Cluster) -> dict[str, Counter[str]]:
 
 def test_a_process_has_so_many_to_the_store(scene: Scene) -> None:
     wanted = dict.fromkeys(scene.made.nodes, OF_A_NODE)
-    wanted |= {f"{name}/{n}": OF_A_FRONT for name in scene.made.nodes for n in range(1, scene.processes)}
+    wanted |= {
+        f"{name}/{n}": OF_A_FRONT for name in scene.made.nodes for n in range(1, scene.processes)
+    }
     # A node's commit is made when it first stores a pair.
     until(lambda: to_the_store(scene.made) == wanted, what=f"connections to the store are {wanted}")
 

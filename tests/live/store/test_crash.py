@@ -1,4 +1,7 @@
-"""The store is killed and started again under everything: nothing acknowledged is lost, nothing is done twice in silence."""
+"""
+The store is killed and started again under everything: nothing acknowledged is lost, nothing is
+done twice in silence.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class Crashing:
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
         config = load(None, {}, {"cluster.name": "tw"})
-        self.link = StoreConnection(f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands)
+        self.link = StoreConnection(
+            f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands
+        )
         self.queues = Queues(config, self.link, scripts, SystemClock(), views=False)
         self.queues.holder = "n0.1"
 

@@ -1,4 +1,7 @@
-"""The embedded store against the real valkey-server: views, restarts, locks, and that nothing is left behind."""
+"""
+The embedded store against the real valkey-server: views, restarts, locks, and that nothing is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,12 @@ async def make(tmp_path: Path) -> AsyncIterator[Maker]:
     """``make(**settings)`` gives a store in one folder; all are stopped at the end."""
     made: list[EmbeddedStore] = []
 
-    def maker(folder: Path = tmp_path / "store", config: Store | None = None, **options: Any) -> EmbeddedStore:
-        made.append(EmbeddedStore(folder, config or Store(), "c", PASSWORD, SystemClock(), **options))
+    def maker(
+        folder: Path = tmp_path / "store", config: Store | None = None, **options: Any
+    ) -> EmbeddedStore:
+        made.append(
+            EmbeddedStore(folder, config or Store(), "c", PASSWORD, SystemClock(), **options)
+        )
         return made[-1]
 
     yield maker
@@ -119,7 +126,9 @@ async def test_every_start_has_a_greater_view_and_the_old_data(make: Maker) -> N
         await store.stop()
 
 
-async def test_nobody_logs_in_before_the_view_is_on_disk(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_logs_in_before_the_view_is_on_disk(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = make()
     seen = []
 
@@ -202,7 +211,9 @@ async def test_stop_leaves_no_process_and_no_socket(make: Maker) -> None:
     assert "ready to exit" in (store.folder / "valkey.log").read_text()
 
 
-async def test_cancelled_start_leaves_no_process(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_start_leaves_no_process(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, started = make(), []
 
     async def remember(*args: Any, **options: Any) -> Any:
@@ -258,7 +269,10 @@ async def test_a_newer_format_is_refused_and_untouched(make: Maker) -> None:
         client.set("{c}:format", "3")
     await store.stop()
     refused = make()
-    with pytest.raises(ConfigError, match="its format is 3, this version reads 1 and 2; use the version that wrote it"):
+    with pytest.raises(
+        ConfigError,
+        match="its format is 3, this version reads 1 and 2; use the version that wrote it",
+    ):
         await refused.start()
     assert refused.pid is None
     with (
@@ -274,13 +288,17 @@ async def test_corrupt_data_is_told_in_the_servers_words(make: Maker) -> None:
     await store.stop()
     (manifest,) = (store.folder / "appendonlydir").glob("*.manifest")
     manifest.write_text("nonsense\n")
-    with pytest.raises(StoreDown, match=r"valkey-server ended with status 1; it said: .*(?i:manifest)"):
+    with pytest.raises(
+        StoreDown, match=r"valkey-server ended with status 1; it said: .*(?i:manifest)"
+    ):
         await make().start()
 
 
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 @pytest.mark.parametrize("format_", ["1", "2", ""])
-async def test_above_its_limit_it_starts_again_and_has_the_limit(make: Maker, fsync: str, format_: str) -> None:
+async def test_above_its_limit_it_starts_again_and_has_the_limit(
+    make: Maker, fsync: str, format_: str
+) -> None:
     """A limit that was lowered, and data of any version: what it cannot take are puts alone."""
     store = make()
     with redis.Redis.from_url(await store.start()) as client:
@@ -311,21 +329,34 @@ async def test_above_its_limit_it_starts_again_and_has_the_limit(make: Maker, fs
 async def test_how_it_syncs_is_its_own_word_whatever_a_nodes_configuration_says(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that was configured otherwise would have it sync once a second, while others promise the disk."""
+    """
+    A node that was configured otherwise would have it sync once a second, while others promise the
+    disk.
+    """
     monkeypatch.setattr(fsync_commit, "REST_MS", 50)
     for started, other in (("always", "everysec"), ("everysec", "always")):
         store = make(config=Store(fsync=started))
         url = await store.start()
-        async with joined(url, Store(fsync=other)) as (data, commits), joined(url, Store(fsync=started)) as (_, same):
+        async with (
+            joined(url, Store(fsync=other)) as (data, commits),
+            joined(url, Store(fsync=started)) as (_, same),
+        ):
             for each in (commits, same):
                 assert (each.refusal("fsync") == "") == (started == "always")
                 assert (each.of(data, "fsync") is None) == (started == "always")
             await write_firmly(data, commits)
-            async with joined(url, Store(fsync=other)) as (late, third):  # now it syncs each write, in either case
+            # now it syncs each write, in either case
+            async with joined(url, Store(fsync=other)) as (late, third):
                 assert (third.of(late, "fsync") is None) == (started == "always")
             with redis.Redis.from_url(url) as client:
-                await eventually(lambda started=started: client.config_get("appendfsync") == {"appendfsync": started})
-                assert (commits.strongest(data) is None) == (started == "always"), "nobody switches one that syncs each"
+                await eventually(
+                    lambda started=started: (
+                        client.config_get("appendfsync") == {"appendfsync": started}
+                    )
+                )
+                assert (commits.strongest(data) is None) == (started == "always"), (
+                    "nobody switches one that syncs each"
+                )
         await store.stop()
 
 
@@ -353,7 +384,12 @@ async def joined(url: str, config: Store) -> AsyncIterator[tuple[StoreConnection
     server = await check_store(data, "c")
     assert server.views
     commits = Durability(
-        config, "c", clock, lambda link: StoreConnection(link.url, "commit", clock), embedded=True, server=server
+        config,
+        "c",
+        clock,
+        lambda link: StoreConnection(link.url, "commit", clock),
+        embedded=True,
+        server=server,
     )
     yield data, commits
     await commits.stop()
@@ -370,17 +406,24 @@ async def write_firmly(data: StoreConnection, commits: Durability) -> None:
 
 
 async def test_a_server_that_refuses_its_start_says_why(make: Maker) -> None:
-    """It runs, and is ended: what it logged last, a warning of the host's settings, is not the reason."""
+    """
+    It runs, and is ended: what it logged last, a warning of the host's settings, is not the reason.
+    """
     store = make()
     with redis.Redis.from_url(await store.start()) as client:
         client.delete("{c}:view")
         client.lpush("{c}:view", "1")
     await store.stop()
-    with pytest.raises(StoreDown, match=r"^valkey-server refused its start: WRONGTYPE .+ \(its log: .+valkey.log\)$"):
+    with pytest.raises(
+        StoreDown,
+        match=r"^valkey-server refused its start: WRONGTYPE .+ \(its log: .+valkey.log\)$",
+    ):
         await make().start()
 
 
-async def test_a_server_that_is_silent_says_that(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_silent_says_that(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = make()
 
     async def silent(*_: Any) -> None:

@@ -1,4 +1,7 @@
-"""A store that is above its limit when it, or a node, is started: both start, puts are FULL, and it can be drained."""
+"""
+A store that is above its limit when it, or a node, is started: both start, puts are FULL, and it
+can be drained.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def grant(provider: CountingProvider, account: str) -> str:
-    return f'{{"refresh_token": "{provider.seeds[account]}", "access_token": "a", "expires_in": 3600}}'
+    return (
+        f'{{"refresh_token": "{provider.seeds[account]}", "access_token": "a", "expires_in": 3600}}'
+    )
 
 
 def refused(node: Node, *words: Any) -> str:
@@ -77,14 +82,20 @@ def fill(node: Node, provider: CountingProvider) -> None:
 
 
 def drain(node: Node, provider: CountingProvider) -> None:
-    """Puts are refused, tokens are refreshed, what drains goes through, and then puts go through as well."""
+    """
+    Puts are refused, tokens are refreshed, what drains goes through, and then puts go through as
+    well.
+    """
     until(lambda: node.status()["sweeping"], what="it leads")
     until(lambda: node.metric("tidewarden_node_store_full"), what="it knows")
     assert refused(node, "Q.PUT", "q", "x" * PAYLOAD_BYTES) == "FULL"
     assert refused(node, "T.PUT", "counted/a1", grant(provider, "a1")) == "FULL"
     generation = int(node.say("T.GET", "counted/a0")[3])
     assert node.say("T.REFRESH", "counted/a0") == "OK"
-    until(lambda: int(node.say("T.GET", "counted/a0")[3]) > generation, what="it is refreshed, and stored")
+    until(
+        lambda: int(node.say("T.GET", "counted/a0")[3]) > generation,
+        what="it is refreshed, and stored",
+    )
     with node.client() as client:
         (row,) = client.execute_command("Q.TAKE", "WAIT", 20_000, "FROM", "late")
         assert client.execute_command("Q.ACK", *row[:3]) == "OK"
@@ -137,16 +148,24 @@ def test_a_cluster_begins_at_a_store_that_others_have_filled(
         store.delete(BALLAST)
         until(lambda: not refused(node, "Q.PUT", "q", "x"), what="it takes puts")
         store.config_set("maxmemory", 0)
-        until(lambda: not refused(node, "T.PUT", "counted/a0", grant(provider, "a0")), what="and accounts")
+        until(
+            lambda: not refused(node, "T.PUT", "counted/a0", grant(provider, "a0")),
+            what="and accounts",
+        )
 
 
 def test_a_node_starts_with_its_store_above_its_limit(
     request: pytest.FixtureRequest, tmp_path: Path, provider: CountingProvider
 ) -> None:
-    made = Cluster(tmp_path, nodes=1, extra=provider.toml(provider.port, 60.0), store__url='"embedded"')
+    made = Cluster(
+        tmp_path, nodes=1, extra=provider.toml(provider.port, 60.0), store__url='"embedded"'
+    )
     with serving(request, made):
         node = made.nodes["n0"]
-        path, password = node.folder / "store" / "s", store_password((made.folder / "cluster.key").read_text())
+        path, password = (
+            node.folder / "store" / "s",
+            store_password((made.folder / "cluster.key").read_text()),
+        )
         fill(node, provider)
         with redis.Redis(unix_socket_path=str(path), password=password) as store:
             limit_bytes = store.info("memory")["used_memory"] - BELOW_BYTES
@@ -163,5 +182,8 @@ def test_a_node_starts_with_its_store_above_its_limit(
         with redis.Redis(unix_socket_path=str(path), password=password) as store:
             drain(node, provider)
             store.config_resetstat()
-            until(lambda: node.say("Q.PEEK", "q", "new") and from_library(store), what="scripts run from the library")
+            until(
+                lambda: node.say("Q.PEEK", "q", "new") and from_library(store),
+                what="scripts run from the library",
+            )
             assert int(store.config_get("maxmemory")["maxmemory"]) == limit_bytes

@@ -1,4 +1,7 @@
-"""The disk of an embedded store is full to the last byte: that is said, nothing acknowledged is lost, and it goes on when there is room."""
+"""
+The disk of an embedded store is full to the last byte: that is said, nothing acknowledged is lost,
+and it goes on when there is room.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def not_ready(node: Node) -> str:
 
 
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
-def test_a_full_disk_is_said_and_survived(request: pytest.FixtureRequest, tmp_path: Path, fsync: str) -> None:
+def test_a_full_disk_is_said_and_survived(
+    request: pytest.FixtureRequest, tmp_path: Path, fsync: str
+) -> None:
     if why := missing_mounts(tmp_path):
         pytest.skip(why)
     disk = SmallDisk(tmp_path / "n0")
@@ -41,7 +46,10 @@ def test_a_full_disk_is_said_and_survived(request: pytest.FixtureRequest, tmp_pa
             print(f"{fsync}: {len(kept)} puts; then {refused!r}; {health!r}")
             assert "store" in health
             disk.free()
-            until(lambda: node.http("/health/ready").status_code == 200, what="it serves again, with nobody's help")
+            until(
+                lambda: node.http("/health/ready").status_code == 200,
+                what="it serves again, with nobody's help",
+            )
             assert node.say("Q.PUT", "q", "x", "ID", "after") == "after"
             for task_id in (*kept, "after"):
                 assert node.say("Q.PEEK", "q", task_id)

@@ -1,4 +1,7 @@
-"""A store that is a Redis Cluster: each call at the primary of its key, redirections, slots on the move, and what queues make of it."""
+"""
+A store that is a Redis Cluster: each call at the primary of its key, redirections, slots on the
+move, and what queues make of it.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +51,21 @@ def two_of(three: ClusterSet, slot: int) -> tuple[int, int]:
     return source, next(port for port in three.ports if port != source)
 
 
-async def test_each_call_goes_to_the_primary_of_its_key(clean: ClusterSet, route: ClusterClient) -> None:
+async def test_each_call_goes_to_the_primary_of_its_key(
+    clean: ClusterSet, route: ClusterClient
+) -> None:
     await asyncio.gather(*(route.call("SET", f"{name}:k", name) for name in NAMES))
     assert sum(clean.client(port).dbsize() for port in clean.ports) == len(NAMES)
     for name in NAMES:
         link = route.link_of(name)
         assert link is not None
         assert link.at.endswith(f":{clean.owner(slot_of(name))}")
-    assert [await route.call("GET", f"{name}:k") for name in NAMES] == [name.encode() for name in NAMES]
-    assert [await route.call(*removal_first("SET", f"{name}:k", "new")) for name in NAMES] == [b"OK"] * len(NAMES)
+    assert [await route.call("GET", f"{name}:k") for name in NAMES] == [
+        name.encode() for name in NAMES
+    ]
+    assert [await route.call(*removal_first("SET", f"{name}:k", "new")) for name in NAMES] == [
+        b"OK"
+    ] * len(NAMES)
     assert await route.call("GET", f"{NAMES[0]}:k") == b"new"
     assert len(await route.call("TIME")) == 2
     assert route.up
@@ -78,7 +87,9 @@ async def test_a_slot_that_was_moved_is_followed_and_whoever_follows_is_told(
 
     route.topology.follow(follower)
     await asyncio.to_thread(clean.move_slot, SLOT, source, target)
-    assert await asyncio.gather(*(route.call("INCR", "{t:0}:k") for _ in range(50))) == list(range(2, 52))
+    assert await asyncio.gather(*(route.call("INCR", "{t:0}:k") for _ in range(50))) == list(
+        range(2, 52)
+    )
     link = route.link_of("{t:0}")
     assert link is not None
     assert link.at.endswith(f":{target}")
@@ -88,16 +99,22 @@ async def test_a_slot_that_was_moved_is_followed_and_whoever_follows_is_told(
     assert await route.call("GET", "{t:0}:k") == b"51"
 
 
-async def test_a_plain_command_follows_its_key_while_the_slot_moves(clean: ClusterSet, route: ClusterClient) -> None:
+async def test_a_plain_command_follows_its_key_while_the_slot_moves(
+    clean: ClusterSet, route: ClusterClient
+) -> None:
     for name in ("a", "b"):
         await route.call("SET", f"{{t:0}}:{name}", name)
     source, target = two_of(clean, SLOT)
     clean.open_slot(SLOT, source, target)
     clean.move_keys(SLOT, source, target, 1)
-    got = await asyncio.gather(*(route.call("GET", f"{{t:0}}:{name}") for name in ("a", "b", "none")))
+    got = await asyncio.gather(
+        *(route.call("GET", f"{{t:0}}:{name}") for name in ("a", "b", "none"))
+    )
     assert got == [b"a", b"b", None]
     await route.call("SET", "{t:0}:new", "n")
-    assert clean.say(target, "CLUSTER", "COUNTKEYSINSLOT", SLOT) == 2, "a new key is made where the slot goes"
+    assert clean.say(target, "CLUSTER", "COUNTKEYSINSLOT", SLOT) == 2, (
+        "a new key is made where the slot goes"
+    )
     clean.move_keys(SLOT, source, target)
     clean.close_slot(SLOT, source, target)
     assert await route.call("GET", "{t:0}:new") == b"n"
@@ -107,7 +124,14 @@ async def test_a_plain_command_follows_its_key_while_the_slot_moves(clean: Clust
 def push(route: ClusterClient, n: int) -> asyncio.Future[Any]:
     """A script, with the guard that ours have."""
     return_to: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    words = ("EVAL", "return redis.call('RPUSH', KEYS[1] .. ':l', ARGV[1])", 2, "{t:0}", "{t:0}~", n)
+    words = (
+        "EVAL",
+        "return redis.call('RPUSH', KEYS[1] .. ':l', ARGV[1])",
+        2,
+        "{t:0}",
+        "{t:0}~",
+        n,
+    )
     route.send(cluster_client.pack(words), return_to, "{t:0}")
     return return_to
 
@@ -123,7 +147,9 @@ async def test_scripts_wait_while_their_slot_moves_and_keep_their_order(
     clean.move_keys(SLOT, source, target)
     later = [push(route, n) for n in range(6, 11)]
     await asyncio.sleep(0.2)
-    assert not any(one.done() for one in (*first, *later)), "neither server runs them on a part of the keys"
+    assert not any(one.done() for one in (*first, *later)), (
+        "neither server runs them on a part of the keys"
+    )
     clean.close_slot(SLOT, source, target)
     assert await asyncio.gather(*first, *later) == list(range(2, 12))
     assert await route.call("LRANGE", "{t:0}:l", 0, -1) == [str(n).encode() for n in range(11)]
@@ -136,7 +162,9 @@ async def test_a_slot_that_stays_open_is_answered_in_the_servers_words(
     monkeypatch.setattr(cluster_client, "PATIENCE_S", 0.3)
     source, target = two_of(clean, SLOT)
     clean.open_slot(SLOT, source, target)
-    with pytest.raises(StoreDown, match="nothing was done: the store refuses: TRYAGAIN Multiple keys"):
+    with pytest.raises(
+        StoreDown, match="nothing was done: the store refuses: TRYAGAIN Multiple keys"
+    ):
         await push(route, 1)
     assert await route.call("EXISTS", "{t:0}:l") == 0
     clean.say(source, "CLUSTER", "SETSLOT", SLOT, "STABLE")
@@ -186,7 +214,9 @@ async def test_what_waits_is_bounded_and_ends_with_the_route(
     clean: ClusterSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_client, "BACKLOG_MAX", 2)
-    route = ClusterClient(Topology("redis+cluster://127.0.0.1:1", "t", SystemClock()), "t", SystemClock())
+    route = ClusterClient(
+        Topology("redis+cluster://127.0.0.1:1", "t", SystemClock()), "t", SystemClock()
+    )
     with pytest.raises(StoreDown, match="no server of the cluster answers"):
         await route.start(wait_s=0.2)
     calls = [route.call("SET", "{t:0}:k", n) for n in range(3)]
@@ -233,7 +263,9 @@ async def test_every_primary_is_checked(clean: ClusterSet, route: ClusterClient)
     assert (await check_store(route, "t")).version
     clean.client(clean.ports[1]).config_set("maxmemory-policy", "allkeys-lru")
     try:
-        with pytest.raises(ConfigError, match=rf":{clean.ports[1]} cannot be the store: its maxmemory-policy"):
+        with pytest.raises(
+            ConfigError, match=rf":{clean.ports[1]} cannot be the store: its maxmemory-policy"
+        ):
             await check_store(route, "t")
     finally:
         clean.client(clean.ports[1]).config_set("maxmemory-policy", "noeviction")
@@ -244,7 +276,9 @@ async def test_every_primary_is_checked(clean: ClusterSet, route: ClusterClient)
     await one.stop()
 
 
-async def test_only_the_full_primarys_shards_refuse_puts(clean: ClusterSet, eventually: Any) -> None:
+async def test_only_the_full_primarys_shards_refuse_puts(
+    clean: ClusterSet, eventually: Any
+) -> None:
     async with process(clean.url()) as one:
         await one.queues.configure("q", {"shards": 8})
         port = clean.owner(slot_of("{tidewarden:q:0}"))
@@ -255,7 +289,9 @@ async def test_only_the_full_primarys_shards_refuse_puts(clean: ClusterSet, even
             assert f":{port} is full" in one.queues.store_memory.warning()
             with pytest.raises(Full, match=f":{port} is full"):
                 await one.queues.put("q", TaskSpec(b"x", id="a~0"))
-            other = next(i for i in range(8) if clean.owner(slot_of(f"{{tidewarden:q:{i}}}")) != port)
+            other = next(
+                i for i in range(8) if clean.owner(slot_of(f"{{tidewarden:q:{i}}}")) != port
+            )
             await one.queues.put("q", TaskSpec(b"x", id=f"a~{other}"))
             assert one.queues.store_memory.stats()["store_full_refused_total"] == 1
         finally:

@@ -1,4 +1,7 @@
-"""Durability on a Redis Cluster: answers wait for the replicas of the primary that they came from, wherever their slot goes."""
+"""
+Durability on a Redis Cluster: answers wait for the replicas of the primary that they came from,
+wherever their slot goes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ async def put(one: Process, shard: int, name: str) -> None:
     await one.queues.put("firm", TaskSpec(b"x", id=f"{name}~{shard}"))
 
 
-async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSet, eventually: Any) -> None:
+async def test_an_answer_waits_for_the_replica_of_its_own_primary(
+    six: ClusterSet, eventually: Any
+) -> None:
     async with process(six.url()) as one:
         limit(one.commits, PATIENT_MS)
         assert isinstance(one.commits.of(one.data, SYSTEM), ClusterCommit)
@@ -64,7 +69,9 @@ async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSe
         await put(one, 0, "c")
 
 
-async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six: ClusterSet) -> None:
+async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(
+    six: ClusterSet,
+) -> None:
     async with process(six.url()) as one:
         limit(one.commits, PATIENT_MS)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
@@ -83,7 +90,9 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six:
         for _ in range(2):
             source = owner(six, 0)
             target = next(port for port in six.ports[:3] if port != source)
-            await asyncio.to_thread(six.move_slot, slot_of("{tidewarden:firm:0}"), source, target, slowly_s=0.01)
+            await asyncio.to_thread(
+                six.move_slot, slot_of("{tidewarden:firm:0}"), source, target, slowly_s=0.01
+            )
             await asyncio.sleep(0.1)
         over = True
         await asyncio.gather(*putters)
@@ -107,7 +116,8 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
             with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
-                await put(one, 0, "moved")  # to the source, whose replica is well, and from there to the target
+                # to the source, whose replica is well, and from there to the target
+                await put(one, 0, "moved")
         finally:
             six.processes[stopped].send_signal(signal.SIGCONT)
             six.say(source, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
@@ -125,7 +135,9 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
         await firm()
         firm, slot = commit.begun(key), slot_of(key)
         source = six.owner(slot)
-        await asyncio.to_thread(six.move_slot, slot, source, next(p for p in six.ports[:3] if p != source))
+        await asyncio.to_thread(
+            six.move_slot, slot, source, next(p for p in six.ports[:3] if p != source)
+        )
         await one.data.call("SET", key, "2")
         with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="another server"):
             await firm()
@@ -138,7 +150,9 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
         assert own, "each writes to a key of its own primary"
 
 
-async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet, eventually: Any) -> None:
+async def test_nothing_acknowledged_is_lost_with_a_primary(
+    six: ClusterSet, eventually: Any
+) -> None:
     async with process(six.url(), commit_ms="2000") as one:
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await one.queues.purge("firm")

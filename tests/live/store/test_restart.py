@@ -1,4 +1,7 @@
-"""The store is killed and comes back with its log: the nodes wait, and nothing that was acknowledged is lost."""
+"""
+The store is killed and comes back with its log: the nodes wait, and nothing that was acknowledged
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,17 @@ from typing import Any
 
 import pytest
 import redis
-from support.cluster.harness import CLUSTER, START_S, STILL, Cluster, Node, background, cluster, until, until_async
+from support.cluster.harness import (
+    CLUSTER,
+    START_S,
+    STILL,
+    Cluster,
+    Node,
+    background,
+    cluster,
+    until,
+    until_async,
+)
 from support.faults.traffic import Traffic
 
 PROVIDER = """
@@ -22,7 +35,9 @@ AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with cluster(request, tmp_path_factory.mktemp("store"), extra=STILL + PROVIDER) as made:
         yield made
 
@@ -46,42 +61,65 @@ async def answer_while_away(client: Any, *words: Any) -> str:
 async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
     everywhere = list(nodes.nodes.values())
     leader, view = nodes.leader(), nodes.valkey.view
-    jobs_queue, kept, left_queue, refused_queue = (f"{name}-{view}" for name in ("jobs", "kept", "left", "refused"))
+    jobs_queue, kept, left_queue, refused_queue = (
+        f"{name}-{view}" for name in ("jobs", "kept", "left", "refused")
+    )
     account = f"p/a{view}"
     traffic = Traffic(jobs_queue, everywhere)
-    # A take that was under way when the store went leaves leases that nobody knows of: they end by their time.
+    # A take that was under way when the store went leaves leases that nobody knows of: they end by
+    # their time.
     leader.say("Q.CONFIG", jobs_queue, "SET", "lease_ms", 9000)
     for node in everywhere:
-        node.say("Q.PUT", refused_queue, "there before", "ID", f"before-{node.name}", "DELAY", 3_600_000)
+        node.say(
+            "Q.PUT", refused_queue, "there before", "ID", f"before-{node.name}", "DELAY", 3_600_000
+        )
     keeper, waiters = everywhere[0].aclient(), [node.aclient() for node in everywhere]
     everywhere[0].say("Q.PUT", kept, "x", "ID", "k0")
     (held,) = await keeper.execute_command("Q.TAKE", "LEASE", 600_000, "FROM", kept)
     leaver = everywhere[1].aclient()
     everywhere[0].say("Q.PUT", left_queue, "x", "ID", "l0")
     (left,) = await leaver.execute_command("Q.TAKE", "LEASE", 600_000, "FROM", left_queue)
-    leader.say("T.PUT", account, '{"refresh_token": "r", "access_token": "secret-a", "expires_in": 3600}')
+    leader.say(
+        "T.PUT", account, '{"refresh_token": "r", "access_token": "secret-a", "expires_in": 3600}'
+    )
     assert leader.say("T.GET", account)[4] == "fresh"
     waiting = [
-        asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 180_000, "FROM", f"waited-{view}-{node.name}"))
+        asyncio.ensure_future(
+            client.execute_command("Q.TAKE", "WAIT", 180_000, "FROM", f"waited-{view}-{node.name}")
+        )
         for client, node in zip(waiters, everywhere, strict=True)
     ]
     for node in everywhere:
-        await until_async(lambda node=node: node.metric("tidewarden_resp_waiting") >= 1, what="a take waits")
-    jobs = [traffic.produce(node) for node in everywhere] + [traffic.consume(node) for node in everywhere]
+        await until_async(
+            lambda node=node: node.metric("tidewarden_resp_waiting") >= 1, what="a take waits"
+        )
+    jobs = [traffic.produce(node) for node in everywhere] + [
+        traffic.consume(node) for node in everywhere
+    ]
     async with background(*jobs):
         await until_async(lambda: len(traffic.put) > 200, what="tasks flow")
         # Due while the store is away: the nodes' timers try to take them, and meet nobody.
         for number, node in enumerate(everywhere[:2]):
-            node.say("Q.PUT", f"waited-{view}-{node.name}", "at last", "ID", f"w{number}", "DELAY", 500)
+            node.say(
+                "Q.PUT", f"waited-{view}-{node.name}", "at last", "ID", f"w{number}", "DELAY", 500
+            )
         nodes.valkey.kill()
         killed = time.monotonic()
-        # What was never sent must not exist; and who could not acknowledge, and goes, leaves a task for the next.
+        # What was never sent must not exist; and who could not acknowledge, and goes, leaves a task
+        # for the next.
         refused = [
-            asyncio.ensure_future(answer_while_away(node.aclient(), "Q.PUT", refused_queue, "x", "ID", node.name))
+            asyncio.ensure_future(
+                answer_while_away(node.aclient(), "Q.PUT", refused_queue, "x", "ID", node.name)
+            )
             for node in everywhere
         ]
-        refused.append(asyncio.ensure_future(answer_while_away(leaver, "Q.ACK", left_queue, "l0", left[2])))
-        await until_async(lambda: not any(is_ready(node) for node in everywhere), what="no node calls itself ready")
+        refused.append(
+            asyncio.ensure_future(answer_while_away(leaver, "Q.ACK", left_queue, "l0", left[2]))
+        )
+        await until_async(
+            lambda: not any(is_ready(node) for node in everywhere),
+            what="no node calls itself ready",
+        )
         assert [node.http("/health/live").status_code for node in everywhere] == [200] * 3
         # Who read a token here before gets it here still.
         begun = time.monotonic()
@@ -90,7 +128,9 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
         assert leader.http(f"/v1/tokens/{account}").json()["state"] == "stale"
         print(f"three reads of a token without the store: {time.monotonic() - begun:.3f} s")
         elsewhere = next(node for node in everywhere if node is not leader)
-        refused.append(asyncio.ensure_future(answer_while_away(elsewhere.aclient(), "T.GET", account)))
+        refused.append(
+            asyncio.ensure_future(answer_while_away(elsewhere.aclient(), "T.GET", account))
+        )
         said = await asyncio.gather(*refused)
         print(f"three puts, an ack and a token never read here, while the store is away: {said}")
         assert all(text.startswith("STOREDOWN") for text in said)
@@ -99,20 +139,32 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
 
         nodes.valkey.start()
         back = time.monotonic()
-        await until_async(lambda: all(is_ready(node) for node in everywhere), START_S, what="every node serves again")
+        await until_async(
+            lambda: all(is_ready(node) for node in everywhere),
+            START_S,
+            what="every node serves again",
+        )
         await until_async(lambda: len(traffic.put) > count, what="puts are answered again")
         print(
-            f"away for {back - killed:.1f} s; puts OK again {time.monotonic() - back:.2f} s after it, view {nodes.valkey.view}"
+            f"away for {back - killed:.1f} s; puts OK again {time.monotonic() - back:.2f} s after"
+            f" it, view {nodes.valkey.view}"
         )
         assert nodes.valkey.view == view + 1
-        until(lambda: leader.say("T.GET", account)[4] == "fresh", what="never from memory while the store answers")
+        until(
+            lambda: leader.say("T.GET", account)[4] == "fresh",
+            what="never from memory while the store answers",
+        )
         everywhere[0].say("Q.PUT", f"waited-{view}-{everywhere[2].name}", "at last", "ID", "w2")
         rows = await asyncio.wait_for(asyncio.gather(*waiting), 60)
         assert [row[1] for (row,) in rows] == ["w0", "w1", "w2"], "takes that waited through it all"
-        assert all(view_of(row[2]) == view + 1 for (row,) in rows), "lease numbers begin with the new view"
+        assert all(view_of(row[2]) == view + 1 for (row,) in rows), (
+            "lease numbers begin with the new view"
+        )
         (again,) = await keeper.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", left_queue)
         assert (again[1], again[4]) == ("l0", 1), "a disconnect, long before the lease's end"
-        assert await keeper.execute_command("Q.ACK", kept, "k0", held[2]) == "OK", "a lease outlives the store's death"
+        assert await keeper.execute_command("Q.ACK", kept, "k0", held[2]) == "OK", (
+            "a lease outlives the store's death"
+        )
         count = len(traffic.put)
         await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
         await traffic.drained(nodes)
@@ -130,13 +182,18 @@ def is_ready(node: Node) -> bool:
 
 
 async def test_schedules_and_sweep_go_on_after_it(nodes: Cluster) -> None:
-    """A second death, short, with nothing under way: what was due meanwhile is swept when the store is back."""
+    """
+    A second death, short, with nothing under way: what was due meanwhile is swept when the store is
+    back.
+    """
     leader, view = nodes.leader(), nodes.valkey.view
     leader.say("Q.PUT", f"later-{view}", "x", "ID", "d0", "DELAY", 500)
     nodes.valkey.kill()
     await asyncio.sleep(1)
     nodes.valkey.start()
-    until(lambda: nodes.audit(f"later-{view}") == {"ready": 1}, what="the due task is swept to ready")
+    until(
+        lambda: nodes.audit(f"later-{view}") == {"ready": 1}, what="the due task is swept to ready"
+    )
     with nodes.valkey.client() as store:
         assert store.get(f"{{{CLUSTER}}}:view") == b"%d" % (view + 1)
     for node in nodes.nodes.values():

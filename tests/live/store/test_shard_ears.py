@@ -1,4 +1,7 @@
-"""Queues on a Redis Cluster: wake-ups that stay within a shard's servers, and shards that move to other servers under load."""
+"""
+Queues on a Redis Cluster: wake-ups that stay within a shard's servers, and shards that move to
+other servers under load.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ SHARD = "{tidewarden:load:0}"
 
 
 @pytest.fixture
-async def two(three_primaries: ClusterSet, eventually: Any) -> AsyncIterator[tuple[Process, Process]]:
+async def two(
+    three_primaries: ClusterSet, eventually: Any
+) -> AsyncIterator[tuple[Process, Process]]:
     """Two processes that know a queue of four shards."""
     url = three_primaries.url()
     async with AsyncExitStack() as stack:
@@ -33,14 +38,19 @@ async def two(three_primaries: ClusterSet, eventually: Any) -> AsyncIterator[tup
         await made[0].queues.configure("load", {"shards": 4})
         for one in made:
             await eventually(lambda one=one: len(one.queues.shards_known()) == 4)
-            await eventually(lambda one=one: all(link is not None for link in one.shard_ears._at.values()))
+            await eventually(
+                lambda one=one: all(link is not None for link in one.shard_ears._at.values())
+            )
         yield made[0], made[1]
     three_primaries.audit()
 
 
 def sent(cluster: ClusterSet) -> int:
     """Messages that went to every server of the cluster."""
-    return sum(int(cluster.info(port).get("cluster_stats_messages_publish_sent", 0)) for port in cluster.ports)
+    return sum(
+        int(cluster.info(port).get("cluster_stats_messages_publish_sent", 0))
+        for port in cluster.ports
+    )
 
 
 async def parked(one: Process, shard: str = SHARD) -> None:
@@ -50,7 +60,9 @@ async def parked(one: Process, shard: str = SHARD) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True
+)
 async def test_wake_ups_of_every_kind_stay_within_the_shards_servers(
     three_primaries: ClusterSet, two: tuple[Process, Process]
 ) -> None:
@@ -87,7 +99,9 @@ async def test_a_shard_that_moved_is_heard_where_it_lies(
     taking = there.queues.take(session, ["load"], wait_ms=20_000)
     await parked(there)
     await asyncio.to_thread(three_primaries.move_slot, slot, source, target)
-    await eventually(lambda: (link := there.shard_ears._at[SHARD]) is not None and link.at.endswith(f":{target}"))
+    await eventually(
+        lambda: (link := there.shard_ears._at[SHARD]) is not None and link.at.endswith(f":{target}")
+    )
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
@@ -160,12 +174,18 @@ class Traffic:
             await asyncio.gather(*self._tasks)
 
 
-@pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True
+)
 @pytest.mark.parametrize("whole", [False, True], ids=["key by key", "whole"])
 async def test_slots_that_move_under_load_lose_and_double_nothing(
     three_primaries: ClusterSet, two: tuple[Process, Process], whole: bool
 ) -> None:
-    if whole and b"MIGRATESLOTS" not in str(three_primaries.say(three_primaries.ports[0], "CLUSTER", "HELP")).encode():
+    if (
+        whole
+        and b"MIGRATESLOTS"
+        not in str(three_primaries.say(three_primaries.ports[0], "CLUSTER", "HELP")).encode()
+    ):
         pytest.skip("this server moves slots key by key alone")
     traffic = Traffic(two)
     places = Counter[int]()
@@ -191,7 +211,12 @@ async def test_a_user_who_may_not_hear_a_shard_is_told(caplog: pytest.LogCapture
     clock = SystemClock()
     topology = Topology("redis+cluster://127.0.0.1:1", "t", clock)
     ears = ShardedPubSub(
-        topology, "t", clock, channel_of=lambda prefix: prefix, heard=lambda *_: None, listens=lambda _: None
+        topology,
+        "t",
+        clock,
+        channel_of=lambda prefix: prefix,
+        heard=lambda *_: None,
+        listens=lambda _: None,
     )
     link = StoreConnection("redis://127.0.0.1:1", "t", clock)
     for error in (StoreDown("lost"), error_of("NOPERM No permissions to access a channel")):

@@ -1,7 +1,9 @@
 """
-What survives the kill of a store whose disk is slow, and a power cut there: what was answered as firm does.
+What survives the kill of a store whose disk is slow, and a power cut there: what was answered as
+firm does.
 
-A power cut is a kill behind which everything is cut off that no finished sync has covered: ``slow_disk.c`` writes that down.
+A power cut is a kill behind which everything is cut off that no finished sync has covered:
+``slow_disk.c`` writes that down.
 """
 
 from __future__ import annotations
@@ -67,13 +69,20 @@ async def make(
 
 
 @contextlib.asynccontextmanager
-async def joined(url: str, config: Store, *, own: bool = False) -> AsyncIterator[tuple[StoreConnection, Durability]]:
+async def joined(
+    url: str, config: Store, *, own: bool = False
+) -> AsyncIterator[tuple[StoreConnection, Durability]]:
     """A node's link and its group commits."""
     data = StoreConnection(url, "data", CLOCK)
     await data.start()
     server = await check_store(data, "c")
     commits = Durability(
-        config, "c", CLOCK, lambda link: StoreConnection(link.url, "commit", CLOCK), embedded=not own, server=server
+        config,
+        "c",
+        CLOCK,
+        lambda link: StoreConnection(link.url, "commit", CLOCK),
+        embedded=not own,
+        server=server,
     )
     try:
         yield data, commits
@@ -105,7 +114,9 @@ async def plainly(data: StoreConnection, _: Durability, key: str) -> None:
     await data.call("SET", key, "v")
 
 
-async def keep_writing(data: StoreConnection, commits: Durability, write: Write, name: str, answered: set[str]) -> None:
+async def keep_writing(
+    data: StoreConnection, commits: Durability, write: Write, name: str, answered: set[str]
+) -> None:
     number = 0
     while True:
         number += 1
@@ -116,10 +127,15 @@ async def keep_writing(data: StoreConnection, commits: Durability, write: Write,
 
 
 @contextlib.asynccontextmanager
-async def load_of(writers: list[tuple[StoreConnection, Durability, Write]]) -> AsyncIterator[set[str]]:
+async def load_of(
+    writers: list[tuple[StoreConnection, Durability, Write]],
+) -> AsyncIterator[set[str]]:
     """They write for as long as it lasts; the keys of which they were told that they are there."""
     answered: set[str] = set()
-    jobs = [asyncio.create_task(keep_writing(*writer, f"w{i}", answered)) for i, writer in enumerate(writers)]
+    jobs = [
+        asyncio.create_task(keep_writing(*writer, f"w{i}", answered))
+        for i, writer in enumerate(writers)
+    ]
     try:
         yield answered
     finally:
@@ -148,9 +164,16 @@ async def lost(store: EmbeddedStore, promised: set[str]) -> set[str]:
 
 @EVENTS
 async def test_what_tokens_rest_on_survives(
-    make: Callable[[str], EmbeddedStore], disk: SlowDisk, event: str, monkeypatch: pytest.MonkeyPatch, eventually: Any
+    make: Callable[[str], EmbeddedStore],
+    disk: SlowDisk,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
 ) -> None:
-    """Three nodes; while each of them has the store go back to a sync a second whenever it may, and others write without."""
+    """
+    Three nodes; while each of them has the store go back to a sync a second whenever it may, and
+    others write without.
+    """
     monkeypatch.setattr(fsync_commit, "REST_MS", 50)
     config = Store(fsync="everysec")
     store = make("everysec")
@@ -199,7 +222,10 @@ async def test_what_is_answered_under_fsync_by_a_server_of_ones_own_survives(
             patch.setenv(name, value)
         process, server = serve(str(get_binary_path()), folder, *options)
     config = load(None, {}, {"store.url": server.url, "store.commit_ms": "9000"}).store
-    async with joined(server.url, config, own=True) as node, load_of([(*node, under_fsync)] * 20) as answered:
+    async with (
+        joined(server.url, config, own=True) as node,
+        load_of([(*node, under_fsync)] * 20) as answered,
+    ):
         disk.delay(SLOW_MS)
         await eventually(lambda: len(answered) > FEW, limit_s=120)
         process.send_signal(signal.SIGKILL)
@@ -219,7 +245,10 @@ async def test_what_is_answered_under_fsync_by_a_server_of_ones_own_survives(
 async def test_what_is_answered_once_a_second_is_not_always_with_the_kernel(
     make: Callable[[str], EmbeddedStore], disk: SlowDisk, eventually: Any
 ) -> None:
-    """What docs/operations.md says of a store that is killed: it puts its write off while a sync is under way, and answers."""
+    """
+    What docs/operations.md says of a store that is killed: it puts its write off while a sync is
+    under way, and answers.
+    """
     store = make("everysec")
     url = await store.start()
     (log,) = (store.folder / "appendonlydir").glob("*.incr.aof")

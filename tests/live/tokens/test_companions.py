@@ -40,8 +40,11 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
     async with harness.endpoint(life_s=2) as endpoint:
         chosen = harness.provider(endpoint.url, margin_s=1.0)
         sections = {"companions": companions}
-        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.005) as side:
-            await side.queues.configure("contacts.sync", {"dedup_ms": 0})  # for an interval this short
+        async with harness.node(
+            valkey, tmp_path, chosen, sections=sections, confirm_s=0.005
+        ) as side:
+            # for an interval this short
+            await side.queues.configure("contacts.sync", {"dedup_ms": 0})
             await side.tokens.put("p/a/b", {"refresh_token": "a/b.0"})
             session = side.queues.open_session()
             for _ in range(2):  # done, and due again after a later refresh
@@ -52,7 +55,9 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
                 assert token.access_token.startswith("secret-access-a/b-")
                 await side.queues.ack(session, task.queue, [(task.id, task.lease)])
             # Dead: what is queued is dropped; so it is when the account is deleted.
-            await side.tokens.put("p/c", {"refresh_token": "c.0", "access_token": "x", "expires_in": 1})
+            await side.tokens.put(
+                "p/c", {"refresh_token": "c.0", "access_token": "x", "expires_in": 1}
+            )
             await eventually(lambda: endpoint.current.get("c"))
             endpoint.current["c"] = 99
 
@@ -72,7 +77,12 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
 async def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_tasks_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock, put, full, names = ManualClock(), defaultdict[str, set[str]](set), True, [f"p/a{at}" for at in range(250)]
+    clock, put, full, names = (
+        ManualClock(),
+        defaultdict[str, set[str]](set),
+        True,
+        [f"p/a{at}" for at in range(250)],
+    )
 
     async def puts(queue: str, task: TaskSpec) -> str:
         if queue == "full" and full:

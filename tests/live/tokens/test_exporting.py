@@ -29,7 +29,9 @@ async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
         lines: list[bytes] = []
         after, pages = "", 0
         while pages == 0 or after:
-            more, after, unreadable = await side.tokens.custody.export((KEY, FILE, len(lines) + 1), "", 4, after)
+            more, after, unreadable = await side.tokens.custody.export(
+                (KEY, FILE, len(lines) + 1), "", 4, after
+            )
             assert not unreadable
             lines += more
             pages += 1
@@ -60,7 +62,9 @@ async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
         assert "client is 'c0'; the provider's client is 'c1'" in str(fault)
 
 
-async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_up(valkey: Any, tmp_path: Path) -> None:
+async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_up(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current = {"b": 1}
         chosen = harness.provider(endpoint.url)
@@ -68,7 +72,12 @@ async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_u
             await side.tokens.put("p/a", {"refresh_token": "old.5"})
             ledger, queue, seal = side.tokens._ledger, "_tokens:p:c0", side.tokens._vault.seal
             row = (await ledger.get(queue, "a")).row
-            late = replace(row, grant=9, current=b"another!", refresh=seal(b"a.0", Place("p", "a", "refresh", 9, 1)))
+            late = replace(
+                row,
+                grant=9,
+                current=b"another!",
+                refresh=seal(b"a.0", Place("p", "a", "refresh", 9, 1)),
+            )
             assert await ledger.stored(queue, "a", (9, 0), late.pack(), 1, 1) == "SPARE"
             # What came before the pair works within its grace alone: it stays.
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
@@ -93,7 +102,10 @@ async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_u
 
 
 async def test_into_the_cluster_that_it_came_from(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         custody = side.tokens.custody
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
         assert (await side.tokens.get("p/a", wait_ms=20_000)).generation == 2
@@ -101,7 +113,9 @@ async def test_into_the_cluster_that_it_came_from(valkey: Any, tmp_path: Path) -
         await side.tokens.refresh("p/a")
         await harness.eventually(lambda: endpoint.requests["a.1"])
         await harness.in_state(side, "fresh")
-        assert await custody.import_sealed((KEY, FILE, 1), lines) == [0], "a.1 was used: a second use ends the grant"
+        assert await custody.import_sealed((KEY, FILE, 1), lines) == [0], (
+            "a.1 was used: a second use ends the grant"
+        )
         assert (await harness.described(side))["generation"] == 3
         await side.tokens.delete("p/a")
         assert await custody.import_sealed((KEY, FILE, 1), lines) == [1]

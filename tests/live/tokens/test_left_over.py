@@ -1,4 +1,6 @@
-"""A companion that no node has any more leaves no tasks behind, and one that any node has loses none."""
+"""
+A companion that no node has any more leaves no tasks behind, and one that any node has loses none.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ async def test_its_tasks_are_ended_when_nobody_has_it(
         some = Companion("some", ("p",), "book.sync", 600)
 
         def node(*has: Companion) -> CompanionCleanup:
-            return CompanionCleanup({one.name: one for one in has}, ("p", "q"), queues, side.link.call, "t", clock)
+            return CompanionCleanup(
+                {one.name: one for one in has}, ("p", "q"), queues, side.link.call, "t", clock
+            )
 
         ours = [f"sync:p/a{number}" for number in range(8)]
         others = ["sync:q/a", "some:p/a", "sync2:p/a", "mine"]
@@ -75,7 +79,8 @@ async def test_its_tasks_are_ended_when_nobody_has_it(
         await later(first, second, seconds=3 * BEAT_S)
         await later(second, seconds=GONE_S - 2 * BEAT_S)
         assert len(await left()) == 12
-        # It goes for good. What somebody works at is left to them, and ended when it comes back to the queue.
+        # It goes for good. What somebody works at is left to them, and ended when it comes back to
+        # the queue.
         await later(second, node(some), seconds=GONE_S + 3 * BEAT_S)
         assert await left() == {ours[0], *others} - {"sync:q/a"}
         await queues.release(session, "book.sync", held.id, held.lease)
@@ -85,7 +90,9 @@ async def test_its_tasks_are_ended_when_nobody_has_it(
 
 
 async def test_where_its_queue_has_gone_there_is_nothing_to_do(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False
+    ) as side:
         clock = Jumping()
         await side.link.call("HSET", "{t}:companions", "old\tnowhere\tp", 5)
         watch = CompanionCleanup({}, ("p",), side.queues, side.link.call, "t", clock)

@@ -42,7 +42,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return one, two
 
 
-async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, folders: tuple[Path, Path]) -> None:
+async def test_a_death_is_told_by_another_when_its_node_is_killed(
+    valkey: Any, folders: tuple[Path, Path]
+) -> None:
     companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
     async with harness.endpoint() as endpoint:
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
@@ -63,7 +65,9 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, f
 
             await harness.eventually(dropped)
             # A new grant that lives is its end; both are counted where they were told.
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
+            )
             _, last = await told(side, 2)
             assert (last.type, last.data["error"]) == ("account.recovered", "invalid_grant")
             await harness.eventually(lambda: len(side.tokens.metrics()["events"]) == 2)
@@ -79,9 +83,14 @@ async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovere
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
             await killed("before_it_tells", valkey, folders[1], endpoint.url)
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
+            )
             side.go()
-            assert [event.type for event in await told(side, 2)] == ["account.dead", "account.recovered"]
+            assert [event.type for event in await told(side, 2)] == [
+                "account.dead",
+                "account.recovered",
+            ]
 
             async def there() -> bool:
                 return (await side.queues.stats("contacts.sync"))["total"] == 1
@@ -89,7 +98,9 @@ async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovere
             await harness.eventually(there)
 
 
-async def test_killed_after_it_told_it_is_told_again_under_the_same_id(valkey: Any, folders: tuple[Path, Path]) -> None:
+async def test_killed_after_it_told_it_is_told_again_under_the_same_id(
+    valkey: Any, folders: tuple[Path, Path]
+) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, folders[0], chosen, go=False) as side:
@@ -104,7 +115,9 @@ async def test_killed_after_it_told_it_is_told_again_under_the_same_id(valkey: A
             assert {(event.type, event.id) for event in found} == {("account.dead", first.id)}
 
 
-async def test_a_pair_from_a_journal_is_told_as_any_recovery(valkey: Any, folders: tuple[Path, Path]) -> None:
+async def test_a_pair_from_a_journal_is_told_as_any_recovery(
+    valkey: Any, folders: tuple[Path, Path]
+) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, folders[0], chosen, go=False, sections=FAILING) as side:
@@ -126,7 +139,9 @@ async def test_a_pair_from_a_journal_is_told_as_any_recovery(valkey: Any, folder
 async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         outbox, entries = (
             side.tokens._outlets._outbox,
             [
@@ -137,7 +152,9 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
             ],
         )
 
-        async def tell(_queue: str, _shard: int, _most: int, _claim_ms: int, told: Any = ()) -> list[bytes]:
+        async def tell(
+            _queue: str, _shard: int, _most: int, _claim_ms: int, told: Any = ()
+        ) -> list[bytes]:
             entries[:] = [entry for entry in entries if entry not in told]
             return list(entries)
 
@@ -146,5 +163,6 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
         await outbox.tell_all()
         assert not entries
         told = [event.type for _, event in await side.tokens.events.after(START)]
-        assert told == ["account.dead", "provider.answers"]  # Why it died nobody can read: that it did is told.
+        # Why it died nobody can read: that it did is told.
+        assert told == ["account.dead", "provider.answers"]
     assert caplog.text.count("cannot be read, and is dropped") == 2

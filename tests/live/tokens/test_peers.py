@@ -1,4 +1,6 @@
-"""What one node asks another about a refresh whose outcome it does not know: who may ask, and how."""
+"""
+What one node asks another about a refresh whose outcome it does not know: who may ask, and how.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from support.tokens.peer_doors import door, served
 
 from tidewarden.config.load import Cluster, Config, Node
 from tidewarden.tokens.journal.journal_records import JournalAnswer
-from tidewarden.tokens.journal.peer_queries import PeerReply, Peers, Question, mac_of, open_question, reply_to
+from tidewarden.tokens.journal.peer_queries import (
+    PeerReply,
+    Peers,
+    Question,
+    mac_of,
+    open_question,
+    reply_to,
+)
 from tidewarden.tokens.vault.key_store import KeyStore
 
 SECRET = "the cluster's"
@@ -24,7 +33,13 @@ def test_only_whoever_knows_the_secret_may_ask() -> None:
     mac = mac_of(SECRET)
     body = msgspec.msgpack.encode(Question(b"n" * 16, "q", "a", 1, 2))
     assert open_question(mac.of(body) + body, mac) == Question(b"n" * 16, "q", "a", 1, 2)
-    for raw in (b"", body, mac_of("another").of(body) + body, mac.of(body) + body + b"x", mac.of(b"x") + b"x"):
+    for raw in (
+        b"",
+        body,
+        mac_of("another").of(body) + body,
+        mac.of(body) + body + b"x",
+        mac.of(b"x") + b"x",
+    ):
         assert open_question(raw, mac) is None
 
 
@@ -63,13 +78,21 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
             await peers.close()
 
 
-async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(valkey: Any, tmp_path: Path) -> None:
+async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(
+    valkey: Any, tmp_path: Path
+) -> None:
     """A worker; and whoever has its address now does not answer for it."""
     mac = mac_of(SECRET)
     async with harness.endpoint() as endpoint:
         config = Config(cluster=Cluster(name="t"), node=Node(name="w0"))
         async with harness.node(
-            valkey, tmp_path, harness.provider(endpoint.url), "w0", config=config, cluster_secret=SECRET, go=False
+            valkey,
+            tmp_path,
+            harness.provider(endpoint.url),
+            "w0",
+            config=config,
+            cluster_secret=SECRET,
+            go=False,
         ) as worker:
             shelf = KeyStore(worker.link.call, "t")
             assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
@@ -79,13 +102,17 @@ async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(v
                     return {"w0": address, "w1": address}.get(node, "")
 
                 peers = Peers(Config(cluster=Cluster(name="t")), mac, dict, look_up)
-                found = [(await peers.ask(holder, "q", "a", 1, 1)).state for holder in ("w0.1", "w1.1", "w2.1")]
+                found = [
+                    (await peers.ask(holder, "q", "a", 1, 1)).state
+                    for holder in ("w0.1", "w1.1", "w2.1")
+                ]
                 await peers.close()
     assert found == ["none", "away", "away"]
 
 
 @pytest.mark.parametrize(
-    ("host", "address"), [("10.0.0.5", "10.0.0.5:7420"), ("::1", "[::1]:7420"), ("0.0.0.0", ""), ("::", "")]
+    ("host", "address"),
+    [("10.0.0.5", "10.0.0.5:7420"), ("::1", "[::1]:7420"), ("0.0.0.0", ""), ("::", "")],
 )
 def test_where_a_node_says_that_it_listens(host: str, address: str) -> None:
     assert Node(host=host).address == address

@@ -27,7 +27,9 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
     async with harness.endpoint(delay_s=0.2) as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 30})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 30}
+            )
             side.go()
             asked = [side.tokens.get("p/a", min_ttl_ms=60_000, wait_ms=60_000) for _ in range(50)]
             tokens = await asyncio.gather(*asked)
@@ -36,9 +38,16 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
     assert endpoint.requests == {"a.0": 1}
 
 
-async def test_an_account_that_is_put_anew_while_a_newer_token_is_waited_for(valkey: Any, tmp_path: Path) -> None:
-    """Its generations begin anew: whoever wants a later one than the deleted account's is told that there is none."""
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+async def test_an_account_that_is_put_anew_while_a_newer_token_is_waited_for(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    Its generations begin anew: whoever wants a later one than the deleted account's is told that
+    there is none.
+    """
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         for n in range(3):
             await side.tokens.put("p/a", {"refresh_token": f"a.{n}"})
         asked = asyncio.create_task(side.tokens.get("p/a", wait_ms=60_000, newer=2))
@@ -49,9 +58,15 @@ async def test_an_account_that_is_put_anew_while_a_newer_token_is_waited_for(val
             await asked
 
 
-async def test_who_waits_when_the_node_stops_gets_what_there_is(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
-        await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 300})
+async def test_who_waits_when_the_node_stops_gets_what_there_is(
+    valkey: Any, tmp_path: Path
+) -> None:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
+        await side.tokens.put(
+            "p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 300}
+        )
         asked = asyncio.create_task(side.tokens.get("p/a", min_ttl_ms=600_000, wait_ms=60_000))
         reader = side.tokens._reader
         await eventually(lambda: reader._watchers)
@@ -82,7 +97,9 @@ async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Pa
         for name in ("n0", "n1", "n2"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "secrets").symlink_to(tmp_path / "secrets")
-            sides.append(await stack.enter_async_context(harness.node(valkey, tmp_path / name, chosen, name)))
+            sides.append(
+                await stack.enter_async_context(harness.node(valkey, tmp_path / name, chosen, name))
+            )
         for turn in range(3):
             account = f"p/a{turn}"
             await sides[0].tokens.put(
@@ -90,36 +107,54 @@ async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Pa
             )
 
             async def late(account: str, number: int) -> Any:
-                await asyncio.sleep(number / 400)  # up to half a second: before, while and after it is refreshed
-                return await sides[number % 3].tokens.get(account, min_ttl_ms=3_100_000, wait_ms=60_000)
+                # up to half a second: before, while and after it is refreshed
+                await asyncio.sleep(number / 400)
+                return await sides[number % 3].tokens.get(
+                    account, min_ttl_ms=3_100_000, wait_ms=60_000
+                )
 
             tokens = await asyncio.gather(*(late(account, number) for number in range(200)))
-            fresh = [token for token in tokens if token.state != "stale"]  # which a stalled machine makes some
+            # which a stalled machine makes some
+            fresh = [token for token in tokens if token.state != "stale"]
             assert {token.access_token for token in fresh} == {f"secret-access-a{turn}-1"}
             assert all(0 < token.keep_ms <= 500_000 for token in fresh)
         # Many at once, of which one is not there.
-        found = await sides[1].tokens.get_many([*(f"p/a{turn}" for turn in range(3)), "p/none", "q/none"])
+        found = await sides[1].tokens.get_many(
+            [*(f"p/a{turn}" for turn in range(3)), "p/none", "q/none"]
+        )
         assert [getattr(one, "code", "token") for one in found] == ["token"] * 3 + ["NOTFOUND"] * 2
     assert endpoint.requests == {f"a{turn}.0": 1 for turn in range(3)}
 
 
-async def test_an_old_token_that_lives_is_served_while_its_refresh_fails(valkey: Any, tmp_path: Path) -> None:
+async def test_an_old_token_that_lives_is_served_while_its_refresh_fails(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.extend([answers(503, {})] * 100)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 3600}
+            )
             token = await side.tokens.get("p/a", min_ttl_ms=7_200_000, wait_ms=300)
             assert token.access_token == "old"
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
             await harness.in_state(side, "failing", "p/b")
             with pytest.raises(
-                Timeout, match=r"p/b has no living access token yet; its refresh fails: unavailable \(HTTP 503"
+                Timeout,
+                match=(
+                    r"p/b has no living access token yet; its refresh fails: unavailable \(HTTP 503"
+                ),
             ):
                 await side.tokens.get("p/b", wait_ms=500)
 
 
-async def test_a_reader_who_wants_more_than_there_is_gets_the_newest(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+async def test_a_reader_who_wants_more_than_there_is_gets_the_newest(
+    valkey: Any, tmp_path: Path
+) -> None:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
         for _ in range(5):
             token = await side.tokens.get("p/a", min_ttl_ms=10 * 3_600_000, wait_ms=60_000)
@@ -143,22 +178,32 @@ def test_who_always_wants_more_than_there_is_has_it_refreshed_twice_a_life_at_mo
 
 
 def test_after_a_step_back_of_the_stores_clock_nobody_knows_how_long_a_token_lives() -> None:
-    """It was stored in what is the future now: it may have expired an hour ago, and is refreshed rather than believed."""
+    """
+    It was stored in what is the future now: it may have expired an hour ago, and is refreshed
+    rather than believed.
+    """
     row = AccountRow(1, 2, NOW_MS, NOW_MS + 3_600_000, NOW_MS, b"", b"", refreshed=True)
-    assert lives(AccountReading(NOW_MS - 4000, 0, row, None), 0)  # Clocks of servers that take over differ a little.
+    # Clocks of servers that take over differ a little.
+    assert lives(AccountReading(NOW_MS - 4000, 0, row, None), 0)
     stepped = AccountReading(NOW_MS - 3_600_000, 0, row, None)
     assert not lives(stepped, 0)
     assert not in_vain(harness.provider("http://x/", account_interval_s=60), stepped, 60_001)
 
 
 @pytest.mark.parametrize("why", ["forbidden", "failing"])
-async def test_nobody_waits_for_a_refresh_that_cannot_come_in_time(valkey: Any, tmp_path: Path, why: str) -> None:
+async def test_nobody_waits_for_a_refresh_that_cannot_come_in_time(
+    valkey: Any, tmp_path: Path, why: str
+) -> None:
     """The provider refuses an early one, or the next try is later than the reader stays."""
     async with harness.endpoint() as endpoint:
         settings = {"not_before_s": 600.0} if why == "forbidden" else {}
         endpoint.faults.append(answers(503, {}, retry_after="600"))
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **settings)) as side:
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 3600})
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url, **settings)
+        ) as side:
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 3600}
+            )
             if why == "failing":
                 await side.tokens.refresh("p/a")
 
@@ -172,9 +217,17 @@ async def test_nobody_waits_for_a_refresh_that_cannot_come_in_time(valkey: Any, 
     assert endpoint.requests == ({"a.0": 1} if why == "failing" else {})
 
 
-async def test_workers_whose_token_is_refused_make_one_request_between_them(valkey: Any, tmp_path: Path) -> None:
-    """Thirty meet a 401 at once, and again with the next token: the provider hears of it once in five seconds."""
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+async def test_workers_whose_token_is_refused_make_one_request_between_them(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    Thirty meet a 401 at once, and again with the next token: the provider hears of it once in five
+    seconds.
+    """
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         tokens = side.tokens
         await tokens.put("p/a", {"refresh_token": "a.0"})
         assert (await tokens.get("p/a", wait_ms=60_000)).generation == 2
@@ -189,7 +242,8 @@ async def test_workers_whose_token_is_refused_make_one_request_between_them(valk
         assert [await tokens.refresh("p/a") for _ in range(3)] == ["recent"] * 3
         assert await tokens.refresh("p/a", generation=2) == "moved"
         assert endpoint.current["a"] == 2
-        assert (await tokens.get("p/a", wait_ms=60_000, newer=3)).generation == 4  # When the five seconds are over.
+        # When the five seconds are over.
+        assert (await tokens.get("p/a", wait_ms=60_000, newer=3)).generation == 4
         assert endpoint.current["a"] == 3
         # Another consent has nothing to do with that.
         await tokens.put("p/a", {"refresh_token": "a.3", "access_token": "x", "expires_in": 3600})
@@ -197,32 +251,45 @@ async def test_workers_whose_token_is_refused_make_one_request_between_them(valk
 
 
 async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         bench = Bench(side.queues)
         bench.now_ms = SystemClock().unix_ms()
         for account, token in (("old", {}), ("living", {"access_token": "a", "expires_in": 3600})):
             await side.tokens.put(f"p/{account}", {"refresh_token": "r"} | token)
             await side.tokens.refresh(f"p/{account}")
             task = await bench.take(account)
-            troubles = RefreshTroubles(tries=90, stopped=True, outcome="unavailable", message="HTTP 503", last_ms=5)
+            troubles = RefreshTroubles(
+                tries=90, stopped=True, outcome="unavailable", message="HTTP 503", last_ms=5
+            )
             await bench.ledger.failed(QUEUE, account, task.lease, Step("stop", 0, troubles))
         with pytest.raises(
-            NotFound, match=r"p/old is stopped \(unavailable: HTTP 503\) and has no living token; it is"
+            NotFound,
+            match=r"p/old is stopped \(unavailable: HTTP 503\) and has no living token; it is",
         ):
             await side.tokens.get("p/old", wait_ms=60_000)
         assert (await side.tokens.get("p/living", min_ttl_ms=10_000_000)).state == "stopped"
         page, _ = await side.tokens.list(state="stopped")
-        assert {entry["account"]: entry["since_ms"] for entry in page} == {"p/old": 5, "p/living": 5}
+        assert {entry["account"]: entry["since_ms"] for entry in page} == {
+            "p/old": 5,
+            "p/living": 5,
+        }
 
 
 async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current["a"] = 9
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005
+        ) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             with pytest.raises(
                 NotFound,
-                match=r"p/a is dead \(invalid_grant: HTTP 400 invalid_grant\) and has no living token; put a new grant",
+                match=(
+                    r"p/a is dead \(invalid_grant: HTTP 400 invalid_grant\) and has no living"
+                    r" token; put a new grant"
+                ),
             ):
                 await side.tokens.get("p/a", wait_ms=60_000)
             asked = endpoint.requests["a.0"]

@@ -1,4 +1,7 @@
-"""Refresh tokens of deleted accounts are revoked where the provider's settings say so, and only once the account is gone."""
+"""
+Refresh tokens of deleted accounts are revoked where the provider's settings say so, and only once
+the account is gone.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def revocations(*answers: tuple[int, dict[str, Any]]) -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
+async def revocations(
+    *answers: tuple[int, dict[str, Any]],
+) -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
     """A revocation endpoint with these answers, then 200; and what it was sent."""
     got: list[dict[str, str]] = []
     left = list(answers)
@@ -36,7 +41,9 @@ async def revocations(*answers: tuple[int, dict[str, Any]]) -> AsyncIterator[tup
         got.append({str(name): str(value) for name, value in (await request.post()).items()})
         got[-1]["authorization"] = request.headers.get("Authorization", "")
         status, body = left.pop(0) if left else (200, {})
-        return web.json_response(body, status=status, headers={"Retry-After": "0.1"} if status == 503 else {})
+        return web.json_response(
+            body, status=status, headers={"Retry-After": "0.1"} if status == 503 else {}
+        )
 
     app = web.Application()
     app.router.add_post("/revoke", handle)
@@ -53,13 +60,19 @@ def done(side: harness.Side) -> dict[str, int]:
     return {outcome: count for (_, outcome), count in side.tokens.metrics()["revocations"].items()}
 
 
-async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(valkey: Any, tmp_path: Path) -> None:
+async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(
+    valkey: Any, tmp_path: Path
+) -> None:
     unwilling = (503, {}), (401, {"error": "invalid_client"}), (500, {})
     async with harness.endpoint() as endpoint, revocations(*unwilling) as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            await side.tokens.put("p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600})
-            await side.tokens.put("p/b", {"refresh_token": "secret-b", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600}
+            )
+            await side.tokens.put(
+                "p/b", {"refresh_token": "secret-b", "access_token": "x", "expires_in": 3600}
+            )
             assert await side.tokens.delete("p/a")
             assert not await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"failed": 3, "revoked": 1})
@@ -71,15 +84,22 @@ async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(v
 
 
 async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: Path) -> None:
-    """Its node was killed before it deleted it, or the account was put anew: one token may end all of a user's grants."""
+    """
+    Its node was killed before it deleted it, or the account was put anew: one token may end all of
+    a user's grants.
+    """
     async with harness.endpoint() as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             for name in "ab":
-                await side.tokens.put(f"p/{name}", {"refresh_token": name, "access_token": "x", "expires_in": 3600})
+                await side.tokens.put(
+                    f"p/{name}", {"refresh_token": name, "access_token": "x", "expires_in": 3600}
+                )
             await side.tokens._revoker.deleting("p", "a")
             await side.tokens.delete("p/b")
-            await side.tokens.put("p/b", {"refresh_token": "b2", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/b", {"refresh_token": "b2", "access_token": "x", "expires_in": 3600}
+            )
             side.go()
             await eventually(lambda: done(side) == {"kept": 2})
             # Deleted in the end: what was kept before is no matter.
@@ -88,7 +108,9 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
     assert [one["token"] for one in got] == ["a"]
 
 
-async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(valkey: Any, tmp_path: Path) -> None:
+async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
@@ -100,13 +122,18 @@ async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(valkey: Any
 
 
 async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -> None:
-    """An account with a pair that came when it had moved on: to revoke the one token leaves the other's grant alive."""
+    """
+    An account with a pair that came when it had moved on: to revoke the one token leaves the
+    other's grant alive.
+    """
     async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.open == 1)
-            await side.tokens.put("p/a", {"refresh_token": "new", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "new", "access_token": "x", "expires_in": 3600}
+            )
 
             async def spare() -> bool:
                 return bool((await side.tokens.stats())["p"]["spares"])
@@ -117,17 +144,23 @@ async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -
     assert {one["token"] for one in got} == {"new", "a.1"}
 
 
-async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(valkey: Any, tmp_path: Path) -> None:
+async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
+    valkey: Any, tmp_path: Path
+) -> None:
     """Its token was noted, then it was refreshed and a spare came, then it was deleted."""
     async with harness.endpoint() as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
+            )
             noting = side.tokens._revoker.deleting
 
             async def slow(provider: str, account: str) -> list[AccountRow]:
                 noted = await noting(provider, account)
-                await side.tokens.put("p/a", {"refresh_token": "a.1", "access_token": "y", "expires_in": 3600})
+                await side.tokens.put(
+                    "p/a", {"refresh_token": "a.1", "access_token": "y", "expires_in": 3600}
+                )
                 return noted
 
             side.tokens._revoker.deleting = slow  # type: ignore[method-assign]
@@ -137,12 +170,16 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(v
     assert {one["token"] for one in got} == {"a.0", "a.1"}
 
 
-async def test_what_cannot_be_revoked_is_put_aside(valkey: Any, tmp_path: Path, caplog: Any) -> None:
+async def test_what_cannot_be_revoked_is_put_aside(
+    valkey: Any, tmp_path: Path, caplog: Any
+) -> None:
     refuses = (400, {"error": "unsupported_token_type"})
     async with harness.endpoint() as endpoint, revocations(refuses) as (url, _):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            await side.tokens.put("p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600}
+            )
             await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"unsupported": 1})
 
@@ -158,7 +195,9 @@ async def test_by_default_nothing_is_said_to_the_provider(valkey: Any, tmp_path:
     async with revocations() as (url, got):
         chosen = harness.provider("http://127.0.0.1:9/token", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            await side.tokens.put("p/a", {"refresh_token": "r", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
+            )
             await side.tokens.delete("p/a")
             assert QUEUE not in await side.queues.names()
     assert not got

@@ -1,4 +1,7 @@
-"""Rotations: everything stays readable at every step, whoever dies in the middle, and old keys go at last."""
+"""
+Rotations: everything stays readable at every step, whoever dies in the middle, and old keys go at
+last.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,14 @@ async def two_nodes(valkey: Any, folder: Path) -> AsyncIterator[list[harness.Sid
         for name in ("n0", "n1"):
             (folder / name / "secrets").mkdir(parents=True)
             (folder / name / "secrets" / "vault.key").write_text(key)
-            sides.append(await stack.enter_async_context(harness.node(valkey, folder / name, chosen, name)))
+            sides.append(
+                await stack.enter_async_context(harness.node(valkey, folder / name, chosen, name))
+            )
             sides[-1].tokens.custody.rotator._answer_s = 1.0
         for i in range(ACCOUNTS):
             await sides[0].tokens.put(
-                f"p/a{i}", {"refresh_token": f"a{i}.0", "access_token": f"at{i}", "expires_in": 3600}
+                f"p/a{i}",
+                {"refresh_token": f"a{i}.0", "access_token": f"at{i}", "expires_in": 3600},
             )
         yield sides
 
@@ -76,7 +82,8 @@ async def test_to_another_key_with_a_node_dying_in_the_middle(valkey: Any, tmp_p
 
         await eventually(under_way)
         assert worker.running is not None
-        # It dies between two scripts, as far as the store can tell; its lease is given back as by a node's death.
+        # It dies between two scripts, as far as the store can tell; its lease is given back as by a
+        # node's death.
         worker.running.cancel()
         await worker.queues.close_session(worker.tokens.custody.rotator._session)
         await readable(other)
@@ -99,7 +106,9 @@ async def test_to_another_key_with_a_node_dying_in_the_middle(valkey: Any, tmp_p
         assert all(row[44:].count(b"\x01" + new) >= 2 for row in rows)
 
 
-async def test_a_key_that_a_node_lacks_is_refused_and_old_data_keys_go(valkey: Any, tmp_path: Path) -> None:
+async def test_a_key_that_a_node_lacks_is_refused_and_old_data_keys_go(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with two_nodes(valkey, tmp_path) as (one, two):
         files = [tmp_path / name / "secrets" / "vault.key" for name in ("n0", "n1")]
         kek = (await one.tokens.custody.status())["kek"]
@@ -107,7 +116,10 @@ async def test_a_key_that_a_node_lacks_is_refused_and_old_data_keys_go(valkey: A
         await one.tokens.custody.rotate()
         found = await done(one)
         assert found["state"] == "refused"
-        assert found["message"] == f"key-encryption key {made.hex()} is not at n1: give it to every node"
+        assert (
+            found["message"]
+            == f"key-encryption key {made.hex()} is not at n1: give it to every node"
+        )
         assert (await two.tokens.custody.status())["kek"] == kek
         files[1].write_text(files[0].read_text())
         await one.tokens.custody.rotate()
@@ -121,7 +133,9 @@ async def test_a_key_that_a_node_lacks_is_refused_and_old_data_keys_go(valkey: A
         await readable(one)
 
 
-async def test_a_node_that_does_not_answer_is_waited_for_unless_forced(valkey: Any, tmp_path: Path) -> None:
+async def test_a_node_that_does_not_answer_is_waited_for_unless_forced(
+    valkey: Any, tmp_path: Path
+) -> None:
     chosen = harness.provider("http://127.0.0.1:9/token")
     async with harness.node(valkey, tmp_path, chosen) as side:
         rotator = side.tokens.custody.rotator
@@ -129,7 +143,9 @@ async def test_a_node_that_does_not_answer_is_waited_for_unless_forced(valkey: A
         await side.link.call("HSET", "{t}:vault_nodes", "n9", '{"change": 0}')
         prepend_key(tmp_path / "secrets" / "vault.key")
         await side.tokens.custody.rotate()
-        assert (await done(side))["message"].startswith("n9 do not answer, and may lack key-encryption key ")
+        assert (await done(side))["message"].startswith(
+            "n9 do not answer, and may lack key-encryption key "
+        )
         await side.tokens.custody.rotate(force=True)
         assert (await done(side))["state"] == "done"
         assert list((await side.tokens.custody.status())["nodes"]) == ["n0"]
@@ -147,7 +163,10 @@ return rows
 async def test_two_that_are_asked_for_at_once_are_one(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The later takes the place of the one under way, which ends where it is: never do two nodes work at both."""
+    """
+    The later takes the place of the one under way, which ends where it is: never do two nodes work
+    at both.
+    """
     async with two_nodes(valkey, tmp_path) as (one, two):
         await one.tokens.custody.rotate()
 
@@ -162,10 +181,15 @@ async def test_two_that_are_asked_for_at_once_are_one(
         async def late() -> Any:
             return stale.pop() if stale else await read()
 
-        monkeypatch.setattr(shelf, "rotation", late)  # It looked just before the other wrote down that it begins.
+        # It looked just before the other wrote down that it begins.
+        monkeypatch.setattr(shelf, "rotation", late)
         asked = (await two.tokens.custody.rotate())["rotation"]
         found = await done(one)
-        assert (found["state"], found["started_ms"], found["unreadable"]) == ("done", asked["started_ms"], 0)
+        assert (found["state"], found["started_ms"], found["unreadable"]) == (
+            "done",
+            asked["started_ms"],
+            0,
+        )
 
         async def nothing_left() -> bool:
             return (await one.queues.stats(rotation.QUEUE))["total"] == 0

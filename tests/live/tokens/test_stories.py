@@ -24,7 +24,10 @@ def codes(story: dict[str, Any]) -> list[str]:
 
 
 async def test_an_account_and_its_provider_are_told_of(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         tokens = side.tokens
         story = await tokens.why("p")
         assert (story["state"], codes(story)) == ("answers", ["no_answers", "accounts"])
@@ -44,7 +47,10 @@ async def test_an_account_and_its_provider_are_told_of(valkey: Any, tmp_path: Pa
         assert [(one["outcome"], one["brief"]) for one in story["asked"]] == [
             ("invalid_grant", "HTTP 400 invalid_grant")
         ]
-        for name, says in (("p/x", "there is no account p/x"), ("x", "there is no provider 'x'; configured: p")):
+        for name, says in (
+            ("p/x", "there is no account p/x"),
+            ("x", "there is no provider 'x'; configured: p"),
+        ):
             with pytest.raises(NotFound, match=says):
                 await tokens.why(name)
         with pytest.raises(BadArg):
@@ -53,7 +59,10 @@ async def test_an_account_and_its_provider_are_told_of(valkey: Any, tmp_path: Pa
 
 async def test_what_an_operator_does_is_told_of(valkey: Any, tmp_path: Path) -> None:
     """A quarantine by hand holds refusals off, and its release lets the next one count."""
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         tokens = side.tokens
         await tokens.quarantine_provider("p")
         story = await tokens.why("p")
@@ -63,7 +72,10 @@ async def test_what_an_operator_does_is_told_of(valkey: Any, tmp_path: Path) -> 
         endpoint.current["b"] = 9
         await tokens.put("p/b", {"refresh_token": "b.0"})
         await harness.in_state(side, "failing", "p/b")
-        assert codes(await tokens.why("p/b"))[1:] == ["refused_in_quarantine", "provider_quarantine"]
+        assert codes(await tokens.why("p/b"))[1:] == [
+            "refused_in_quarantine",
+            "provider_quarantine",
+        ]
         await tokens.release_provider("p")
         story = await tokens.why("p")
         assert (story["state"], "released" in codes(story)) == ("answers", True)
@@ -76,7 +88,9 @@ async def test_what_an_operator_does_is_told_of(valkey: Any, tmp_path: Path) -> 
 
 
 async def test_a_stopped_account_is_told_of(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         bench = Bench(side.queues)
         bench.now_ms = SystemClock().unix_ms()
         await side.tokens.put("p/a", {"refresh_token": "r"})
@@ -86,23 +100,39 @@ async def test_a_stopped_account_is_told_of(valkey: Any, tmp_path: Path) -> None
         )
         await bench.ledger.failed(QUEUE, "a", task.lease, Step("stop", 0, troubles))
         story = await side.tokens.why("p/a")
-        assert (story["state"], codes(story), story["next"]["code"]) == ("stopped", ["token", "stopped"], "nothing")
+        assert (story["state"], codes(story), story["next"]["code"]) == (
+            "stopped",
+            ["token", "stopped"],
+            "nothing",
+        )
         assert (
-            next(one for one in (await side.tokens.why("p"))["concluded"] if one["code"] == "accounts")["stopped"] == 1
+            next(
+                one
+                for one in (await side.tokens.why("p"))["concluded"]
+                if one["code"] == "accounts"
+            )["stopped"]
+            == 1
         )
 
 
 async def test_while_the_store_is_away_that_is_the_story(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stories, "AWAY_S", 0.5)  # Nothing here is right by being fast: it is waited for.
+    # Nothing here is right by being fast: it is waited for.
+    monkeypatch.setattr(stories, "AWAY_S", 0.5)
     (tmp_path / "store").mkdir()
     process, store = serve_store(get_binary_path(), tmp_path / "store")
     try:
-        async with harness.node(store, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        async with harness.node(
+            store, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+        ) as side:
             tokens = side.tokens
             for name in ("a", "b"):
-                grant = {"refresh_token": f"{name}.0", "access_token": "secret-a", "expires_in": 3600}
+                grant = {
+                    "refresh_token": f"{name}.0",
+                    "access_token": "secret-a",
+                    "expires_in": 3600,
+                }
                 await tokens.put(f"p/{name}", grant)
             expires_at_ms = (await tokens.get("p/a")).expires_at_ms
             os.kill(process.pid, signal.SIGSTOP)

@@ -1,4 +1,7 @@
-"""A new user's first file: ten accounts of two providers, a line wrong, a grant revoked, a provider down; and what is told of each."""
+"""
+A new user's first file: ten accounts of two providers, a line wrong, a grant revoked, a provider
+down; and what is told of each.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +63,22 @@ def no_secrets(trial: Trial, *texts: str) -> None:
 
 @pytest.fixture(scope="module")
 def trial(
-    request: pytest.FixtureRequest, dot: Callable[..., AuthorizationServer], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    dot: Callable[..., AuthorizationServer],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Trial]:
     folder = tmp_path_factory.mktemp("trial")
     shop, bank_port = dot(accounts=len(NAMES), life=600), free_base_port()
     extra = "".join(
-        f'[providers.{name}]\ntoken_url = "{url}"\nclient_id = "c0"\nclient_secret = {json.dumps(shop.client_secret)}\n'
+        f'[providers.{name}]\ntoken_url = "{url}"\nclient_id = "c0"\nclient_secret ='
+        f" {json.dumps(shop.client_secret)}\n"
         for name, url in (("shop", shop.token_url), ("bank", f"http://127.0.0.1:{bank_port}/token"))
     )
     rows = [("account", "refresh_token")]
-    rows += [(f"shop/{name}@example.com", token) for name, (_, token) in zip(NAMES, shop.seeds, strict=True)]
+    rows += [
+        (f"shop/{name}@example.com", token)
+        for name, (_, token) in zip(NAMES, shop.seeds, strict=True)
+    ]
     rows += [(f"bank/{name}@example.com", f"first-{name}") for name in NAMES]
     lines = [",".join(row) for row in rows]
     lines[4] = "shop/dan@example.com"  # Cut off.
@@ -85,14 +94,23 @@ def trial(
 def revoke(server: AuthorizationServer, token: str) -> None:
     form = {"client_id": server.client_id, "client_secret": server.client_secret, "token": token}
     with httpx.Client(trust_env=False, verify=False) as client:
-        client.post(server.token_url.replace("/token/", "/revoke_token/"), data=form).raise_for_status()
+        client.post(
+            server.token_url.replace("/token/", "/revoke_token/"), data=form
+        ).raise_for_status()
 
 
 def die(trial: Trial, account: str) -> None:
-    """Have an account that was refused refused once more, an hour later: two refusals count, and they were so long ago."""
+    """
+    Have an account that was refused refused once more, an hour later: two refusals count, and they
+    were so long ago.
+    """
     with trial.store.client() as store:
         provider, _, name = account.partition("/")
-        (key,) = [key for key in store.scan_iter(f"*_tokens:{provider}:*:account_troubles") if store.hexists(key, name)]
+        (key,) = [
+            key
+            for key in store.scan_iter(f"*_tokens:{provider}:*:account_troubles")
+            if store.hexists(key, name)
+        ]
         troubles = parse_troubles(store.hget(key, name))
         assert troubles is not None
         if troubles.dead:
@@ -116,19 +134,26 @@ def test_the_wrong_line_is_named_and_the_others_came_in(trial: Trial, imported: 
     assert imported.exit_code == 1
     assert imported.stdout == "9 accounts: 9 new, 0 with a new grant, 0 unchanged; 1 bad line\n"
     assert imported.stderr.startswith(
-        "line 5: refresh_token is missing: 1 field where the header has 2 (account, refresh_token)\n"
+        "line 5: refresh_token is missing: 1 field where the header has 2 (account,"
+        " refresh_token)\n"
     )
     assert "import the file again: what is there already stays" in imported.stderr
     # The good ones are fresh, and served.
     until(lambda: trial.providers()["shop"]["fresh"] >= 3, what="the shop's accounts are fresh")
     token = trial.node.http("/v1/tokens/shop/ada@example.com").json()
-    assert (token["state"], trial.run("get", "shop/ada@example.com").stdout) == ("fresh", f"{token['access_token']}\n")
+    assert (token["state"], trial.run("get", "shop/ada@example.com").stdout) == (
+        "fresh",
+        f"{token['access_token']}\n",
+    )
     no_secrets(trial, imported.output)
 
 
 @pytest.mark.usefixtures("imported")
 def test_the_revoked_one_is_dead_since_when_why_and_what_can_be_done(trial: Trial) -> None:
-    until(lambda: trial.of("shop/cyd@example.com")["state"] == "failing", what="the revoked one is refused")
+    until(
+        lambda: trial.of("shop/cyd@example.com")["state"] == "failing",
+        what="the revoked one is refused",
+    )
     refused = trial.of("shop/cyd@example.com")
     assert (refused["error"], refused["tries"]) == ("invalid_grant", 1)
     assert refused["next_ms"] > refused["since_ms"] + 500_000
@@ -153,17 +178,29 @@ def test_the_revoked_one_is_dead_since_when_why_and_what_can_be_done(trial: Tria
         assert words in shown
     answer = trial.node.http("/v1/tokens/shop/cyd@example.com")
     assert (answer.status_code, answer.json()["error"]) == (404, "NOTFOUND")
-    assert "is dead (invalid_grant: HTTP 400 invalid_grant) and has no living token; put a new grant" in answer.text
+    assert (
+        "is dead (invalid_grant: HTTP 400 invalid_grant) and has no living token; put a new grant"
+        in answer.text
+    )
     listed = trial.run("list", "--state", "dead", "--json")
-    assert [one["account"] for one in json.loads(listed.stdout)["accounts"]] == ["shop/cyd@example.com"]
+    assert [one["account"] for one in json.loads(listed.stdout)["accounts"]] == [
+        "shop/cyd@example.com"
+    ]
     assert trial.logged("shop/cyd@example.com is refused: HTTP 400 invalid_grant; asked again in 1")
-    assert trial.logged("shop/cyd@example.com is dead: HTTP 400 invalid_grant; its owner has to consent again")
-    assert 'tidewarden_tokens_accounts{kind="dead",provider="shop"} 1.0' in trial.node.http("/metrics").text
+    assert trial.logged(
+        "shop/cyd@example.com is dead: HTTP 400 invalid_grant; its owner has to consent again"
+    )
+    assert (
+        'tidewarden_tokens_accounts{kind="dead",provider="shop"} 1.0'
+        in trial.node.http("/metrics").text
+    )
     no_secrets(trial, shown, answer.text)
 
 
 @pytest.mark.usefixtures("imported")
-def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_next(trial: Trial) -> None:
+def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_next(
+    trial: Trial,
+) -> None:
 
     def silent() -> dict[str, Any] | None:
         found = trial.providers()["bank"]
@@ -175,17 +212,28 @@ def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_n
     assert 0 < bank["since_ms"] < bank["next_ms"]
     assert f"See whether http://127.0.0.1:{trial.bank_port} is up" in bank["advice"]
     stats = trial.run("stats").stdout
-    assert [line.split()[:2] for line in stats.splitlines() if " silent " in line] == [["bank", "5"]]
+    assert [line.split()[:2] for line in stats.splitlines() if " silent " in line] == [
+        ["bank", "5"]
+    ]
     assert "bank: no connection: Connection refused. See whether http" in stats
     listed = trial.run("list", "--provider", "bank")
     assert listed.stdout.count("no connection: Connection refused") == 5
-    assert f"5 of bank failing: See whether http://127.0.0.1:{trial.bank_port} is up" in listed.stderr
-    assert len(trial.logged("bank does not answer: no connection: Connection refused. See whether")) == 1
+    assert (
+        f"5 of bank failing: See whether http://127.0.0.1:{trial.bank_port} is up" in listed.stderr
+    )
+    assert (
+        len(trial.logged("bank does not answer: no connection: Connection refused. See whether"))
+        == 1
+    )
     answer = trial.node.http("/v1/tokens/bank/ada@example.com")
     assert (answer.status_code, answer.json()["error"]) == (504, "TIMEOUT")
-    assert "its refresh fails: refused (no connection: Connection refused)" in answer.json()["message"]
+    assert (
+        "its refresh fails: refused (no connection: Connection refused)" in answer.json()["message"]
+    )
     series = trial.node.http("/metrics").text
-    assert not set(re.findall(r"(?m)^# TYPE (\S+)", series)) - set(HELP), "each series says what it is"
+    assert not set(re.findall(r"(?m)^# TYPE (\S+)", series)) - set(HELP), (
+        "each series says what it is"
+    )
     assert 'tidewarden_tokens_accounts{kind="failing",provider="bank"} 5.0' in series
     assert 'tidewarden_tokens_standing{kind="silent",provider="bank"} 1.0' in series
     no_secrets(trial, stats, listed.output, series)
@@ -203,6 +251,9 @@ def test_the_corrected_file_again_changes_nothing_else(trial: Trial) -> None:
         0,
         "10 accounts: 1 new, 0 with a new grant, 9 unchanged (of which 1 dead); 0 bad lines\n",
     )
-    until(lambda: trial.of("shop/dan@example.com")["state"] == "fresh", what="the corrected one is fresh")
+    until(
+        lambda: trial.of("shop/dan@example.com")["state"] == "fresh",
+        what="the corrected one is fresh",
+    )
     assert trial.shop.stats()["reuse"] == 0
     no_secrets(trial, again.output)

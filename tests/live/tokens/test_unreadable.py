@@ -1,4 +1,7 @@
-"""Answers that promised success and could not be read: every node shows them, and an account that they cost is saved by hand."""
+"""
+Answers that promised success and could not be read: every node shows them, and an account that they
+cost is saved by hand.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,14 @@ SOON_S = 0.005  # Between the first refusal and the second: a day is 0.7 s.
 
 async def page(_request: web.Request, made: Endpoint, token: str) -> web.Response:
     """A pair as a proxy hands it on that knows better how a page should look."""
-    return web.Response(text=f"<html><pre>{made.rotate(token).text}</pre></html>", content_type="text/html")
+    return web.Response(
+        text=f"<html><pre>{made.rotate(token).text}</pre></html>", content_type="text/html"
+    )
 
 
-async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(valkey: Any, tmp_path: Path) -> None:
+async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
@@ -41,20 +48,32 @@ async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(valkey: 
             lost = await in_state(first, "lost_rotation")
             assert (
                 lost["message"]
-                == "an earlier refresh was processed but its answer cannot be read; consent is needed anew"
+                == "an earlier refresh was processed but its answer cannot be read; consent is"
+                " needed anew"
             )
-            assert lost["advice"].startswith("n0 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT`")
+            assert lost["advice"].startswith(
+                "n0 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT`"
+            )
             assert first.tokens.metrics()["journal_unreadable"] == 1
             (tmp_path / "b").mkdir()
             shutil.copytree(tmp_path / "a" / "secrets", tmp_path / "b" / "secrets")
-            two = Config(cluster=Cluster(name="t", members={"n0": address, "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}))
+            two = Config(
+                cluster=Cluster(
+                    name="t", members={"n0": address, "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}
+                )
+            )
             async with harness.node(
                 valkey, tmp_path / "b", chosen, "n1", config=two, cluster_secret=SECRET, go=False
             ) as second:  # fmt: skip
                 found = await second.tokens.custody.answers("p/a")
                 assert found["silent"] == ["n2"]
                 (answer,) = found["answers"]
-                assert (answer["node"], answer["grant"], answer["generation"], answer["current"]) == ("n0", 1, 1, True)
+                assert (
+                    answer["node"],
+                    answer["grant"],
+                    answer["generation"],
+                    answer["current"],
+                ) == ("n0", 1, 1, True)
                 token = re.search(rb'"refresh_token": *"([^"]+)"', answer["body"])
                 assert token is not None
                 await second.tokens.put("p/a", {"refresh_token": token[1].decode()})
@@ -67,14 +86,27 @@ async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(valkey: 
     assert endpoint.current["a"] == 2
 
 
-async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(valkey: Any, tmp_path: Path) -> None:
-    """It may be somebody else's, with tokens in it. The node that keeps it is away while the name changes hands, and is there again."""
+async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    It may be somebody else's, with tokens in it. The node that keeps it is away while the name
+    changes hands, and is there again.
+    """
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
-        alone = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
+        alone = Config(
+            cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
+        )
         async with harness.node(
-            valkey, tmp_path / "a", chosen, "n0", config=alone, cluster_secret=SECRET, confirm_s=SOON_S
+            valkey,
+            tmp_path / "a",
+            chosen,
+            "n0",
+            config=alone,
+            cluster_secret=SECRET,
+            confirm_s=SOON_S,
         ) as first:
             await first.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(first, "lost_rotation")
@@ -82,7 +114,9 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(valke
         (tmp_path / "b").mkdir()
         shutil.copytree(tmp_path / "a" / "secrets", tmp_path / "b" / "secrets")
         new = {"refresh_token": "of somebody else", "access_token": "x", "expires_in": 3600}
-        async with harness.node(valkey, tmp_path / "b", chosen, "n1", config=alone, go=False) as second:
+        async with harness.node(
+            valkey, tmp_path / "b", chosen, "n1", config=alone, go=False
+        ) as second:
             assert await second.tokens.delete("p/a")
             await second.tokens.put("p/a", new)
         kept = Config(cluster=alone.cluster)
@@ -98,7 +132,11 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(valke
                 assert await second.tokens.custody.answers("p/a") == {"answers": [], "silent": []}
                 # Whatever else is deleted there.
                 shard = second.queues.shard_of(QUEUE, "a")
-                other = next(name for name in map(str, range(1000)) if second.queues.shard_of(QUEUE, name) == shard)
+                other = next(
+                    name
+                    for name in map(str, range(1000))
+                    if second.queues.shard_of(QUEUE, name) == shard
+                )
                 for number in range(3):
                     await second.tokens.put(f"p/{other}", new | {"refresh_token": f"r{number}"})
                 await second.tokens.delete(f"p/{other}")
@@ -110,7 +148,10 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(valke
 
 
 async def test_an_answer_stays_while_its_account_does(valkey: Any, tmp_path: Path) -> None:
-    """A new consent leaves it, who put it may have copied the wrong token; so does a store that has lost its accounts."""
+    """
+    A new consent leaves it, who put it may have copied the wrong token; so does a store that has
+    lost its accounts.
+    """
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
@@ -118,7 +159,9 @@ async def test_an_answer_stays_while_its_account_does(valkey: Any, tmp_path: Pat
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(side, "lost_rotation")
             for number in range(2):
-                await side.tokens.put("p/a", {"refresh_token": f"n{number}", "access_token": "x", "expires_in": 3600})
+                await side.tokens.put(
+                    "p/a", {"refresh_token": f"n{number}", "access_token": "x", "expires_in": 3600}
+                )
             unreadable = side.tokens.custody.unreadable
             await unreadable.drop_former()
             (answer,) = (await side.tokens.custody.answers("p/a"))["answers"]

@@ -1,4 +1,7 @@
-"""The vault of a whole cluster: its key is changed while a node is killed, and no secret is anywhere in the clear."""
+"""
+The vault of a whole cluster: its key is changed while a node is killed, and no secret is anywhere
+in the clear.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,18 @@ def provider() -> Iterator[TalkativeProvider]:
 
 @pytest.fixture(scope="module")
 def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: TalkativeProvider
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: TalkativeProvider,
 ) -> Iterator[Cluster]:
     extra = (
-        f'[providers.p]\ntoken_url = "{provider.url}"\nclient_id = "c0"\nclient_secret = "{MARK}-client-secret"\n'
-        'rotation = "none"\n[events]\nfailing_s = 1\n'
-        f'[webhooks.ops]\nurl = "http://127.0.0.1:9/{MARK}"\nsecret = "whsec_{HOOK}"\n'
+        f'[providers.p]\ntoken_url = "{provider.url}"\nclient_id = "c0"\nclient_secret ='
+        f' "{MARK}-client-secret"\nrotation = "none"\n[events]\nfailing_s = 1\n[webhooks.ops]\nurl'
+        f' = "http://127.0.0.1:9/{MARK}"\nsecret = "whsec_{HOOK}"\n'
     )
-    with cluster(request, tmp_path_factory.mktemp("vault"), nodes=2, extra=extra, log__level='"debug"') as made:
+    with cluster(
+        request, tmp_path_factory.mktemp("vault"), nodes=2, extra=extra, log__level='"debug"'
+    ) as made:
         yield made
 
 
@@ -53,15 +60,24 @@ def readable(node: Node, provider: TalkativeProvider) -> None:
         for i in range(ACCOUNTS):
             pipe.execute_command("T.GET", f"p/a{i}")
         answers = pipe.execute()
-    assert [answer[0] for answer in answers] == [provider.token("at", f"a{i}", 0) for i in range(ACCOUNTS)]
+    assert [answer[0] for answer in answers] == [
+        provider.token("at", f"a{i}", 0) for i in range(ACCOUNTS)
+    ]
 
 
 def killed_at_it(nodes: Cluster) -> Node:
-    """Whoever works at a rotation dies in the middle of it; where it was done before that was seen, at another one."""
+    """
+    Whoever works at a rotation dies in the middle of it; where it was done before that was seen, at
+    another one.
+    """
 
     def far() -> dict[str, Any]:
         now = rotation(nodes)
-        return now if (now["state"] == "sealing" and now["seen"] > 20) or now["state"] == "done" else {}
+        return (
+            now
+            if (now["state"] == "sealing" and now["seen"] > 20) or now["state"] == "done"
+            else {}
+        )
 
     for _ in range(10):
         next(iter(nodes.nodes.values())).say("V.ROTATE")
@@ -74,11 +90,16 @@ def killed_at_it(nodes: Cluster) -> Node:
     pytest.fail("each rotation was done before its node was killed")
 
 
-def test_the_key_is_changed_while_a_node_is_killed(nodes: Cluster, provider: TalkativeProvider) -> None:
+def test_the_key_is_changed_while_a_node_is_killed(
+    nodes: Cluster, provider: TalkativeProvider
+) -> None:
     one, two = nodes.nodes.values()
     with one.client() as client, client.pipeline(transaction=False) as pipe:
         for i in range(ACCOUNTS):
-            tokens = {f"{kind}_token": provider.token(kind[0] + "t", f"a{i}", 0) for kind in ("access", "refresh")}
+            tokens = {
+                f"{kind}_token": provider.token(kind[0] + "t", f"a{i}", 0)
+                for kind in ("access", "refresh")
+            }
             pipe.execute_command("T.PUT", f"p/a{i}", json.dumps({**tokens, "expires_in": 7200}))
         pipe.execute()
     path = nodes.folder / "vault.key"
@@ -107,12 +128,24 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
         for kind in ("good", "bad", "html", "down"):
             for i in range(3):
                 token = provider.token("rt", f"{kind}{i}", 0)
-                said.append(client.execute_command("T.PUT", f"p/{kind}{i}", json.dumps({"refresh_token": token})))
-        for wrong in (f'{{"refresh_token": "{MARK}AAAABBBBCCCC', f'{{"refresh_token": "r", "x{MARK}": 1}}'):
+                said.append(
+                    client.execute_command(
+                        "T.PUT", f"p/{kind}{i}", json.dumps({"refresh_token": token})
+                    )
+                )
+        for wrong in (
+            f'{{"refresh_token": "{MARK}AAAABBBBCCCC',
+            f'{{"refresh_token": "r", "x{MARK}": 1}}',
+        ):
             with pytest.raises(Exception, match="BADARG") as caught:
                 client.execute_command("T.PUT", "p/wrong", wrong)
-            assert MARK not in str(caught.value) or f"x{MARK}" in str(caught.value)  # a field's name is no secret
-    until(lambda: all(provider.requests[f"{kind}{i}"] for kind in ("bad", "html", "down") for i in range(3)))
+            # a field's name is no secret
+            assert MARK not in str(caught.value) or f"x{MARK}" in str(caught.value)
+    until(
+        lambda: all(
+            provider.requests[f"{kind}{i}"] for kind in ("bad", "html", "down") for i in range(3)
+        )
+    )
     token = two.say("T.GET", "p/good0", "WAIT", 10_000)
     assert token[0] == provider.token("at", "good0", 1)
     (tmp_path / "transfer.key").write_bytes(secrets.token_bytes(32))
@@ -125,11 +158,17 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
     assert f"0 accounts stored, {ACCOUNTS + 12} were there, 0 bad lines" in said[-1]
     for node in (one, two):
         said += [
-            node.say(*verb.split()) for verb in ("R.STATUS", "V.STATUS", "T.LIST", "T.STATS", "INFO", "CLIENT LIST")
+            node.say(*verb.split())
+            for verb in ("R.STATUS", "V.STATUS", "T.LIST", "T.STATS", "INFO", "CLIENT LIST")
         ]
-        said += [node.http(path).text for path in ("/metrics", "/v1/status", "/v1/tokens", "/v1/tokens/p/bad0")]
+        said += [
+            node.http(path).text
+            for path in ("/metrics", "/v1/status", "/v1/tokens", "/v1/tokens/p/bad0")
+        ]
     said += [told(two)]
-    until(lambda: re.search("webhook ops does not take events .*: event evt_", one.log() + two.log()))
+    until(
+        lambda: re.search("webhook ops does not take events .*: event evt_", one.log() + two.log())
+    )
     with nodes.valkey.client() as store:
         said += [store.execute_command("SLOWLOG", "GET", 1000), store.execute_command("INFO")]
         store.bgrewriteaof()
@@ -137,7 +176,9 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
     time.sleep(0.2)  # the logs are written by threads
     for node in (one, two):
         limits = Path(f"/proc/{node.pid}/limits").read_text().splitlines()
-        assert [line.split()[4] for line in limits if line.startswith("Max core file size")] == ["0"]
+        assert [line.split()[4] for line in limits if line.startswith("Max core file size")] == [
+            "0"
+        ]
     keys = [base64.b64decode(line) for line in (nodes.folder / "vault.key").read_text().split()]
     wanted = [
         MARK.encode(),
@@ -146,7 +187,11 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
         *(base64.b64encode(key) for key in keys),
         *(key.hex().encode() for key in keys),
     ]
-    places = {str(path): path.read_bytes() for path in (*nodes.folder.rglob("*"), sealed) if path.is_file()}
+    places = {
+        str(path): path.read_bytes()
+        for path in (*nodes.folder.rglob("*"), sealed)
+        if path.is_file()
+    }
     assert any(path.endswith("tokens.journal") for path in places)
     assert any(".aof" in path for path in places)
     for path, content in places.items():
@@ -158,7 +203,9 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
 def told(node: Node) -> str:
     """What the node's stream has, to the first event of an account that fails."""
     text = ""
-    with node._http.stream("GET", f"http://127.0.0.1:{node.base_port + 1}/v1/events?after=0", timeout=60) as response:
+    with node._http.stream(
+        "GET", f"http://127.0.0.1:{node.base_port + 1}/v1/events?after=0", timeout=60
+    ) as response:
         for line in response.iter_lines():
             text += line + "\n"
             if line.startswith("data: ") and "event: account.failing" in text:

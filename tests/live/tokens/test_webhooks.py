@@ -40,7 +40,9 @@ async def test_a_death_and_a_recovery_are_told_once(
         }
         sections = {"webhooks": hooks}
         chosen = harness.provider(endpoint.url)
-        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.005) as side:
+        async with harness.node(
+            valkey, tmp_path, chosen, sections=sections, confirm_s=0.005
+        ) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: len(ops.got) == 1)
             message_id, dead = ops.got[0]
@@ -51,13 +53,17 @@ async def test_a_death_and_a_recovery_are_told_once(
             }  # fmt: skip
             assert ops.tries == 3
             # A person consents again: that is a recovery, and is told.
-            await side.tokens.put("p/a", {"refresh_token": "a.9", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"refresh_token": "a.9", "access_token": "x", "expires_in": 3600}
+            )
             await eventually(lambda: len(ops.got) == 2)
             assert ops.got[1][1]["type"] == "account.recovered"
             # One that has never failed is none.
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
             await eventually(lambda: endpoint.requests["b.0"] == 1)
-            await harness.tell(side.tokens.events, "provider.breaker_open", "p", error="invalid_client")
+            await harness.tell(
+                side.tokens.events, "provider.breaker_open", "p", error="invalid_client"
+            )
             await eventually(lambda: deaf.got)
             assert (len(ops.got), deaf.got[0][1]["type"]) == (2, "provider.breaker_open")
             sent = {("ops", "failed"): 2, ("ops", "delivered"): 2, ("deaf", "delivered"): 1}
@@ -74,7 +80,10 @@ async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(
     async with receiver() as ops, receiver() as mute:
         mute.silent = True
         refused = "http://127.0.0.1:9/s3cret"
-        mutes = {f"mute{at}": Webhook(f"mute{at}", mute.url, ("*",), (Secret(SECRETS[0]),), 600.0) for at in range(6)}
+        mutes = {
+            f"mute{at}": Webhook(f"mute{at}", mute.url, ("*",), (Secret(SECRETS[0]),), 600.0)
+            for at in range(6)
+        }
         hooks = mutes | {
             "gone": Webhook("gone", refused, ("*",), (Secret(SECRETS[0]),)),
             "ops": Webhook("ops", ops.url, ("*",), tuple(map(Secret, SECRETS))),
@@ -84,7 +93,16 @@ async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(
             for number in range(6):
                 await harness.tell(side.tokens.events, "account.failing", "p", f"a{number}")
             await eventually(lambda: mute.tries >= 16)
-            await eventually(lambda: len(ops.got) == 6 and side.tokens.metrics()["webhooks"]["gone", "failed"] > 1)
+            await eventually(
+                lambda: (
+                    len(ops.got) == 6 and side.tokens.metrics()["webhooks"]["gone", "failed"] > 1
+                )
+            )
     # Twice tried or more, once said.
-    assert caplog.text.count("webhook gone does not take events (no connection: Connection refused): event evt_") == 1
+    assert (
+        caplog.text.count(
+            "webhook gone does not take events (no connection: Connection refused): event evt_"
+        )
+        == 1
+    )
     assert "s3cret" not in caplog.text

@@ -1,4 +1,7 @@
-"""A node with its embedded store, backed up under load, restored elsewhere: everything is there, and no number goes back."""
+"""
+A node with its embedded store, backed up under load, restored elsewhere: everything is there, and
+no number goes back.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ auth = "none"
 def node(folder: Path) -> Node:
     """A lone node with an embedded store and its data in ``folder``/data."""
     base = free_base_port()
-    text = f'[node]\nbase_port = {base}\ndata_dir = "{folder}/data"\n{PROVIDER}[[users]]\nname = "{ADMIN}"\n'
+    text = (
+        f'[node]\nbase_port = {base}\ndata_dir = "{folder}/data"\n{PROVIDER}[[users]]\nname ='
+        f' "{ADMIN}"\n'
+    )
     return Node("n0", folder, base, f'{text}secret_hash = "{hash_generated(SECRET)}"\n', SECRET)
 
 
@@ -87,12 +93,16 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
 
     other = tmp_path / "other.backup"
     other.write_bytes(data.replace(b'"cluster": "tidewarden"', b'"cluster": "another"', 1))
-    done = await asyncio.to_thread(tidewarden, "cluster", "restore", str(other), "--data-dir", str(tmp_path / "third"))
+    done = await asyncio.to_thread(
+        tidewarden, "cluster", "restore", str(other), "--data-dir", str(tmp_path / "third")
+    )
     assert (done.exit_code, "another cluster's" in done.stderr) == (1, True)
     assert list((tmp_path / "third").iterdir()) == []
     target = tmp_path / "second" / "data"
     shutil.copytree(tmp_path / "first" / "data" / "secrets", target / "secrets")
-    done = await asyncio.to_thread(tidewarden, "cluster", "restore", str(file), "--data-dir", str(target), "--json")
+    done = await asyncio.to_thread(
+        tidewarden, "cluster", "restore", str(file), "--data-dir", str(target), "--json"
+    )
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["epoch"] > before["epoch"]
@@ -106,7 +116,9 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
         with pytest.raises(Exception, match="NOTFOUND"):
             second.say("Q.PEEK", "mails", later)
         stats = second.say("Q.STATS", "mails")
-        stats = stats if isinstance(stats, dict) else dict(zip(stats[::2], stats[1::2], strict=True))
+        stats = (
+            stats if isinstance(stats, dict) else dict(zip(stats[::2], stats[1::2], strict=True))
+        )
         assert stats["delayed"] == 100
         assert len(second.say("S.LIST")) == 1
         until(lambda: second.status()["sweeping"], what="it sweeps")
@@ -115,7 +127,9 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
         # What the dead node held is ready again, and every number is above those that it gave.
         row = second.say("Q.TAKE", "WAIT", 10_000, "ID", held, "FROM", "mails")[0]
         assert row[2] > lease
-        assert until(lambda: second.say("L.ACQUIRE", "nightly", 1000), what="the lock is free") > fence
+        assert (
+            until(lambda: second.say("L.ACQUIRE", "nightly", 1000), what="the lock is free") > fence
+        )
         assert cli(second, "doctor").exit_code == 0
     finally:
         second.close()

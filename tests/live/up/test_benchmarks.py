@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[3]
         "cycle --seconds 1 --connections 2",
         pytest.param("batches --seconds 1 --batch 10", marks=pytest.mark.soak),
         pytest.param("worker --tasks 500 --rounds 1", marks=pytest.mark.soak),
-        pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
+        pytest.param(
+            "cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak
+        ),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
         pytest.param("strangers --seconds 1 --only COMMAND", marks=pytest.mark.soak),
@@ -40,7 +42,9 @@ def test_benchmark_runs(command: str) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name in ("cycle", "shards"), done.stdout
+    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name in ("cycle", "shards"), (
+        done.stdout
+    )
 
 
 def test_an_unknown_peer_is_refused_by_name() -> None:

@@ -1,4 +1,7 @@
-"""The programs of ``examples/`` as a new user runs them: in the folder of a ``tidewarden up``, with nothing said."""
+"""
+The programs of ``examples/`` as a new user runs them: in the folder of a ``tidewarden up``, with
+nothing said.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
-ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWARDEN")} | {
+ENVIRON = {
+    name: value for name, value in os.environ.items() if not name.startswith("TIDEWARDEN")
+} | {
     "PYTHONPATH": str(ROOT),
     "PYTHONUNBUFFERED": "1",
 }
@@ -38,7 +43,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(here)
         patch.setenv("PYTHONPATH", str(ROOT))
         up = spawn(
-            [sys.executable, "-m", "tidewarden", "up", "--nodes", "1", "--sandbox", "3", "--base-port", str(base)],
+            [
+                sys.executable,
+                "-m",
+                "tidewarden",
+                "up",
+                "--nodes",
+                "1",
+                "--sandbox",
+                "3",
+                "--base-port",
+                str(base),
+            ],
             here / "up.log",
         )
     try:
@@ -55,7 +71,13 @@ def run(folder: Path) -> Callable[..., str]:
 
     def runner(*argv: str) -> str:
         done = subprocess.run(
-            [sys.executable, *argv], cwd=folder, env=ENVIRON, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, *argv],
+            cwd=folder,
+            env=ENVIRON,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -72,7 +94,9 @@ class WorkerProcess:
             patch.chdir(folder)
             for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):
                 patch.setenv(name, ENVIRON[name])
-            self.process = spawn([sys.executable, "-m", "tidewarden", "worker", app, *options], self.output)
+            self.process = spawn(
+                [sys.executable, "-m", "tidewarden", "worker", app, *options], self.output
+            )
 
     def text(self) -> str:
         return self.output.read_text()
@@ -115,19 +139,23 @@ def test_producer_and_worker(folder: Path, run: Callable[..., str]) -> None:
 def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
     folder: Path, run: Callable[..., str]
 ) -> None:
-    """The task of a worker that died without a word runs elsewhere, once its session's grace is over."""
+    """
+    The task of a worker that died without a word runs elsewhere, once its session's grace is over.
+    """
     (folder / "slow_app.py").write_text(
-        "import time\nfrom tidewarden.client import Task, Worker\nworker = Worker()\n\n"
-        '@worker.task("slow")\ndef slow(task: Task) -> int:\n'
-        '    print("begins", task.attempt, flush=True)\n    time.sleep(0 if task.json()["quick"] else 600)\n    return task.attempt\n'
+        "import time\nfrom tidewarden.client import Task, Worker\nworker ="
+        ' Worker()\n\n@worker.task("slow")\ndef slow(task: Task) -> int:\n    print("begins",'
+        ' task.attempt, flush=True)\n    time.sleep(0 if task.json()["quick"] else 600)\n    return'
+        " task.attempt\n"
     )
     (folder / "put_slow.py").write_text(
         "import sys\nfrom tidewarden.client import Client\nwith Client() as client:\n"
         '    client.queue("slow").put_json({"quick": False}, id="the-one")\n'
     )
     (folder / "hurry.py").write_text(
-        "from tidewarden.client import Client\nwith Client() as client:\n    queue = client.queue('slow')\n"
-        "    lease = queue.peek('the-one').lease\n    queue.update('the-one', payload='{\"quick\": true}', lease=lease)\n"
+        "from tidewarden.client import Client\nwith Client() as client:\n    queue ="
+        " client.queue('slow')\n    lease = queue.peek('the-one').lease\n   "
+        " queue.update('the-one', payload='{\"quick\": true}', lease=lease)\n"
     )
     first = WorkerProcess(folder, "slow_app", "first.log")
     run("put_slow.py")
@@ -137,7 +165,8 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
     until(lambda: "works on slow" in second.text())
     try:
         first.process.kill()
-        until(lambda: "begins 1" in second.text(), what="the second worker has it")  # a loss gives the attempt back
+        # a loss gives the attempt back
+        until(lambda: "begins 1" in second.text(), what="the second worker has it")
         assert second.stop() == 0
     finally:
         first.end()
@@ -150,7 +179,8 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
     section = readme[readme.index("## Ten lines, with the Python client") :]
     lines, shop = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
     (folder / "purge.py").write_text(
-        "from tidewarden.client import Client\nwith Client() as client:\n    client.queue('mails').purge()\n"
+        "from tidewarden.client import Client\nwith Client() as client:\n   "
+        " client.queue('mails').purge()\n"
     )
     run("purge.py")  # other tests use the queue, too
     (folder / "readme.py").write_text(lines)
@@ -159,8 +189,9 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
     worker = WorkerProcess(folder, "shop:worker", "shop.log")
     try:
         (folder / "ask.py").write_text(
-            "from tidewarden.client import Client\nwith Client() as client:\n    mails = client.queue('mails')\n"
-            "    print(mails.wait(mails.put_json({'to': 'bob@example.com'}), timeout_ms=20_000))\n"
+            "from tidewarden.client import Client\nwith Client() as client:\n    mails ="
+            " client.queue('mails')\n    print(mails.wait(mails.put_json({'to':"
+            " 'bob@example.com'}), timeout_ms=20_000))\n"
         )
         assert "result=b'sent to bob@example.com'" in run("ask.py")
         assert worker.stop() == 0
@@ -169,7 +200,9 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
     run("purge.py")
     (redis_lines,) = re.findall(r"```python\n(import redis\n.*?)```", readme, re.DOTALL)
     assert '"port": 7420' in redis_lines
-    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"]["base_port"]
+    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"][
+        "base_port"
+    ]
     (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
     assert re.match(r"hello under lease \d+\n", run("redis_lines.py"))
 
@@ -180,7 +213,10 @@ def test_batches(run: Callable[..., str]) -> None:
 
 def test_token_reader(run: Callable[..., str]) -> None:
     out = run("examples/token_reader.py")
-    assert re.match(r"sandbox/user-000001: Bearer \S+…, (fresh|expiring), generation \d+\nexpires in \d+ s\n", out)
+    assert re.match(
+        r"sandbox/user-000001: Bearer \S+…, (fresh|expiring), generation \d+\nexpires in \d+ s\n",
+        out,
+    )
 
 
 def test_every_example_is_run_here() -> None:

@@ -1,4 +1,6 @@
-"""``tidewarden up`` as a user runs it: processes, signals, ports, and that nothing is left behind."""
+"""
+``tidewarden up`` as a user runs it: processes, signals, ports, and that nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,14 @@ UP = [sys.executable, "-m", "tidewarden", "up"]
 
 
 def processes_in(folder: Path) -> dict[int, str]:
-    """Every process whose command line names the folder, or that works in it as valkey-server does."""
+    """
+    Every process whose command line names the folder, or that works in it as valkey-server does.
+    """
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         line = ""
-        with contextlib.suppress(OSError):  # it ended; or it is a node, into which only root may look
+        # it ended; or it is a node, into which only root may look
+        with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             line += str((entry / "cwd").readlink())
         if str(folder) in line and int(entry.name) != os.getpid():
@@ -46,7 +51,9 @@ class Running:
 
     def __init__(self, *args: str) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen([*UP, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            [*UP, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -80,7 +87,10 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(data: Path, base_port: int) -> Iterator[Callable[..., Running]]:
-    """``up(*arguments)`` starts one on this test's folder and ports; whatever is left at the end is killed."""
+    """
+    ``up(*arguments)`` starts one on this test's folder and ports; whatever is left at the end is
+    killed.
+    """
     started: list[Running] = []
 
     def start(*args: str) -> Running:
@@ -114,10 +124,16 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
 
     os.kill(old["pid"], signal.SIGKILL)
     until(lambda: first.said(old["node"], "was killed by SIGKILL; it starts again in 5 s"))
-    new = until(lambda: (found := leader(data)).get("epoch", 0) > old["epoch"] and found, every_s=0.2)
+    new = until(
+        lambda: (found := leader(data)).get("epoch", 0) > old["epoch"] and found, every_s=0.2
+    )
     assert new["node"] != old["node"]
     until(lambda: first.said("up", f"{new['node']} leads, epoch {new['epoch']}"))
-    until(lambda: sum(f" {old['node']} " in line and line.endswith("serves") for line in first.lines) == 2)
+    until(
+        lambda: (
+            sum(f" {old['node']} " in line and line.endswith("serves") for line in first.lines) == 2
+        )
+    )
 
     assert first.stop(signal.SIGINT) == 0
     assert processes_in(data) == {}
@@ -127,7 +143,10 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
 def test_killed_itself_it_takes_everything_along_and_goes_on(
     up: Callable[..., Running], data: Path, until: Callable[..., Any]
 ) -> None:
-    """Its next run has what the first had; then its store is killed, too, and a second one on the folder is refused."""
+    """
+    Its next run has what the first had; then its store is killed, too, and a second one on the
+    folder is refused.
+    """
     first = up("--nodes", "1", "--sandbox", "5")
     until(lambda: first.said("5 accounts imported"), 60)
     assert len(processes_in(data)) >= 4  # up, store, sandbox, node
@@ -140,25 +159,35 @@ def test_killed_itself_it_takes_everything_along_and_goes_on(
     listed = CliRunner().invoke(app, ["token", "list", "--data-dir", str(data), "--json"])
     assert listed.stdout.count("sandbox/user-") == 5
     said = refused(data, 20_900, "--nodes", "1")
-    assert f"data folder {data}: in use by process {again.process.pid}; stop that one or name another" in said
+    assert (
+        f"data folder {data}: in use by process {again.process.pid}; stop that one or name another"
+        in said
+    )
     (pid,) = (pid for pid, line in processes_in(data).items() if "valkey-server" in line)
     os.kill(pid, signal.SIGKILL)
     until(lambda: again.said("store", "was killed by SIGKILL"))
     until(lambda: again.said("store", "serves again", "view 3"))
-    assert not [line for line in again.lines if line.startswith("store ")], "the store's log stands in the midst"
+    assert not [line for line in again.lines if line.startswith("store ")], (
+        "the store's log stands in the midst"
+    )
     assert again.stop(signal.SIGTERM) == 0
     assert processes_in(data) == {}
 
 
 def refused(data: Path, base_port: int, *words: str) -> str:
     """What ``up`` says that is refused before it starts anything."""
-    done = CliRunner().invoke(app, ["up", "--data-dir", str(data), "--base-port", str(base_port), *words])
+    done = CliRunner().invoke(
+        app, ["up", "--data-dir", str(data), "--base-port", str(base_port), *words]
+    )
     assert done.exit_code == 4
     return done.output
 
 
 def test_every_busy_port_is_named_with_its_holder(base_port: int, data: Path) -> None:
-    with socket.create_server(("127.0.0.1", base_port + 1)), socket.create_server(("127.0.0.1", base_port + 12)):
+    with (
+        socket.create_server(("127.0.0.1", base_port + 1)),
+        socket.create_server(("127.0.0.1", base_port + 12)),
+    ):
         said = refused(data, base_port, "--nodes", "2")
         assert f"port {base_port + 1} (n0, HTTP): in use by process {os.getpid()} (" in said
         assert f"port {base_port + 12} (n1, Raft): in use by process {os.getpid()} (" in said
@@ -177,7 +206,14 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, folder: str) -> None:
 
 def test_a_wrong_binary_stops_the_start(data: Path, base_port: int, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[store]\nbinary = "/bin/sleep"\n')
-    words = ["--config", str(tmp_path / "config.toml"), "--data-dir", str(data), "--base-port", str(base_port)]
+    words = [
+        "--config",
+        str(tmp_path / "config.toml"),
+        "--data-dir",
+        str(data),
+        "--base-port",
+        str(base_port),
+    ]
     done = CliRunner().invoke(app, ["up", *words])
     assert done.exit_code == 4
     assert "store.binary: /bin/sleep is no valkey-server" in done.output
@@ -191,11 +227,16 @@ def shown(base_port: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     ours, theirs = pty.openpty()
     arguments = ["--nodes", "1", "--data-dir", str(data), "--base-port", str(base_port)]
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen([*UP, *arguments], stdout=theirs, stderr=theirs, stdin=theirs, env=environ) as process:
+    with subprocess.Popen(
+        [*UP, *arguments], stdout=theirs, stderr=theirs, stdin=theirs, env=environ
+    ) as process:
         os.close(theirs)
         shown = b""
         until = time.monotonic() + 120
-        while b"leads, epoch 1" not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown) or b"kill -9" not in shown:
+        while (
+            b"leads, epoch 1" not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown)
+            or b"kill -9" not in shown
+        ):
             assert time.monotonic() < until, shown.decode(errors="replace")
             shown += os.read(ours, 65_536)
         process.send_signal(signal.SIGTERM)
@@ -216,11 +257,17 @@ def test_a_terminal_shows_the_live_view(shown: tuple[Path, str]) -> None:
     assert "stopped" in text
 
 
-def resized(up: Callable[..., Running], data: Path, until: Callable[..., Any], count: int) -> Running:
-    """One run on the folder with so many nodes; their number of members is right, and it has ended."""
+def resized(
+    up: Callable[..., Running], data: Path, until: Callable[..., Any], count: int
+) -> Running:
+    """
+    One run on the folder with so many nodes; their number of members is right, and it has ended.
+    """
     running = up("--data-dir", str(data), "--nodes", str(count))
     until(lambda: running.said("READY"), 60)
-    assert sorted(until(lambda: leader(data), every_s=0.2)["members"]) == [f"n{number}" for number in range(count)]
+    assert sorted(until(lambda: leader(data), every_s=0.2)["members"]) == [
+        f"n{number}" for number in range(count)
+    ]
     assert running.stop(signal.SIGTERM) == 0
     return running
 

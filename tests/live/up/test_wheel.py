@@ -1,4 +1,7 @@
-"""What is published: the built wheel, installed into an empty environment elsewhere, runs and has everything inside."""
+"""
+What is published: the built wheel, installed into an empty environment elsewhere, runs and has
+everything inside.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,41 @@ pytestmark = pytest.mark.timeout(600)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the working tree."""
     out = tmp_path_factory.mktemp("wheel")
-    argv = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    argv = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(out),
+        str(ROOT),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = out.glob("*.whl")
     return found
 
 
-@pytest.fixture(scope="module", params=["linked", pytest.param("downloaded", marks=pytest.mark.soak)])
-def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the programs of an environment that has the wheel and what it asks for, nothing else."""
+@pytest.fixture(
+    scope="module", params=["linked", pytest.param("downloaded", marks=pytest.mark.soak)]
+)
+def installed(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """
+    Folder of the programs of an environment that has the wheel and what it asks for, nothing else.
+    """
     folder = tmp_path_factory.mktemp("empty")
     venv.create(folder)  # our pip installs into it; nothing is compiled that is not imported
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin" / "python"),
+        "--disable-pip-version-check",
+    ]
     argv = [*pip, "install", "--quiet", "--no-compile", str(wheel)]
     if request.param == "linked":
         argv.append("--no-deps")
@@ -51,7 +76,10 @@ def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pyt
 
 
 def link_what_it_asks_for(wheel: Path, site: Path) -> None:
-    """What the wheel asks for, what that asks for, and so on, out of this environment: pip takes ten times as long."""
+    """
+    What the wheel asks for, what that asks for, and so on, out of this environment: pip takes ten
+    times as long.
+    """
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         asked = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
@@ -62,12 +90,16 @@ def link_what_it_asks_for(wheel: Path, site: Path) -> None:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         found = metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(found.version), f"{line}: this environment has {found.version}"
+        assert requirement.specifier.contains(found.version), (
+            f"{line}: this environment has {found.version}"
+        )
         for path in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             place = site / path
             if not place.is_symlink():
                 place.symlink_to(Path(str(found.locate_file(path))))
-        further = [(one, name) for one in found.requires or () for name in ("", *requirement.extras)]
+        further = [
+            (one, name) for one in found.requires or () for name in ("", *requirement.extras)
+        ]
         wanted += [one for one in further if one not in wanted]
 
 
@@ -99,7 +131,9 @@ def test_it_runs_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("tidewarden ")
     assert "cannot be run" not in done.stdout
     where = [str(installed / "python"), "-c", "import tidewarden; print(tidewarden.__file__)"]
-    out = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=environ(), check=True).stdout
+    out = subprocess.run(
+        where, capture_output=True, text=True, cwd=tmp_path, env=environ(), check=True
+    ).stdout
     assert out.startswith(str(installed.parent))
 
 
@@ -116,7 +150,9 @@ def test_it_runs_a_cluster_and_stops_it(installed: Path, tmp_path: Path) -> None
     ]
     with (
         open(tmp_path / "err", "wb") as err,
-        subprocess.Popen(argv, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, stderr=err, text=True) as process,
+        subprocess.Popen(
+            argv, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, stderr=err, text=True
+        ) as process,
     ):
         assert process.stdout is not None
         try:

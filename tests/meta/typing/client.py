@@ -1,4 +1,7 @@
-"""The SDK's types as its users write them. Never run: mypy reads it (tests/meta/test_client_typing.py)."""
+"""
+The SDK's types as its users write them. Never run: mypy reads it
+(tests/meta/test_client_typing.py).
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,13 @@ with Client(["redis://a", "redis://b"]) as client:
     queue = client.queue("mails")
     assert_type(client, Client)
     assert_type(queue, Queue)
-    assert_type(queue.put(b"x", id="a", delay_ms=5, priority=1, if_exists="replace", wait_ms=5), str)
+    assert_type(
+        queue.put(b"x", id="a", delay_ms=5, priority=1, if_exists="replace", wait_ms=5), str
+    )
     assert_type(queue.put_json({"a": 1}, within_ms=5), str)
-    assert_type(queue.put_many([b"x", "y", NewTask("z", "id", {"priority": 3})], priority=5), list[str])
+    assert_type(
+        queue.put_many([b"x", "y", NewTask("z", "id", {"priority": 3})], priority=5), list[str]
+    )
     queue.put("x", delay=5)  # type: ignore[call-arg]
     queue.put("x", delay_ms="5")  # type: ignore[arg-type]
     queue.put("x", if_exists="perhaps")  # type: ignore[arg-type]

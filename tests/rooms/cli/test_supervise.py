@@ -57,7 +57,12 @@ async def test_a_killed_one_is_started_again(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
     child = Child(
-        "n0", argv, tmp_path / "log", lambda *event: told.append(event), SystemClock(), ready_url="http://127.0.0.1:1/"
+        "n0",
+        argv,
+        tmp_path / "log",
+        lambda *event: told.append(event),
+        SystemClock(),
+        ready_url="http://127.0.0.1:1/",
     )
     task = asyncio.create_task(child.run())
     first = await eventually(lambda: child.pid)
@@ -86,7 +91,12 @@ async def test_what_cannot_be_started_at_first_ends_it_and_later_is_tried_again(
     monkeypatch.setattr(supervise, "start_child", started)
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
     child = Child(
-        "n0", argv, tmp_path / "log", lambda _, text: told.append(text), SystemClock(), ready_url="http://127.0.0.1:1/"
+        "n0",
+        argv,
+        tmp_path / "log",
+        lambda _, text: told.append(text),
+        SystemClock(),
+        ready_url="http://127.0.0.1:1/",
     )
     with pytest.raises(ConfigError, match="n0 could not be started: No space left on device"):
         await child.run()
@@ -107,7 +117,9 @@ async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
     reason = ""
 
     async def ready(_: web.Request) -> web.Response:
-        return web.json_response({"ok": not reason, "reason": reason}, status=503 if reason else 200)
+        return web.json_response(
+            {"ok": not reason, "reason": reason}, status=503 if reason else 200
+        )
 
     app = web.Application()
     app.router.add_get("/health/ready", ready)
@@ -118,7 +130,14 @@ async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
     port = runner.addresses[0][1]
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
     url = f"http://127.0.0.1:{port}/health/ready"
-    child = Child("n0", argv, tmp_path / "log", lambda _, text: told.append(text), SystemClock(), ready_url=url)
+    child = Child(
+        "n0",
+        argv,
+        tmp_path / "log",
+        lambda _, text: told.append(text),
+        SystemClock(),
+        ready_url=url,
+    )
     task = asyncio.create_task(child.run())
     await eventually(lambda: "serves" in told)
     reason = "the store refuses: MISCONF"

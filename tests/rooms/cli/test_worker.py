@@ -41,7 +41,9 @@ async def here(node: Any) -> AsyncIterator[Site]:
         yield made
 
 
-def test_the_worker_is_found_by_module_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_is_found_by_module_and_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shop_app_found.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -59,7 +61,11 @@ def test_the_worker_is_found_by_module_and_name(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_what_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    message: str,
 ) -> None:
     (tmp_path / "shop_app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
@@ -75,7 +81,9 @@ def test_a_worker_without_handlers_is_wrong_usage(
 ) -> None:
     for name in (None, "tidewarden"):
         caplog.set_level(logging.INFO, name)  # as the verb does; this takes it back
-    (tmp_path / "shop_empty.py").write_text("from tidewarden.client import Worker\nworker = Worker()\n")
+    (tmp_path / "shop_empty.py").write_text(
+        "from tidewarden.client import Worker\nworker = Worker()\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     result = CliRunner().invoke(app, ["worker", "shop_empty", "--url", "redis://127.0.0.1:1"])
@@ -117,7 +125,9 @@ async def test_a_signal_lets_it_finish(here: Site, tmp_path: Path, number: signa
         assert (await jobs.peek("too-late")).state == "ready"
         lines = [json.loads(line) for line in output.decode().splitlines()]
         messages = [line["message"] for line in lines]
-        assert messages[0].startswith("works on jobs, 2 at a time, at <AsyncClient redis://127.0.0.1:")
+        assert messages[0].startswith(
+            "works on jobs, 2 at a time, at <AsyncClient redis://127.0.0.1:"
+        )
         assert "stops: 1 under way have 60 s" in messages
         assert messages[-1] == "stopped"
         assert {line["node"] for line in lines} == {"shop_app.worker"}

@@ -1,4 +1,7 @@
-"""The blocking client against a real node: blocks, threads, Ctrl-C, and the same arguments as the asyncio one."""
+"""
+The blocking client against a real node: blocks, threads, Ctrl-C, and the same arguments as the
+asyncio one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,17 @@ from typing import Any
 import pytest
 from support.doors.client_harness import Site, site
 
-from tidewarden.client import AsyncClient, AsyncLock, AsyncQueue, AsyncTask, Client, Lock, NewTask, Queue, Task
+from tidewarden.client import (
+    AsyncClient,
+    AsyncLock,
+    AsyncQueue,
+    AsyncTask,
+    Client,
+    Lock,
+    NewTask,
+    Queue,
+    Task,
+)
 from tidewarden.errors import NotHeld, Unreachable
 
 
@@ -29,19 +42,28 @@ async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("front", "inner"), [(Client, AsyncClient), (Queue, AsyncQueue), (Task, AsyncTask), (Lock, AsyncLock)]
+    ("front", "inner"),
+    [(Client, AsyncClient), (Queue, AsyncQueue), (Task, AsyncTask), (Lock, AsyncLock)],
 )
 def test_everything_that_the_asyncio_client_has_is_there(front: type, inner: type) -> None:
     internal = {"wait", "take_words", "quietly", "send_off"} if inner is AsyncClient else set()
-    internal |= {"touched", "mark_lost", "renewal", "returning"} if inner in (AsyncTask, AsyncLock) else set()
+    internal |= (
+        {"touched", "mark_lost", "renewal", "returning"}
+        if inner in (AsyncTask, AsyncLock)
+        else set()
+    )
     internal |= {"since", "on_lost", "way"}
     wanted = {name for name in dir(inner) if not name.startswith("_")} - internal
     assert wanted - set(dir(front)) == set()
     for name in wanted:
         ours, theirs = getattr(front, name), getattr(inner, name)
         if inspect.iscoroutinefunction(theirs):
-            assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters], name
-            assert not inspect.iscoroutinefunction(inspect.unwrap(ours)) or ours.__wrapped__ is theirs
+            assert [*inspect.signature(ours).parameters] == [
+                *inspect.signature(theirs).parameters
+            ], name
+            assert (
+                not inspect.iscoroutinefunction(inspect.unwrap(ours)) or ours.__wrapped__ is theirs
+            )
 
 
 async def test_put_take_ack(here: Site) -> None:
@@ -81,7 +103,10 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
         with Client(here.urls) as client:
             queue = client.queue("mail")
             queue.put_many(
-                [NewTask("x", name, {"backoff_ms": 60_000}) for name in ("done", "failed", "stopped", "buried")]
+                [
+                    NewTask("x", name, {"backoff_ms": 60_000})
+                    for name in ("done", "failed", "stopped", "buried")
+                ]
             )
             tasks = {task.id: task for task in queue.take_many(4)}
             with tasks["done"]:
@@ -93,7 +118,10 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
             with tasks["buried"] as task:
                 task.bury("by hand")
             assert queue.wait("done", timeout_ms=0).word == "done"
-            assert (queue.peek("failed").state, queue.peek("failed").reason) == ("delayed", "KeyError: 'missing'")
+            assert (queue.peek("failed").state, queue.peek("failed").reason) == (
+                "delayed",
+                "KeyError: 'missing'",
+            )
             assert (queue.peek("stopped").state, queue.peek("stopped").attempts) == ("ready", 0)
             assert queue.peek("buried").reason == "by hand"
             assert all(task.settled for task in tasks.values())
@@ -136,7 +164,9 @@ async def test_a_waiting_take_holds_nobody_up(here: Site) -> None:
         with Client(here.urls) as client:
             found: list[Any] = []
             takers = [
-                threading.Thread(target=lambda: found.append(client.queue("mail").take(wait_ms=60_000)))
+                threading.Thread(
+                    target=lambda: found.append(client.queue("mail").take(wait_ms=60_000))
+                )
                 for _ in range(3)
             ]
             for taker in takers:
@@ -184,7 +214,9 @@ async def test_many_threads_share_a_client(here: Site) -> None:
                 seen.append(task.text)
                 task.ack()
             assert not problems
-            assert sorted(seen) == sorted(f"{number}-{count}" for number in range(4) for count in range(50))
+            assert sorted(seen) == sorted(
+                f"{number}-{count}" for number in range(4) for count in range(50)
+            )
 
     await in_thread(work)
 
@@ -267,7 +299,9 @@ async def test_blocking_calls_in_their_own_loop_are_refused() -> None:
 
     await asyncio.to_thread(client.bridge.run, wrong())
     assert "use the asyncio client" in problems[0]
-    with pytest.raises(Unreachable, match=r"no node of redis://127\.0\.0\.1:1 could be used within 0\.2 s"):
+    with pytest.raises(
+        Unreachable, match=r"no node of redis://127\.0\.0\.1:1 could be used within 0\.2 s"
+    ):
         await asyncio.to_thread(client.queues)
     await asyncio.to_thread(client.close)
 

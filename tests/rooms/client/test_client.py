@@ -1,4 +1,7 @@
-"""The client as a whole: takes that wait, takes that are called off, sessions that last, an end that gives back."""
+"""
+The client as a whole: takes that wait, takes that are called off, sessions that last, an end that
+gives back.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ async def here(node: Any) -> AsyncIterator[Site]:
         yield made
 
 
-async def test_a_lease_survives_the_connection_and_is_acknowledged_at_another_node(here: Site) -> None:
+async def test_a_lease_survives_the_connection_and_is_acknowledged_at_another_node(
+    here: Site,
+) -> None:
     proxy = here.proxied()
     async with AsyncClient([url(proxy.port), here.urls[1]]) as client:
         queue = client.queue("mail")

@@ -1,4 +1,7 @@
-"""What the SDK repeats, where, and how long: over connections that break, nodes that go, nodes that freeze."""
+"""
+What the SDK repeats, where, and how long: over connections that break, nodes that go, nodes that
+freeze.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,23 @@ async def here(node: Any) -> AsyncIterator[Site]:
 
 
 async def caught(proxy: Proxy, trap: Any) -> None:
-    """Wait until the trap holds an answer, then cut every connection through the proxy: the answer is lost."""
+    """
+    Wait until the trap holds an answer, then cut every connection through the proxy: the answer is
+    lost.
+    """
     await asyncio.to_thread(trap.wait)
     await asyncio.to_thread(lambda: proxy.cut(reset=False))
     trap.release()
 
 
 @pytest.mark.parametrize(("direction", "reset"), [("up", False), ("up", True), ("down", False)])
-async def test_a_put_whose_connection_is_cut_puts_one_task(here: Site, direction: Any, reset: bool) -> None:
-    """Held upwards and ended by FIN, the request never arrives; in the other cases it does, and its answer is lost."""
+async def test_a_put_whose_connection_is_cut_puts_one_task(
+    here: Site, direction: Any, reset: bool
+) -> None:
+    """
+    Held upwards and ended by FIN, the request never arrives; in the other cases it does, and its
+    answer is lost.
+    """
     proxy = here.proxied()
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         queue = client.queue("mail")
@@ -56,7 +67,9 @@ async def test_a_batch_is_repeated_as_one_and_stays_whole(here: Site) -> None:
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         queue = client.queue("mail")
         trap = proxy.trap(b"\r\nt250\r\n", "down")
-        putting = asyncio.ensure_future(queue.put_many([NewTask(b"x", f"t{n}") for n in range(700)]))
+        putting = asyncio.ensure_future(
+            queue.put_many([NewTask(b"x", f"t{n}") for n in range(700)])
+        )
         await caught(proxy, trap)
         assert await asyncio.wait_for(putting, 30) == [f"t{n}" for n in range(700)]
         assert (await queue.stats())["total"] == 700
@@ -91,7 +104,8 @@ async def test_what_counts_is_not_repeated(here: Site) -> None:
         await caught(proxy, trap)
         with pytest.raises(Unreachable, match="may or may not have happened"):
             await asyncio.wait_for(kicking, 30)
-        assert (await queue.peek("a")).state == "ready"  # it did, here; and the client itself goes on
+        # it did, here; and the client itself goes on
+        assert (await queue.peek("a")).state == "ready"
 
 
 async def test_a_node_that_freezes_is_left(here: Site) -> None:
@@ -172,7 +186,9 @@ async def test_a_line_that_holds_leases_reconnects_unasked(here: Site, eventuall
         await client.queue("mail").put("x", id="a")
         async with await client.queue("mail").take() as task:  # type: ignore[union-attr]
             await asyncio.to_thread(proxy.cut)
-            await eventually(lambda: client.line.up and client.nodes.current().port == here.doors[1].port)
+            await eventually(
+                lambda: client.line.up and client.nodes.current().port == here.doors[1].port
+            )
             assert not task.lost
         await eventually(lambda: client.line._keeper is None)
 
@@ -188,7 +204,9 @@ async def test_a_line_that_holds_leases_notices_a_silent_node(
             trap = proxy.trap(b"PONG", "down")
             monkeypatch.setattr("tidewarden.client.failover.ALIVE_S", 0.3)
             await eventually(trap.caught.is_set)
-            await eventually(lambda: client.line.up and client.nodes.current().port == here.doors[1].port)
+            await eventually(
+                lambda: client.line.up and client.nodes.current().port == here.doors[1].port
+            )
 
 
 # What of a piece is sent again: decided without a connection.
@@ -215,7 +233,8 @@ def test_what_may_have_happened_is_not_sent_again_unless_it_may() -> None:
     assert asked.answered(replies("NOQUORUM in time")) is None
     assert isinstance(asked.answers[0], NoQuorum)
     asked = PendingCall([pack("A")], False)
-    assert isinstance(asked.answered(replies("DRAINING going down")), Draining)  # surely did nothing
+    # surely did nothing
+    assert isinstance(asked.answered(replies("DRAINING going down")), Draining)
     assert not asked.repeated
 
 

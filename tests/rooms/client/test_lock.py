@@ -26,7 +26,9 @@ async def client(here: Site) -> AsyncIterator[AsyncClient]:
         yield made
 
 
-async def test_one_holds_it_and_the_next_gets_a_greater_number(here: Site, client: AsyncClient) -> None:
+async def test_one_holds_it_and_the_next_gets_a_greater_number(
+    here: Site, client: AsyncClient
+) -> None:
     async with AsyncClient(here.urls[1:]) as other:
         lock, theirs = client.lock("report"), other.lock("report")
         async with lock:
@@ -50,7 +52,10 @@ async def test_one_holds_it_and_the_next_gets_a_greater_number(here: Site, clien
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks are renewed after a sixtieth of their lease, which may be long enough for a machine that stands still at times."""
+    """
+    Locks are renewed after a sixtieth of their lease, which may be long enough for a machine that
+    stands still at times.
+    """
     monkeypatch.setattr("tidewarden.client.lease_keeper.SHARE", 60)
 
 

@@ -79,7 +79,9 @@ async def test_who_we_are(node: Any) -> None:
                     await client.queues()
 
 
-async def test_a_node_without_sessions_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_without_sessions_is_named(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = unsupported("SESSION", "sessions")
     table = dict(here.doors[0].server.commands) | {b"SESSION": command, b"session": command}
     monkeypatch.setattr(here.doors[0].server, "commands", table)

@@ -35,7 +35,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What every connection of the SDK has written, write by write."""
     found: list[bytes] = []
     made = ClientConnection.connection_made
-    monkeypatch.setattr(ClientConnection, "connection_made", lambda self, real: made(self, Written(real, found)))
+    monkeypatch.setattr(
+        ClientConnection, "connection_made", lambda self, real: made(self, Written(real, found))
+    )
     return found
 
 
@@ -68,7 +70,9 @@ async def drained(here: Site, queue: str = "jobs") -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 7])
-async def test_an_ack_and_the_next_take_are_one_write(here: Site, writes: list[bytes], concurrency: int) -> None:
+async def test_an_ack_and_the_next_take_are_one_write(
+    here: Site, writes: list[bytes], concurrency: int
+) -> None:
     await put_all(here, 42)
     worker = Worker(concurrency=concurrency)
     seen: list[str] = []
@@ -85,10 +89,14 @@ async def test_an_ack_and_the_next_take_are_one_write(here: Site, writes: list[b
     acks = [data for data in writes if b"Q.ACK" in data]
     assert len(acks) == 42 / concurrency, "what ends together is told together"
     assert all(data.count(b"Q.ACK") == concurrency for data in acks)
-    assert all(data.rfind(b"Q.ACK") < data.find(b"Q.TAKE") for data in acks), "else it would wait behind the take"
+    assert all(data.rfind(b"Q.ACK") < data.find(b"Q.TAKE") for data in acks), (
+        "else it would wait behind the take"
+    )
 
 
-async def test_what_is_refused_and_what_fails_leaves_likewise(here: Site, writes: list[bytes]) -> None:
+async def test_what_is_refused_and_what_fails_leaves_likewise(
+    here: Site, writes: list[bytes]
+) -> None:
     await put_all(here, 6)
     worker = Worker(concurrency=1, backoff_ms=0)
 
@@ -125,8 +133,11 @@ async def test_an_ack_does_not_wait_behind_a_take_that_waits(here: Site) -> None
 
 
 @pytest.mark.parametrize("part", ["request", "reply"])
-async def test_the_connection_breaks_at_the_ack(here: Site, part: Any, caplog: pytest.LogCaptureFixture) -> None:
-    await here.queues.configure("jobs", {"lease_ms": 500})  # of the take whose answer is lost with it
+async def test_the_connection_breaks_at_the_ack(
+    here: Site, part: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    # of the take whose answer is lost with it
+    await here.queues.configure("jobs", {"lease_ms": 500})
     await put_all(here, 5)
     worker = Worker(concurrency=1)
     seen: list[str] = []
@@ -145,8 +156,12 @@ async def test_the_connection_breaks_at_the_ack(here: Site, part: Any, caplog: p
 
 
 @pytest.mark.parametrize("error", [StoreDown, NoQuorum, Draining, Stale])
-async def test_an_ack_that_is_refused_in_passing_is_repeated(here: Site, error: type[Error], monkeypatch: Any) -> None:
-    """Its end unknown, or not done: on the client's own line, for the take's may be waiting by then."""
+async def test_an_ack_that_is_refused_in_passing_is_repeated(
+    here: Site, error: type[Error], monkeypatch: Any
+) -> None:
+    """
+    Its end unknown, or not done: on the client's own line, for the take's may be waiting by then.
+    """
     worker = Worker(concurrency=1)
     asked: list[str] = []
     ack = here.queues.ack
@@ -171,8 +186,13 @@ async def test_an_ack_that_is_refused_in_passing_is_repeated(here: Site, error: 
     assert (ending.word, ending.result, len(asked)) == ("done", b"result", 2)
 
 
-async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(here: Site, monkeypatch: Any) -> None:
-    """The take that left with it is called off, but only once the ack is answered: hanging up sooner could lose that."""
+async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(
+    here: Site, monkeypatch: Any
+) -> None:
+    """
+    The take that left with it is called off, but only once the ack is answered: hanging up sooner
+    could lose that.
+    """
     await put_all(here, 1)
     worker = Worker(concurrency=1)
     asked: list[Any] = []
@@ -203,7 +223,9 @@ async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(here: Site, monke
     assert (await here.queues.stats("jobs"))["total"] == 0
 
 
-async def test_a_worker_that_is_hurried_releases_nothing_that_it_has_acknowledged(here: Site, monkeypatch: Any) -> None:
+async def test_a_worker_that_is_hurried_releases_nothing_that_it_has_acknowledged(
+    here: Site, monkeypatch: Any
+) -> None:
     await put_all(here, 1)
     worker = Worker(concurrency=1)
     asked, goes_on = asyncio.Event(), asyncio.Event()
@@ -215,7 +237,9 @@ async def test_a_worker_that_is_hurried_releases_nothing_that_it_has_acknowledge
         return await ack(*args)
 
     monkeypatch.setattr(here.queues, "ack", lambda *args: asyncio.ensure_future(slow(*args)))
-    monkeypatch.setattr(here.queues, "release", lambda *_args, **_options: pytest.fail("it was released"))
+    monkeypatch.setattr(
+        here.queues, "release", lambda *_args, **_options: pytest.fail("it was released")
+    )
 
     @worker.task("jobs")
     async def job(task: AsyncTask) -> str:

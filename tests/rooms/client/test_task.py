@@ -41,7 +41,9 @@ async def test_what_a_task_says(queue: AsyncQueue) -> None:
     assert task.fence == task.lease
 
 
-async def test_a_result_that_a_full_store_refuses_leaves_the_task_in_hand(here: Site, queue: AsyncQueue) -> None:
+async def test_a_result_that_a_full_store_refuses_leaves_the_task_in_hand(
+    here: Site, queue: AsyncQueue
+) -> None:
     """Also its lease is renewed as before."""
     async with await taken(queue) as task:
         await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "1")
@@ -98,7 +100,9 @@ async def test_a_cancellation_releases(queue: AsyncQueue) -> None:
         (lambda task: task.bury("never"), "buried"),
     ],
 )
-async def test_what_the_block_settles_itself_stays_so(queue: AsyncQueue, settle: Any, state: str) -> None:
+async def test_what_the_block_settles_itself_stays_so(
+    queue: AsyncQueue, settle: Any, state: str
+) -> None:
     async with await taken(queue) as task:
         await settle(task)
     assert (await queue.peek("a")).state == state

@@ -20,7 +20,10 @@ async def here(node: Any) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are touched after a sixtieth, so that one may be long enough for a machine that stands still at times."""
+    """
+    Leases are touched after a sixtieth, so that one may be long enough for a machine that stands
+    still at times.
+    """
     monkeypatch.setattr("tidewarden.client.lease_keeper.SHARE", 60)
 
 

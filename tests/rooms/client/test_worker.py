@@ -127,9 +127,11 @@ async def test_exceptions_fail_with_a_backoff_of_their_own_or_bury(
     def job(task: Task) -> None:
         if task.attempt == 2:
             return
-        raise {"bury": UnicodeError("bad"), "soon": ConnectionResetError("gone"), "late": TimeoutError("slow")}[
-            task.text
-        ]
+        raise {
+            "bury": UnicodeError("bad"),
+            "soon": ConnectionResetError("gone"),
+            "late": TimeoutError("slow"),
+        }[task.text]
 
     jobs = client.queue("jobs")
     async with running(worker, here):
@@ -186,7 +188,9 @@ async def test_what_a_handler_settles_itself_stays_so(here: Site, client: AsyncC
         assert (await client.queue("others").wait("b", timeout_ms=20_000)).result == b"never"
 
 
-async def test_concurrency_is_kept_and_used(here: Site, client: AsyncClient, eventually: Any) -> None:
+async def test_concurrency_is_kept_and_used(
+    here: Site, client: AsyncClient, eventually: Any
+) -> None:
     worker = Worker(concurrency=4)
     now, most, release = 0, 0, asyncio.Event()
 
@@ -238,7 +242,9 @@ async def test_leases_run_on_while_handlers_work(
         assert (await client.queue("others").wait("a", timeout_ms=20_000)).result == b"1"
 
 
-async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: AsyncClient, eventually: Any) -> None:
+async def test_a_handler_whose_lease_is_lost_is_cancelled(
+    here: Site, client: AsyncClient, eventually: Any
+) -> None:
     worker = Worker()
     seen: list[tuple[int, str]] = []
 
@@ -327,7 +333,9 @@ async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None
     assert (await client.queue("jobs").peek("a")).state == "ready"
 
 
-async def test_a_second_signal_does_not_wait(here: Site, client: AsyncClient, eventually: Any) -> None:
+async def test_a_second_signal_does_not_wait(
+    here: Site, client: AsyncClient, eventually: Any
+) -> None:
     worker = Worker(grace_s=600)
     begun = await endless(worker, client)
     async with running(worker, here):
@@ -336,7 +344,9 @@ async def test_a_second_signal_does_not_wait(here: Site, client: AsyncClient, ev
     assert (await client.queue("jobs").peek("a")).state == "ready"
 
 
-async def test_a_worker_that_is_refused_says_so_and_ends(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_is_refused_says_so_and_ends(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     from support.doors import doubles as server_doubles
 
     async with site(node, users=(server_doubles.ADMIN,)) as guarded:

@@ -1,4 +1,7 @@
-"""The thread that says of a process that it lives while its event loop does not turn: as long as that is believable."""
+"""
+The thread that says of a process that it lives while its event loop does not turn: as long as that
+is believable.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def stand_still(seconds: float) -> None:
 
 async def silent_ms(made: Process) -> int:
     """For how long the store has heard nothing of it."""
-    raw, (seconds, micros) = await asyncio.gather(made.control.call("HGET", NODES, "n0"), made.control.call("TIME"))
+    raw, (seconds, micros) = await asyncio.gather(
+        made.control.call("HGET", NODES, "n0"), made.control.call("TIME")
+    )
     return int(seconds) * 1000 + int(micros) // 1000 - int(raw.split()[1])
 
 
@@ -70,7 +75,9 @@ async def test_a_loop_that_stands_still_is_said_to_live(valkey: Any) -> None:
 
 
 @pytest.mark.thorough
-async def test_on_a_cluster_at_the_server_where_nodes_are_registered(three_primaries: ClusterSet) -> None:
+async def test_on_a_cluster_at_the_server_where_nodes_are_registered(
+    three_primaries: ClusterSet,
+) -> None:
     async with process(three_primaries.url()) as made:
         await check(made, three_primaries.url())
 
@@ -104,7 +111,9 @@ def scene() -> tuple[Heartbeat, Said, ManualClock]:
     return Heartbeat(nodes, contextlib.nullcontext, clock), said, clock  # type: ignore[arg-type]
 
 
-async def test_while_the_loops_own_beats_come_there_is_no_other(scene: tuple[Heartbeat, Said, ManualClock]) -> None:
+async def test_while_the_loops_own_beats_come_there_is_no_other(
+    scene: tuple[Heartbeat, Said, ManualClock],
+) -> None:
     heartbeat, said, clock = scene
     assert not heartbeat._is_wanted()
     await clock.advance(LATE_S + 0.01)

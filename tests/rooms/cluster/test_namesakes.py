@@ -1,4 +1,6 @@
-"""Two nodes that were given one name: they are told so, and neither ends the other's leases for ever."""
+"""
+Two nodes that were given one name: they are told so, and neither ends the other's leases for ever.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ async def test_two_of_one_name_are_told_so(
     assert "another process has registered as n0 (or an answer to this one was lost)" in caplog.text
     caplog.clear()
     n0._say_stale(Stale(f"{n0.holder} is not registered any more; stored is {n0.boot - 1}"))
-    assert "another process" not in caplog.text, "a store that was restored from an older copy knows an older boot"
+    assert "another process" not in caplog.text, (
+        "a store that was restored from an older copy knows an older boot"
+    )
 
 
 async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     nodes: MakeNodes,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A configuration that was copied to another host, node.name and all: the one that runs goes on, the other is told."""
+    """
+    A configuration that was copied to another host, node.name and all: the one that runs goes on,
+    the other is told.
+    """
     monkeypatch.setattr(module, "DEAD_MS", 10**9)  # nobody is gone for having been slow
     (n0, holders), (copy, _) = await nodes(), await nodes()
     n0.folder, copy.folder, n0.address = "a", "b", "10.0.0.5:7420"
@@ -46,7 +53,9 @@ async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     while not coming.done():
         await clock.advance(module.BEAT_S)
         await copy._link.call("PING")
-    with pytest.raises(ConfigError, match=r"found 'n0', and another node of this name lives, at 10\.0\.0\.5:7420"):
+    with pytest.raises(
+        ConfigError, match=r"found 'n0', and another node of this name lives, at 10\.0\.0\.5:7420"
+    ):
         await coming
     await n0.beat()
     assert holders == [n0.holder]

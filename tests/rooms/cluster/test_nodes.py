@@ -43,7 +43,9 @@ async def test_a_boot_is_greater_than_any_before(nodes: MakeNodes) -> None:
     assert again.boot > first + 1
 
 
-async def test_a_boot_grows_although_the_stores_clock_stepped_back(nodes: MakeNodes, valkey: Any) -> None:
+async def test_a_boot_grows_although_the_stores_clock_stepped_back(
+    nodes: MakeNodes, valkey: Any
+) -> None:
     n0, _ = await nodes()
     far = 4_000_000_000_000
     await n0._link.call("HSET", "{tw}:nodes", "n0", f"{far} {far}")
@@ -63,7 +65,9 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot])
+    run = n0._scripts.run(
+        n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot]
+    )
     now_ms, flat = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
     assert now_ms == n0.boot + 10**6
@@ -71,16 +75,22 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert 10**6 - 5000 < ages[b"n1"] <= 10**6
 
 
-async def test_one_that_was_buried_or_replaced_is_stale_and_registers_again(nodes: MakeNodes) -> None:
+async def test_one_that_was_buried_or_replaced_is_stale_and_registers_again(
+    nodes: MakeNodes,
+) -> None:
     n0, holders = await nodes()
     await n0.register()
     other, _ = await nodes()
     await other.register()
-    with pytest.raises(Stale, match=rf"n0\.{n0.boot} is not registered any more; stored is {other.boot}"):
+    with pytest.raises(
+        Stale, match=rf"n0\.{n0.boot} is not registered any more; stored is {other.boot}"
+    ):
         await n0.beat()
     await n0.register()
     assert n0.boot > other.boot
-    assert holders == [f"n0.{n0.boot}" for n0.boot in (holders and [int(h.split(".")[1]) for h in holders])]
+    assert holders == [
+        f"n0.{n0.boot}" for n0.boot in holders and [int(h.split(".")[1]) for h in holders]
+    ]
     await n0.bury(NodeRecord("n0", n0.boot, 0))
     with pytest.raises(Stale, match="stored is 0"):
         await n0.beat()
@@ -101,7 +111,9 @@ def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
     old, young = DEAD_MS, DEAD_MS - 1
     seen = [NodeRecord("n0", 1, old), NodeRecord("n1", 1, old), NodeRecord("n2", 1, old), NodeRecord("n3", 1, young)]  # fmt: skip
     heard = {"n0": 9e9, "n1": 9e9, "n2": 0.1, "n3": 9e9}
-    assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], "not itself, not one that either still hears"
+    assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], (
+        "not itself, not one that either still hears"
+    )
 
 
 async def test_how_many_live(nodes: MakeNodes) -> None:
@@ -152,7 +164,10 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
 async def test_registering_that_failed_is_made_up_for_and_announced(
     nodes: MakeNodes, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between STALE and registering again the store goes away: the node must not go on under a holder nobody was told of."""
+    """
+    Between STALE and registering again the store goes away: the node must not go on under a holder
+    nobody was told of.
+    """
     n0, holders = await nodes()
     await n0.register()
     real, down = n0._scripts.run, [True]
@@ -190,8 +205,13 @@ async def beats(n0: Registration, count: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 0, 3_600_000])
-async def test_the_silent_are_found_although_the_stores_clock_was_stepped(nodes: MakeNodes, step_ms: int) -> None:
-    """What somebody said before a step lies an hour behind, or ahead: neither makes him dead, nor alive."""
+async def test_the_silent_are_found_although_the_stores_clock_was_stepped(
+    nodes: MakeNodes, step_ms: int
+) -> None:
+    """
+    What somebody said before a step lies an hour behind, or ahead: neither makes him dead, nor
+    alive.
+    """
     n0, _ = await nodes("n0")
     await n0.register()
     now_ms = n0.boot
@@ -209,7 +229,10 @@ async def test_the_silent_are_found_although_the_stores_clock_was_stepped(nodes:
 async def test_nobody_is_taken_for_dead_who_could_not_say_anything(
     nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
-    """The store comes back after a minute, or this process goes on: its own beat is the first, the others' come yet."""
+    """
+    The store comes back after a minute, or this process goes on: its own beat is the first, the
+    others' come yet.
+    """
     n0, _ = await nodes("n0")
     n1, _ = await nodes("n1")
     await n0.register()
@@ -253,7 +276,10 @@ async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_cl
 async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_buried(
     nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever had marked its boot dead ended before the burial; it beats, so nobody buries it any more."""
+    """
+    Whoever had marked its boot dead ended before the burial; it beats, so nobody buries it any
+    more.
+    """
     n0, holders = await nodes()
     await n0.register()
     first = n0.holder
@@ -275,16 +301,27 @@ async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_b
 
 def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> None:
     """The node has come back with fewer of them, before it was found dead."""
-    here, left, young = NodeRecord("n1", 2, 0), NodeRecord("n1/3", 1, LEFT_MS), NodeRecord("n1/2", 1, LEFT_MS - 1)
+    here, left, young = (
+        NodeRecord("n1", 2, 0),
+        NodeRecord("n1/3", 1, LEFT_MS),
+        NodeRecord("n1/2", 1, LEFT_MS - 1),
+    )
     mine = NodeRecord("n0/1", 1, LEFT_MS)
     assert dead_nodes([here, left, young], "n0", lambda _: 0.1) == [left]
-    assert dead_nodes([NodeRecord("n0", 2, 0), mine], "n0", lambda _: 0.0) == [mine], "the leader's own likewise"
+    assert dead_nodes([NodeRecord("n0", 2, 0), mine], "n0", lambda _: 0.0) == [mine], (
+        "the leader's own likewise"
+    )
     silent = NodeRecord("n1", 2, LEFT_MS)
-    assert dead_nodes([silent, left], "n0", lambda _: 0.1) == [], "it may be cut off from the store, and all of it live"
+    assert dead_nodes([silent, left], "n0", lambda _: 0.1) == [], (
+        "it may be cut off from the store, and all of it live"
+    )
 
 
 def test_a_further_process_is_not_dead_before_its_node() -> None:
-    """One of a worker that stands still for some seconds: Raft hears no worker, and its node would know it if it had died."""
+    """
+    One of a worker that stands still for some seconds: Raft hears no worker, and its node would
+    know it if it had died.
+    """
     here, front = NodeRecord("n1", 2, DEAD_MS - 1), NodeRecord("n1/1", 1, DEAD_MS)
     assert dead_nodes([here, front], "n0", lambda _: 9e9) == []
     gone = NodeRecord("n1", 2, DEAD_MS)
@@ -315,7 +352,9 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     assert n1.addresses == {}
 
 
-async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes: MakeNodes, eventually: Any) -> None:
+async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(
+    nodes: MakeNodes, eventually: Any
+) -> None:
     n0, _ = await nodes("n0")
     clock: ManualClock = n0._clock
     await n0.register()
@@ -341,8 +380,13 @@ RUBBISH = [b"", b"x", b"\xff\x00", b"5", b"x 5", b"5 x", b"1.5 2", b"nan nan"]
 
 
 @pytest.mark.parametrize("value", RUBBISH)
-async def test_a_registration_that_nobody_can_read_keeps_no_other_node(nodes: MakeNodes, value: bytes) -> None:
-    """All read all: an error here, and no node could say that it lives. Its own node, if there is one, registers anew."""
+async def test_a_registration_that_nobody_can_read_keeps_no_other_node(
+    nodes: MakeNodes, value: bytes
+) -> None:
+    """
+    All read all: an error here, and no node could say that it lives. Its own node, if there is one,
+    registers anew.
+    """
     (n0, _), (n1, _) = await nodes("n0"), await nodes("n1")
     for one in (n0, n1):
         await one.register()

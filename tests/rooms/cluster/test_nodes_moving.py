@@ -16,9 +16,13 @@ from tidewarden.store.redis_cluster.slots import slot_of
 from tidewarden.store.redis_cluster.topology import Topology
 
 
-@pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True
+)
 @pytest.mark.thorough
-async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(three_primaries: ClusterSet) -> None:
+async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(
+    three_primaries: ClusterSet,
+) -> None:
     slot = slot_of("{tidewarden}")
     source = three_primaries.owner(slot)
     target = next(port for port in three_primaries.ports if port != source)

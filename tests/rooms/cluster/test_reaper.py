@@ -1,4 +1,7 @@
-"""The leader ends what dead nodes and former boots held, in every shard, again and again until it is done."""
+"""
+The leader ends what dead nodes and former boots held, in every shard, again and again until it is
+done.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
             await scene.other.take(scene.other.open_session(), [queue])
 
 
-async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases(scene: Scene) -> None:
+async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases(
+    scene: Scene,
+) -> None:
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
     await scene.link.call("HSET", "{tw}:queues", "bad", "{")
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
@@ -118,7 +123,9 @@ async def test_it_ends_when_another_leads(scene: Scene) -> None:
     assert scene.nodes.seen, "not forgotten before its leases have ended"
 
 
-async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_is_away_is_waited_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
     scene.link._transport.abort()
@@ -130,7 +137,10 @@ async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.L
 async def test_each_burial_of_a_node_is_said_however_many_there_are(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning in the same words is kept back after its third time: each has to be in words of its own."""
+    """
+    A warning in the same words is kept back after its third time: each has to be in words of its
+    own.
+    """
     caplog.handler.addFilter(repeats := log.Repeats(ManualClock()))
     try:
         scene.start()
@@ -149,7 +159,8 @@ async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
     bury = scene.nodes.bury
 
     async def beat_and_bury(dead: NodeRecord) -> None:
-        scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS + 500)]  # of a beat before the burial, read before it
+        # of a beat before the burial, read before it
+        scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS + 500)]
         await bury(dead)
 
     monkeypatch.setattr(scene.nodes, "bury", beat_and_bury)
@@ -185,7 +196,9 @@ async def test_one_that_comes_back_while_others_are_buried_is_spared(
 async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a cluster of servers: what lies elsewhere ends, and the node is buried when all of it has."""
+    """
+    On a cluster of servers: what lies elsewhere ends, and the node is buried when all of it has.
+    """
     script = scene.queues.script
 
     async def but_q(name: str, queue: str, shard: int, args: Any, **options: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The clocks of a cluster's servers, for each shard: a step, or a move to a server with another clock, ends no lease."""
+"""
+The clocks of a cluster's servers, for each shard: a step, or a move to a server with another clock,
+ends no lease.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from tidewarden.queue.task import TaskSpec
 
 
 class Watcher:
-    """One node's, on a monotonic clock of the test's: to step that one is, seen from here, to step the store's the other way."""
+    """
+    One node's, on a monotonic clock of the test's: to step that one is, seen from here, to step the
+    store's the other way.
+    """
 
     def __init__(self, n: Any) -> None:
         self.clock = ManualClock()
@@ -40,7 +46,9 @@ async def two_watchers(node: Any) -> tuple[Watcher, Watcher]:
     return Watcher(first), Watcher(second)
 
 
-async def test_a_step_is_written_into_each_shard_once(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_step_is_written_into_each_shard_once(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = await two_watchers(node)
     n0 = one.n
     session = n0.queues.open_session()
@@ -63,7 +71,9 @@ async def test_a_step_is_written_into_each_shard_once(node: Any, caplog: pytest.
         stored = await n0.link.call("HMGET", f"{{tw:q:{i}}}:shard", "steps", "lag")
         assert [int(value) for value in stored] == [1, clock.lag_ms]
     await two.watch.look()
-    assert [(c.steps, c.lag_ms) for c in two.clocks()] == [(c.steps, c.lag_ms) for c in one.clocks()]
+    assert [(c.steps, c.lag_ms) for c in two.clocks()] == [
+        (c.steps, c.lag_ms) for c in one.clocks()
+    ]
     assert two.heard == 1, "it found the step written, and tells its own shards"
     await one.watch.look()
     await two.watch.look()
@@ -89,7 +99,10 @@ async def test_two_that_find_a_step_agree_on_it(node: Any) -> None:
     other.lease_clock.lag_ms += 60_000
     await other.run("queue.configure", ())
     await two.watch._read(other, sent, time_ms)
-    assert (other.lease_clock.steps, other.lease_clock.lag_ms) == (shard.lease_clock.steps, shard.lease_clock.lag_ms)
+    assert (other.lease_clock.steps, other.lease_clock.lag_ms) == (
+        shard.lease_clock.steps,
+        shard.lease_clock.lag_ms,
+    )
 
 
 async def test_a_step_back_is_found_too_and_new_shards_are_read_first(node: Any) -> None:

@@ -1,4 +1,7 @@
-"""The store's clock, watched by several nodes: a step is written down once, and every node goes on from there."""
+"""
+The store's clock, watched by several nodes: a step is written down once, and every node goes on
+from there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from tidewarden.queue.shards.lease_clock import LeaseClock
 
 
 class Watcher:
-    """One node's, on a monotonic clock of the test's: to step that one is, seen from here, to step the store's the other way."""
+    """
+    One node's, on a monotonic clock of the test's: to step that one is, seen from here, to step the
+    store's the other way.
+    """
 
     def __init__(self, n0: Any) -> None:
         self.clock = ManualClock()

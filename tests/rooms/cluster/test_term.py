@@ -13,7 +13,9 @@ from tidewarden.errors import Error, NoLeader, Stale
 
 
 class RecordingRaft:
-    """Says that this node leads while ``leads`` is set; grants epochs as the committed claim does."""
+    """
+    Says that this node leads while ``leads`` is set; grants epochs as the committed claim does.
+    """
 
     def __init__(self) -> None:
         self.leads = asyncio.Event()
@@ -163,7 +165,9 @@ async def test_a_fence_that_moved_while_it_was_claimed(scene: Scene) -> None:
     scene.raft.claim = claim
     scene.lead()
     await scene.rounds(lambda: scene.duty.log)
-    assert scene.duty.log == [("start", 6, "n0.7")], "refused under 1, claimed again above what is stored"
+    assert scene.duty.log == [("start", 6, "n0.7")], (
+        "refused under 1, claimed again above what is stored"
+    )
     assert await scene.fence() == (6, "n0.7")
 
 
@@ -231,7 +235,9 @@ async def test_cancelled_while_it_leads(scene: Scene) -> None:
     assert len(asyncio.all_tasks()) <= 4, "nothing is left behind"
 
 
-async def test_a_shard_whose_fence_is_far_ahead_is_caught_up_with_in_one_claim(scene: Scene) -> None:
+async def test_a_shard_whose_fence_is_far_ahead_is_caught_up_with_in_one_claim(
+    scene: Scene,
+) -> None:
     """A store put back from a copy, say: the cluster's fence is older than a shard's."""
     scene.lead()
     await scene.rounds(lambda: scene.duty.log)

@@ -1,4 +1,7 @@
-"""What the cluster's, the store's and the scheduler's rooms keep for long stays bounded: see docs/testing.md, "What stays"."""
+"""
+What the cluster's, the store's and the scheduler's rooms keep for long stays bounded: see
+docs/testing.md, "What stays".
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ DAY_MS = 86_400_000
 
 @pytest.mark.thorough
 async def test_the_sweeps_timers_while_a_task_is_far_away() -> None:
-    """A task is due in a month, and another in a moment, again and again: each round puts the far moment in once more."""
+    """
+    A task is due in a month, and another in a moment, again and again: each round puts the far
+    moment in once more.
+    """
     clock = ManualClock()
     sweep = Sweep(None, clock, None, None)  # type: ignore[arg-type]
     sweep.running = True
@@ -49,7 +55,9 @@ def test_servers_of_a_cluster_that_come_and_go() -> None:
     """Pods have another address after each restart, and no slot moves meanwhile."""
     slots = SlotMap()
     for n in range(ROUNDS // 10):
-        slots.merge(f"10.0.{n >> 8}.{n & 255}:6379", SlotsReply((Claim(0, 10, "10.1.0.1:6379", 1),)))
+        slots.merge(
+            f"10.0.{n >> 8}.{n & 255}:6379", SlotsReply((Claim(0, 10, "10.1.0.1:6379", 1),))
+        )
     for n in range(ROUNDS // 10):
         claim = Claim(0, 10, f"10.1.{n >> 8}.{n & 255}:6379", n + 2, name=f"id{n}")
         slots.merge("10.1.0.1:6379", SlotsReply((claim,)))
@@ -64,7 +72,9 @@ async def test_nodes_that_come_under_another_name_each_time(node: Any) -> None:
     for n in range(2_400):
         one = Registration("tw", f"worker-{n}", n0.link, n0.scripts, ManualClock(), lambda _: None)
         await one.register()
-        await n0.scripts.run(n0.link, "cluster.bury", ["{tw}:nodes"], [one.holder.partition(".")[0], one.boot])
+        await n0.scripts.run(
+            n0.link, "cluster.bury", ["{tw}:nodes"], [one.holder.partition(".")[0], one.boot]
+        )
         await n0.queues.bury_sessions(1, f"worker-{n}", one.boot)
         await n0.queues.script("queue.reap", "q", 0, [1, f"worker-{n}", one.boot, 100])
         if n in (1_200, 2_399):

@@ -1,4 +1,6 @@
-"""What doors, log, SDK and refreshers keep for long stays bounded: see docs/testing.md, "What stays"."""
+"""
+What doors, log, SDK and refreshers keep for long stays bounded: see docs/testing.md, "What stays".
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_names_that_a_user_asks_for() -> None:
 
 
 def test_secrets_that_are_wrong_and_requests_that_are_denied() -> None:
-    users = Users((User(name="reader", secret_hash=hash_generated("right")),), SystemClock(), loopback=False)
+    users = Users(
+        (User(name="reader", secret_hash=hash_generated("right")),), SystemClock(), loopback=False
+    )
     before = entries(users)
     for n in range(ROUNDS // 10):
         assert users.known(f"u{n}", f"s{n}") is None
@@ -67,7 +71,9 @@ async def test_lines_of_the_log_that_differ() -> None:
 def test_accounts_that_are_read_and_never_again() -> None:
     cache = Cache(1_000, ManualClock(NOW_MS))
     for n in range(ROUNDS):
-        row = AccountRow(1, 1, NOW_MS, NOW_MS + 60_000, NOW_MS, b"o" * 8, b"c" * 8, access=b"sealed", refresh=b"")
+        row = AccountRow(
+            1, 1, NOW_MS, NOW_MS + 60_000, NOW_MS, b"o" * 8, b"c" * 8, access=b"sealed", refresh=b""
+        )
         cache.keep(f"p/a{n}", row, NOW_MS, read=True)
     assert entries(cache) <= 1_000
 
@@ -95,7 +101,10 @@ async def test_secrets_of_clients_and_endpoints_that_change() -> None:
 
 def test_hosts_rates_without_the_store() -> None:
     hosts = HostRateLimits()
-    providers = [Provider(name=f"p{n}", token_url=f"https://h{n}.example/token", host_rate=5.0) for n in range(10)]
+    providers = [
+        Provider(name=f"p{n}", token_url=f"https://h{n}.example/token", host_rate=5.0)
+        for n in range(10)
+    ]
     for provider in providers:
         hosts.add(provider)
     for n in range(ROUNDS):

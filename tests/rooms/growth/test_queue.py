@@ -1,4 +1,7 @@
-"""What the queue's room keeps for long stays bounded through its worst case: see docs/testing.md, "What stays"."""
+"""
+What the queue's room keeps for long stays bounded through its worst case: see docs/testing.md,
+"What stays".
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,19 @@ async def test_a_session_that_is_left_and_joined_again(node: Any) -> None:
 async def test_sessions_that_are_asked_for_while_the_store_is_away(
     node: Any, store_proxy: Proxy, eventually: Any
 ) -> None:
-    """A client asks again and again, all through an outage: what was not even sent leaves nothing to be undone."""
+    """
+    A client asks again and again, all through an outage: what was not even sent leaves nothing to
+    be undone.
+    """
     n0 = await node("n0", url=f"redis://127.0.0.1:{store_proxy.port}/0")
     queues = n0.queues
     store_proxy.ways["down"].lost = store_proxy.ways["up"].lost = True
     store_proxy.cut()
     await eventually(lambda: not n0.link.up)
     sessions = [queues.open_session("bob") for _ in range(300)]
-    found = await asyncio.gather(*(queues.join_session(one, "bob") for one in sessions), return_exceptions=True)
+    found = await asyncio.gather(
+        *(queues.join_session(one, "bob") for one in sessions), return_exceptions=True
+    )
     assert all(isinstance(one, StoreDown) for one in found)
     await asyncio.gather(*(queues.close_session(one) for one in sessions))
     assert len(queues._tasks) < 10
@@ -68,7 +76,10 @@ async def test_topics_count_as_queues_do(node: Any) -> None:
 
 @pytest.mark.thorough
 async def test_consumers_that_come_wait_and_go(node: Any) -> None:
-    """Each parks a take, waits for a lock, for an end and for room, has a task and a lock in hand, and hangs up."""
+    """
+    Each parks a take, waits for a lock, for an end and for room, has a task and a lock in hand, and
+    hangs up.
+    """
     queues = (await node("n0")).queues
     locks = Locks(queues, wait_max_ms=HOUR_MS, waiting_max=1_000)
     await queues.configure("full", {"capacity": 1})

@@ -1,4 +1,7 @@
-"""What a node's tokens keep for each of thousands of providers stays bounded: see docs/testing.md, "What stays"."""
+"""
+What a node's tokens keep for each of thousands of providers stays bounded: see docs/testing.md,
+"What stays".
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,8 @@ async def test_news_of_accounts_that_nobody_can_tell() -> None:
         if n % 1000 == 0:
             with pytest.raises(StoreDown):
                 await outbox.tell_all()
-    assert entries(outbox) - before <= PROVIDERS * SHARDS * 3, by_container(outbox)  # a place is a pair, and its entry
+    # a place is a pair, and its entry
+    assert entries(outbox) - before <= PROVIDERS * SHARDS * 3, by_container(outbox)
 
 
 async def test_unreadable_answers_of_accounts_that_are_deleted(tmp_path: Path) -> None:

@@ -18,12 +18,19 @@ async def filled(node: Any, shards: int = 2, each: int = 30, queue: str = "q") -
     await queues.configure(queue, {"shards": shards})
     session = queues.open_session()
     for state in ("buried", "leased"):
-        await asyncio.gather(*(queues.put(queue, TaskSpec(state.encode(), id=f"{state}{n}")) for n in range(each)))
+        await asyncio.gather(
+            *(queues.put(queue, TaskSpec(state.encode(), id=f"{state}{n}")) for n in range(each))
+        )
         tasks = await queues.take(session, [queue], count=1000)
         if state == "buried":
-            await asyncio.gather(*(queues.bury(session, queue, task.id, task.lease, "bad") for task in tasks))
+            await asyncio.gather(
+                *(queues.bury(session, queue, task.id, task.lease, "bad") for task in tasks)
+            )
     await asyncio.gather(
-        *(queues.put(queue, TaskSpec(id=f"ready{n}", priority=n % 3, ttl_ms=600_000)) for n in range(each)),
+        *(
+            queues.put(queue, TaskSpec(id=f"ready{n}", priority=n % 3, ttl_ms=600_000))
+            for n in range(each)
+        ),
         *(queues.put(queue, TaskSpec(id=f"delayed{n}", delay_ms=60_000)) for n in range(each)),
     )
     return queues, session
@@ -56,9 +63,9 @@ async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: An
     queues, _ = await filled(node, 1, 2)
     wait = asyncio.ensure_future(queues.wait("q", "ready1", 60_000))
     await eventually(lambda: queues._awaited)
-    while not (await queues.script("queue.unwait", "q", 0, ["none"])) and not await queues._link.call(
-        "HLEN", "{tw:q:0}:waits"
-    ):
+    while not (
+        await queues.script("queue.unwait", "q", 0, ["none"])
+    ) and not await queues._link.call("HLEN", "{tw:q:0}:waits"):
         await asyncio.sleep(0.002)
     await queues.purge("q", "ready")
     assert await wait == ("deleted", b"")
@@ -88,18 +95,30 @@ async def test_move_buried_tasks(node: Any) -> None:
 async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", TaskSpec(b"x", "a", within_ms=9000, priority=3, lease_ms=700, attempts=4, backoff_ms=5))
+    await queues.put(
+        "q", TaskSpec(b"x", "a", within_ms=9000, priority=3, lease_ms=700, attempts=4, backoff_ms=5)
+    )
     (task,) = await queues.take(session, ["q"])
     await queues.bury(session, "q", "a", task.lease)
     before = await queues.peek("q", "a")
     await queues.move("q", "again", count=1)
     after = await queues.peek("again", "a")
-    for name in ("payload", "priority", "due_ms", "deadline_ms", "lease_ms", "attempts_max", "backoff_ms"):
+    for name in (
+        "payload",
+        "priority",
+        "due_ms",
+        "deadline_ms",
+        "lease_ms",
+        "attempts_max",
+        "backoff_ms",
+    ):
         assert after[name] == before[name], name
     assert (after["attempts"], after["state"]) == (0, "ready")
 
 
-async def test_a_move_that_broke_off_is_finished_by_the_next(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_that_broke_off_is_finished_by_the_next(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Put there, not yet removed here: the same move again removes it, and it runs once."""
     queues, session = await filled(node, 1, 5)
     (shard,) = queues._shards["q"]
@@ -128,7 +147,9 @@ async def test_an_id_that_another_task_has_there_stays(node: Any) -> None:
     await queues.put("again", TaskSpec(id="x"))
     for task in await queues.take(session, ["again"], count=10):
         assert await queues.ack(session, "again", [(task.id, task.lease)]) == [1]
-    assert await queues.move("q", "again", count=3) == 1, "what was done there a moment ago does not swallow it"
+    assert await queues.move("q", "again", count=3) == 1, (
+        "what was done there a moment ago does not swallow it"
+    )
     assert (await queues.peek("again", "buried1"))["payload"] == b"buried"
 
 
@@ -177,4 +198,7 @@ def test_a_wait_for_an_id_of_ours(desk: Any) -> None:
             assert desk.run("queue.wait", name, 1) == [[b"waits", b""]]
         assert desk.ack(desk.take_one(task_id=f"done{dedup_ms}")) == [1]
         assert desk.run("queue.delete", f"gone{dedup_ms}", 0, 0) == 1
-        assert desk.run("queue.wait", f"done{dedup_ms}", 0, f"gone{dedup_ms}", 0) == [[b"done", b""], [b"deleted", b""]]
+        assert desk.run("queue.wait", f"done{dedup_ms}", 0, f"gone{dedup_ms}", 0) == [
+            [b"done", b""],
+            [b"deleted", b""],
+        ]

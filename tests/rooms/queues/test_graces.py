@@ -1,4 +1,7 @@
-"""How shared sessions end when nobody is left to end them: dead nodes, a store that is away or has forgotten."""
+"""
+How shared sessions end when nobody is left to end them: dead nodes, a store that is away or has
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ async def test_a_dead_nodes_sessions_have_their_grace_from_the_mark_on(node: Any
     _, uuid = await holding(n1.queues, "long", LONG_MS)
     _, shared = await holding(n1.queues, "both")
     await joined(n0.queues, shared, grace_ms=None)
-    assert await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100]) == [0, 0], "leases of sessions are no node's"
+    assert await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100]) == [0, 0], (
+        "leases of sessions are no node's"
+    )
     assert await n0.queues.bury_sessions(1, "n1", 4) == 3
     assert await n0.queues.bury_sessions(1, "n1", 4) == 0
     assert await n0.queues.end_due_sessions() == 1
@@ -59,8 +64,13 @@ async def test_a_dead_nodes_sessions_have_their_grace_from_the_mark_on(node: Any
         await n0.queues.bury_sessions(1, "n1", 9)
 
 
-async def test_what_a_node_left_behind_on_its_way_is_ended_by_the_leader(node: Any, n0: Any) -> None:
-    """The node that saw the last close died before the grace was over, or between the end and the end of the leases."""
+async def test_what_a_node_left_behind_on_its_way_is_ended_by_the_leader(
+    node: Any, n0: Any
+) -> None:
+    """
+    The node that saw the last close died before the grace was over, or between the end and the end
+    of the leases.
+    """
     n1 = await node("n1")
     for task_id in ("a", "b"):
         _, uuid = await holding(n1.queues, task_id)
@@ -191,7 +201,9 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
         assert client.keys("{tw}:session*") == []
 
 
-async def test_a_session_whose_record_the_store_lost_ends_its_leases_all_the_same(n0: Any, valkey: Any) -> None:
+async def test_a_session_whose_record_the_store_lost_ends_its_leases_all_the_same(
+    n0: Any, valkey: Any
+) -> None:
     session, uuid = await holding(n0.queues, "a", LONG_MS)
     with redis.Redis(unix_socket_path=valkey.path) as client:
         client.delete(f"{{tw}}:session:{UUID(uuid).hex}")

@@ -1,4 +1,7 @@
-"""What one connection may hold by itself: no lease that runs is forgotten, and none that is over counts for ever."""
+"""
+What one connection may hold by itself: no lease that runs is forgotten, and none that is over
+counts for ever.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 async def take_all(queues: Any, session: Any, count: int, lease_ms: int = 60_000) -> list[Any]:
     for _ in range(count):
         await queues.put("q", TaskSpec())
-    return [task for _ in range(count) for task in await queues.take(session, ["q"], lease_ms=lease_ms)]
+    return [
+        task for _ in range(count) for task in await queues.take(session, ["q"], lease_ms=lease_ms)
+    ]
 
 
 async def is_over(queues: Any, end_ms: int) -> None:
@@ -50,7 +55,9 @@ async def test_a_lease_that_another_connection_renewed_is_known_to_the_one_that_
         pass  # so many at a time
     await queues.take(mine, ["q"])
     (shard,) = queues.shards_known()
-    assert (task.id, task.lease) in queues.strays.known(shard), "or it is released as a stray while it runs"
+    assert (task.id, task.lease) in queues.strays.known(shard), (
+        "or it is released as a stray while it runs"
+    )
     assert len(mine.held) == 2, "what is over is forgotten"
     assert mine.held["q", task.id][1] > task.lease_end_ms
     await queues.close_session(mine)
@@ -75,7 +82,9 @@ async def test_what_ended_through_another_connection_makes_room(node: Any) -> No
     mine, theirs = queues.open_session(), queues.open_session()
     for _ in range(10):
         tasks = await take_all(queues, mine, MOST)
-        assert await queues.ack(theirs, "q", [(task.id, task.lease) for task in tasks]) == [1] * MOST
+        assert (
+            await queues.ack(theirs, "q", [(task.id, task.lease) for task in tasks]) == [1] * MOST
+        )
     assert entries(mine) <= MOST
 
 

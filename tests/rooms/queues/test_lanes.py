@@ -1,4 +1,6 @@
-"""Lanes as nodes see them: settings that change, shards, woken consumers, the verbs on many tasks."""
+"""
+Lanes as nodes see them: settings that change, shards, woken consumers, the verbs on many tasks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ async def filled(node: Any, shards: int = 1, lanes: int = 3, each: int = 4, **se
     return queues, queues.open_session()
 
 
-async def test_an_ack_wakes_a_consumer_that_waits_at_another_node_for_the_lane(node: Any, eventually: Any) -> None:
+async def test_an_ack_wakes_a_consumer_that_waits_at_another_node_for_the_lane(
+    node: Any, eventually: Any
+) -> None:
     queues, session = await filled(node, lanes=1)
     other = (await node("n1")).queues
     (task,) = await queues.take(session, ["q"])
@@ -91,7 +95,9 @@ async def test_a_lane_lies_in_one_shard_and_its_ids_say_which(node: Any) -> None
             ids.setdefault(shown["lane"], []).append(task.id)
             assert task.id.endswith(f"~{zlib.crc32(shown['lane'].encode()) % 4}")
         assert len({lane[-1] for lane in ids}) == 5
-        assert await queues.ack(session, "q", [(task.id, task.lease) for task in tasks]) == [1] * len(tasks)
+        assert await queues.ack(session, "q", [(task.id, task.lease) for task in tasks]) == [
+            1
+        ] * len(tasks)
     assert [len(found) for found in ids.values()] == [3] * 5
 
 
@@ -120,7 +126,12 @@ async def test_a_purge_of_all_leaves_nothing_of_a_lane(node: Any) -> None:
         await queues.put("q", TaskSpec(lane=f"lane{n % 20}"))
     assert await queues.purge("q") == 20 + 1 + 600
     assert (await queues.stats("q"))["total"] == 0
-    assert await queues._link.call("EXISTS", *(f"{{tw:q:0}}:{name}" for name in ("lanes", "waiting", "running"))) == 0
+    assert (
+        await queues._link.call(
+            "EXISTS", *(f"{{tw:q:0}}:{name}" for name in ("lanes", "waiting", "running"))
+        )
+        == 0
+    )
 
 
 async def test_release_all_keeps_to_the_limit(node: Any) -> None:
@@ -137,7 +148,10 @@ async def test_a_move_keeps_the_lane(node: Any) -> None:
     for task in await queues.take(session, ["q"], count=10):
         await queues.bury(session, "q", task.id, task.lease)
     assert await queues.move("q", "other", count=2) == 2
-    assert {shown["lane"] for shown in (await queues.page("other", "ready"))[0]} == {"lane0", "lane1"}
+    assert {shown["lane"] for shown in (await queues.page("other", "ready"))[0]} == {
+        "lane0",
+        "lane1",
+    }
     assert await queues.move("q", "other", count=2) == 1
     for task in await queues.take(session, ["other"], count=10):
         await queues.bury(session, "other", task.id, task.lease)
@@ -157,11 +171,15 @@ async def test_a_page_of_waiting_tasks_of_several_shards(node: Any) -> None:
     assert len(seen) == len(set(seen)) == 20
 
 
-async def test_a_full_queue_takes_no_more_of_a_lane_and_a_waiting_put_gets_its_place(node: Any) -> None:
+async def test_a_full_queue_takes_no_more_of_a_lane_and_a_waiting_put_gets_its_place(
+    node: Any,
+) -> None:
     queues, session = await filled(node, lanes=1, capacity=4)
     with pytest.raises(Full):
         await queues.put("q", TaskSpec(lane="lane0"))
-    waiting = asyncio.ensure_future(queues.put_waiting("q", TaskSpec(id="new", lane="lane0"), 60_000))
+    waiting = asyncio.ensure_future(
+        queues.put_waiting("q", TaskSpec(id="new", lane="lane0"), 60_000)
+    )
     (task,) = await queues.take(session, ["q"])
     await queues.ack(session, "q", [(task.id, task.lease)])
     assert await waiting == "new"

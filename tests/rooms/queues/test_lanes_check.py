@@ -1,4 +1,6 @@
-"""The doctor on lanes: every kind of damage done to them by hand is found, and mended when asked."""
+"""
+The doctor on lanes: every kind of damage done to them by hand is found, and mended when asked.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,18 @@ Damage = Callable[[Any, dict[str, bytes]], Any]
 
 
 async def full_house(n: Any) -> dict[str, bytes]:
-    """Lane `busy` runs and waits, `idle` has a head and one behind it, `slow` waits for its rate; entries of those that wait."""
+    """
+    Lane `busy` runs and waits, `idle` has a head and one behind it, `slow` waits for its rate;
+    entries of those that wait.
+    """
     queues = n.queues
     await queues.configure("q", {"lane_rate": "0.001"})
     session = queues.open_session()
     for lane in ("busy", "idle", "slow"):
         for number in range(3):
-            await queues.put("q", TaskSpec(id=f"{lane}{number}", lane=lane, ttl_ms=600_000 * (number == 1)))
+            await queues.put(
+                "q", TaskSpec(id=f"{lane}{number}", lane=lane, ttl_ms=600_000 * (number == 1))
+            )
     for lane in ("busy", "slow"):
         (task,) = await queues.take(session, ["q"], task_id=f"{lane}0")
         if lane == "slow":
@@ -37,7 +44,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a head unknown": ("ready without being the head of its lane", lambda call, at: call("HDEL", f"{P}:lanes", "idle"), "idle1"),
     "the last of a lane lost": ("task without an index entry", lambda call, at: call("ZREM", f"{P}:waiting", at["idle2"]), "idle2"),
     "a lease not counted": ("lease that its lane does not count", lambda call, at: call("ZREM", f"{P}:running", b"\4busybusy0"), "busy0"),
-    "a lease counted still": ("lease that ended and its lane still counts", lambda call, at: call("ZADD", f"{P}:running", 0, b"\4idlex"), "idle0"),  # noqa: E501
+    "a lease counted still": ("lease that ended and its lane still counts", lambda call, at: call("ZADD", f"{P}:running", 0, b"\4idlex"), "idle0"),
     "a slot lost": ("lane that is never forgotten", lambda call, at: call("ZREM", f"{P}:slots", "slow"), "slow1"),
     "lanes forgotten": ("lanes not in the record", lambda call, at: call("HSET", f"{P}:shard", "lanes", "0"), "slow1"),
     "slots forgotten": ("slots not in the record", lambda call, at: call("HSET", f"{P}:shard", "slots", "0"), "slow1"),

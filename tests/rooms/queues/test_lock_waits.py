@@ -14,7 +14,9 @@ from tidewarden.queue.locks import QUEUE
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("how", ["release", "disconnect"])
-async def test_a_waiter_gets_it_at_the_end_of_the_hold(node: Any, how: str, elsewhere: bool) -> None:
+async def test_a_waiter_gets_it_at_the_end_of_the_hold(
+    node: Any, how: str, elsewhere: bool
+) -> None:
     n0 = await node("n0")
     n1 = await node("n1") if elsewhere else n0
     one, two = locks_of(n0), locks_of(n1)
@@ -51,7 +53,9 @@ async def test_those_who_wait_on_a_node_are_served_in_their_order(node: Any) -> 
         got = await locks.acquire(session, "a", LONG_MS, wait_ms=LONG_MS)
         assert got
         order.append(number)
-        assert await locks.acquire(session, "a", LONG_MS) is None, "who does not wait goes past nobody"
+        assert await locks.acquire(session, "a", LONG_MS) is None, (
+            "who does not wait goes past nobody"
+        )
         await locks.release(session, "a", got)
 
     tasks = [asyncio.ensure_future(one(number)) for number in range(20)]
@@ -66,19 +70,27 @@ async def test_those_who_wait_on_a_node_are_served_in_their_order(node: Any) -> 
 
 @pytest.mark.thorough
 async def test_one_release_costs_one_try_however_many_wait(node: Any) -> None:
-    """200 wait for as many locks of few shards, and twenty for the same: a release wakes one, and nobody else asks."""
+    """
+    200 wait for as many locks of few shards, and twenty for the same: a release wakes one, and
+    nobody else asks.
+    """
     n0, n1 = await node("n0"), await node("n1")
     holder, waiter = locks_of(n0), locks_of(n1, waiting_max=1000)
     here, there = n0.queues.open_session(), n1.queues.open_session()
     names = [f"lock{n}" for n in range(200)]
     fences = await asyncio.gather(*(holder.acquire(here, name, LONG_MS) for name in names))
-    waits = [waiter.acquire(there, name, LONG_MS, wait_ms=LONG_MS) for name in [*names, *["lock0"] * 20]]
+    waits = [
+        waiter.acquire(there, name, LONG_MS, wait_ms=LONG_MS) for name in [*names, *["lock0"] * 20]
+    ]
     await waits_noted(n0, 200)
     asked: list[str] = []
     for i in range(await n1.queues.shards(QUEUE)):
         shard = n1.queues._shards[QUEUE][i]
         original = shard.batched
-        shard.batched = lambda name, *args, original=original: (asked.append(args[0]), original(name, *args))[1]
+        shard.batched = lambda name, *args, original=original: (
+            asked.append(args[0]),
+            original(name, *args),
+        )[1]
     await holder.release(here, "lock0", fences[0])
     assert await waits[0]
     await waits_noted(n0, 200)  # the next in line has been noted in its turn
@@ -140,7 +152,9 @@ async def test_a_waiter_that_goes_takes_nothing(node: Any, eventually: Any) -> N
 
 
 @pytest.mark.parametrize("wait_ms", [0, LONG_MS])
-async def test_what_was_acquired_for_one_already_gone_is_given_back(node: Any, eventually: Any, wait_ms: int) -> None:
+async def test_what_was_acquired_for_one_already_gone_is_given_back(
+    node: Any, eventually: Any, wait_ms: int
+) -> None:
     n0 = await node()
     locks = locks_of(n0)
     for how in ("cancel", "close"):
@@ -174,8 +188,13 @@ async def test_a_lost_wake_up_is_covered(node: Any) -> None:
     assert await waiting
 
 
-async def test_an_answer_lost_on_the_way_from_the_store(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script ran, its answer did not come: a waiting acquire asks again and finds that the lock is its own."""
+async def test_an_answer_lost_on_the_way_from_the_store(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The script ran, its answer did not come: a waiting acquire asks again and finds that the lock is
+    its own.
+    """
     n0 = await node()
     locks = locks_of(n0)
     session = n0.queues.open_session()
@@ -198,7 +217,9 @@ async def test_an_answer_lost_on_the_way_from_the_store(node: Any, monkeypatch: 
         lost.clear()
         with pytest.raises(StoreDown):
             await locks.acquire(session, "a", 5000, wait_ms=wait_ms)
-        assert (await locks.peek("a"))["fence"] == (await lost[0])[0], "nobody's, until its lease ends"
+        assert (await locks.peek("a"))["fence"] == (await lost[0])[0], (
+            "nobody's, until its lease ends"
+        )
         await locks.release(session, "a", (await lost[0])[0])
     await waits_noted(n0, 0)
 

@@ -1,4 +1,6 @@
-"""Locks: who holds one, under which fence, and who is next when it ends, on one node or on several."""
+"""
+Locks: who holds one, under which fence, and who is next when it ends, on one node or on several.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,24 @@ from tidewarden.queue.task import LEASE_MAX_MS
 
 
 async def test_a_key_makes_a_retry_safe(node: Any) -> None:
-    """The answer was lost, and the caller asks again on another node; the first connection's end comes late."""
+    """
+    The answer was lost, and the caller asks again on another node; the first connection's end comes
+    late.
+    """
     n0, n1 = await node("n0"), await node("n1")
     one, two = locks_of(n0), locks_of(n1)
-    broken, retry, other = n0.queues.open_session(), n1.queues.open_session(), n1.queues.open_session()
+    broken, retry, other = (
+        n0.queues.open_session(),
+        n1.queues.open_session(),
+        n1.queues.open_session(),
+    )
     fence = await one.acquire(broken, "a", LONG_MS, key=b"k\x00\xff ")
     waiting = two.acquire(other, "a", LONG_MS, wait_ms=LONG_MS, key=b"other")
     await waits_noted(n0, 1)
     for wait_ms in (0, LONG_MS):
-        assert await two.acquire(retry, "a", LONG_MS, wait_ms=wait_ms, key=b"k\x00\xff ") == fence, "past the line"
+        assert (
+            await two.acquire(retry, "a", LONG_MS, wait_ms=wait_ms, key=b"k\x00\xff ") == fence
+        ), "past the line"
     await n0.queues.close_session(broken)
     assert await one.acquire(n0.queues.open_session(), "a", LONG_MS) is None, "it is held still"
     await n1.queues.close_session(retry)
@@ -34,7 +45,10 @@ async def test_a_key_makes_a_retry_safe(node: Any) -> None:
 
 
 async def test_a_session_keeps_its_locks_for_its_grace(node: Any, eventually: Any) -> None:
-    """The connection goes, another joins its session at another node: the lock is held still, and ends with the session."""
+    """
+    The connection goes, another joins its session at another node: the lock is held still, and ends
+    with the session.
+    """
     n0, n1 = await node("n0"), await node("n1")
     one, two = locks_of(n0), locks_of(n1)
     first, second = n0.queues.open_session("bob"), n1.queues.open_session("bob")
@@ -79,7 +93,8 @@ async def test_a_session_that_has_ended_acquires_nothing(node: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ä/ö:ü", "{x}", "a}:b", "%d", "*", "[a]", "end:x", "ready", "'\"", "0", "\u00a0", "x" * 200]
+    "name",
+    ["ä/ö:ü", "{x}", "a}:b", "%d", "*", "[a]", "end:x", "ready", "'\"", "0", "\u00a0", "x" * 200],
 )
 async def test_odd_names(node: Any, name: str) -> None:
     n0, n1 = await node("n0"), await node("n1")
@@ -91,7 +106,12 @@ async def test_odd_names(node: Any, name: str) -> None:
     await waits_noted(n0, 1)
     assert (await one.page())[0] == [await two.peek(name)]
     shown = await one.peek(name)
-    assert (shown["name"], shown["fence"], shown["node"], shown["keyed"]) == (name, fence, "n0", True)
+    assert (shown["name"], shown["fence"], shown["node"], shown["keyed"]) == (
+        name,
+        fence,
+        "n0",
+        True,
+    )
     await one.release(here, name, fence)
     assert await waiting
     await n1.queues.close_session(there)
@@ -105,7 +125,11 @@ async def test_what_is_refused(node: Any) -> None:
     for name in ("", "a b", "a\n", "x" * 201, "\x7f", "\udc80"):
         with pytest.raises(BadArg, match="lock's name"):
             locks.acquire(session, name, 10)
-        for call in (locks.renew(session, name, 1, 10), locks.release(session, name, 1), locks.peek(name)):
+        for call in (
+            locks.renew(session, name, 1, 10),
+            locks.release(session, name, 1),
+            locks.peek(name),
+        ):
             with pytest.raises(BadArg, match="lock's name"):
                 await call
     for lease_ms in (0, -1, LEASE_MAX_MS + 1):
@@ -141,7 +165,10 @@ async def test_what_is_refused(node: Any) -> None:
 
 
 class Ledger:
-    """The resource that the lock is for: it knows the greatest fence it has seen, and refuses what comes with a lesser one."""
+    """
+    The resource that the lock is for: it knows the greatest fence it has seen, and refuses what
+    comes with a lesser one.
+    """
 
     def __init__(self) -> None:
         self.fence = 0
@@ -158,12 +185,16 @@ class Ledger:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 10))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 10))]
+)
 async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None:
     """
-    Three nodes, forty contenders for two locks: they work and release, sleep past their lease, vanish, or ask twice by KEY.
+    Three nodes, forty contenders for two locks: they work and release, sleep past their lease,
+    vanish, or ask twice by KEY.
 
-    Whoever's release is answered OK was alone all the time; whoever was late is stopped by the resource, at the latest.
+    Whoever's release is answered OK was alone all the time; whoever was late is stopped by the
+    resource, at the latest.
     """
     dice = random.Random(seed)
     nodes = [await node(f"n{i}", views=seed % 2 == 1) for i in range(3)]
@@ -175,8 +206,14 @@ async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None
     async def contend(number: int) -> None:
         for turn in range(4):
             at = dice.randrange(3)
-            name, how = dice.choice("ab"), dice.choices(["work", "oversleep", "vanish"], [8, 1, 1])[0]
-            session, key = nodes[at].queues.open_session(), f"{number}.{turn}".encode() if dice.random() < 0.5 else b""
+            name, how = (
+                dice.choice("ab"),
+                dice.choices(["work", "oversleep", "vanish"], [8, 1, 1])[0],
+            )
+            session, key = (
+                nodes[at].queues.open_session(),
+                f"{number}.{turn}".encode() if dice.random() < 0.5 else b"",
+            )
             fence = await locks[at].acquire(
                 session, name, 150 if how == "oversleep" else LONG_MS, wait_ms=LONG_MS, key=key
             )
@@ -196,7 +233,10 @@ async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None
             if key and dice.random() < 0.5:
                 at = dice.randrange(3)  # the connection seems broken
                 broken, session = session, nodes[at].queues.open_session()
-                assert await locks[at].acquire(session, name, LONG_MS, wait_ms=LONG_MS, key=key) == fence
+                assert (
+                    await locks[at].acquire(session, name, LONG_MS, wait_ms=LONG_MS, key=key)
+                    == fence
+                )
                 await nodes[0].queues.close_session(broken)
             await asyncio.sleep(dice.random() / 200)
             assert ledger.write(fence)

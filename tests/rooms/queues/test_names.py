@@ -14,9 +14,14 @@ async def test_so_many_queues_and_no_more(node: Any) -> None:
     n0 = await node(flags={"limits.queues_max": "2"})
     for queue in ("a", "b"):
         await n0.queues.put(queue, TaskSpec(id="1"))
-    for use in (n0.queues.put("c", TaskSpec(id="1")), n0.queues.configure("c", {}), n0.queues.link("t", "c")):
+    for use in (
+        n0.queues.put("c", TaskSpec(id="1")),
+        n0.queues.configure("c", {}),
+        n0.queues.link("t", "c"),
+    ):
         with pytest.raises(
-            Full, match=r"no queue c, and the cluster has 2 already, of at most 2; .*limits\.queues_max"
+            Full,
+            match=r"no queue c, and the cluster has 2 already, of at most 2; .*limits\.queues_max",
         ):
             await use
     await n0.queues.put("a", TaskSpec(id="2"))
@@ -34,8 +39,13 @@ async def test_the_systems_own_are_made_in_any_case(node: Any) -> None:
     assert await n0.queues.names() == ["_tokens:p:c", "a"]
 
 
-async def test_settings_of_a_queue_that_the_store_has_lost(node: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A store that came back empty: whoever sets one thing does not lose the others, nor is it an error."""
+async def test_settings_of_a_queue_that_the_store_has_lost(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A store that came back empty: whoever sets one thing does not lose the others, nor is it an
+    error.
+    """
     n0 = await node()
     await n0.queues.configure("q", {"lease_ms": 123, "shards": 4})
     await n0.link.call("FLUSHALL")

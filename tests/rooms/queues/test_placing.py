@@ -22,7 +22,8 @@ def test_a_carried_shard_is_found(shard: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "task_id", ["order", "a~", "~", "a~01", "a~00", "a~4", "a~256", "a~1000", "a~-1", "a~1 ", "a~²", "a~٣"]
+    "task_id",
+    ["order", "a~", "~", "a~01", "a~00", "a~4", "a~256", "a~1000", "a~-1", "a~1 ", "a~²", "a~٣"],
 )
 def test_an_id_that_names_no_shard_of_the_queue_lies_by_its_hash(task_id: str) -> None:
     assert carried(task_id, 4) is None
@@ -59,7 +60,9 @@ async def test_round_robin_fills_the_shards_evenly_and_takes_empty_them_evenly(n
     await queues.configure("q", {"shards": 4, "strategy": "round_robin"})
     names = await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(40)))
     assert len(set(names)) == 40
-    assert all(0 <= (carried(name, 4) if carried(name, 4) is not None else -1) < 4 for name in names)
+    assert all(
+        0 <= (carried(name, 4) if carried(name, 4) is not None else -1) < 4 for name in names
+    )
     assert await spread(queues, "q") == [10, 10, 10, 10]
     session = queues.open_session()
     for left in range(9, -1, -1):  # a round of four takes has one of each shard
@@ -84,7 +87,9 @@ async def test_a_function_of_the_users_chooses(node: Any) -> None:
     queues = (await node(flags=FLAGS)).queues
     assert (await queues.configure("q", {"shards": 4, "strategy": MINE}))["strategy"] == MINE
     assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3"
-    assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3", "the same put again is the same task"
+    assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3", (
+        "the same put again is the same task"
+    )
     assert await queues.put("q", TaskSpec(b"0", id="a~3")) == "a~3", "the answered id finds it, too"
     made = await queues.put_waiting("q", TaskSpec(b"1"), 10)
     assert made.endswith("~1")
@@ -105,7 +110,9 @@ async def test_a_function_that_fails_is_named(node: Any) -> None:
         await queues.put("q", TaskSpec())
 
 
-async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_the_rest(node: Any) -> None:
+async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_the_rest(
+    node: Any,
+) -> None:
     n0 = await node("n0", flags=FLAGS)
     await n0.queues.configure("q", {"shards": 4, "strategy": MINE})
     await n0.queues.put("q", TaskSpec(b"2", id="a"))
@@ -115,14 +122,21 @@ async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_th
     (task,) = await n1.queues.take(n1.queues.open_session(), ["q"])
     assert task.id == "a~2"
     assert await n1.queues.ack(n1.queues.open_session(), "q", [(task.id, task.lease)]) == [1]
-    with pytest.raises(BadArg, match=r"allowed at this node are hash, round_robin; .*\[queues\] strategies"):
+    with pytest.raises(
+        BadArg, match=r"allowed at this node are hash, round_robin; .*\[queues\] strategies"
+    ):
         await n1.queues.configure("q", {"strategy": "os:getpid"})
 
 
 def test_functions_are_loaded_by_their_names() -> None:
-    assert load_strategies([MINE, MINE.replace(":", ".")]) == {MINE: by_tens, MINE.replace(":", "."): by_tens}
+    assert load_strategies([MINE, MINE.replace(":", ".")]) == {
+        MINE: by_tens,
+        MINE.replace(":", "."): by_tens,
+    }
     with pytest.raises(ConfigError) as error:
-        load_strategies(["no_such_module:f", f"{__name__}:absent", f"{__name__}:MINE", f"{__name__}:by_later"])
+        load_strategies(
+            ["no_such_module:f", f"{__name__}:absent", f"{__name__}:MINE", f"{__name__}:by_later"]
+        )
     assert len(error.value.problems) == 4
     assert "not async" in error.value.problems[3]
 

@@ -1,4 +1,7 @@
-"""The verbs of one node against a real store: puts, acks, ends, sessions, and errors in the caller's words."""
+"""
+The verbs of one node against a real store: puts, acks, ends, sessions, and errors in the caller's
+words.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,20 @@ async def test_put_take_ack(node: Any, views: bool) -> None:
     assert session.held == {("q", task_id): (task.lease, task.lease_end_ms)}
     assert await queues.ack(session, "q", [(task_id, task.lease)]) == [1]
     assert session.held == {}
-    assert await queues.ack(session, "q", [(task_id, task.lease)]) == [0], "an id of ours leaves no tombstone"
+    assert await queues.ack(session, "q", [(task_id, task.lease)]) == [0], (
+        "an id of ours leaves no tombstone"
+    )
     assert (await queues.stats("q"))["total"] == 0
 
 
 async def test_an_id_of_the_callers_makes_a_retry_safe(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    assert await queues.put("q", TaskSpec(b"1", id="a")) == await queues.put("q", TaskSpec(b"2", id="a")) == "a"
+    assert (
+        await queues.put("q", TaskSpec(b"1", id="a"))
+        == await queues.put("q", TaskSpec(b"2", id="a"))
+        == "a"
+    )
     task = await one(queues, session)
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
@@ -68,13 +77,17 @@ async def test_items_of_one_turn_become_one_script(node: Any) -> None:
     queues, session = n0.queues, n0.queues.open_session()
     await queues.put("q", TaskSpec(id="first"))
     calls = n0.link.calls
-    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n:03}", priority=n % 5)) for n in range(400)))
+    await asyncio.gather(
+        *(queues.put("q", TaskSpec(id=f"t{n:03}", priority=n % 5)) for n in range(400))
+    )
     assert n0.link.calls == calls + 1
     batches = await asyncio.gather(*(queues.take(session, ["q"]) for _ in range(401)))
     assert n0.link.calls == calls + 2
     tasks = [task for batch in batches for task in batch]
     assert len({task.id for task in tasks}) == 401
-    acks = await asyncio.gather(*(queues.ack(session, "q", [(task.id, task.lease)]) for task in tasks))
+    acks = await asyncio.gather(
+        *(queues.ack(session, "q", [(task.id, task.lease)]) for task in tasks)
+    )
     assert n0.link.calls == calls + 3
     assert acks == [[1]] * 401
 
@@ -238,7 +251,9 @@ async def test_one_task_of_many_shards_by_its_id(node: Any) -> None:
     n0 = await node()
     queues, session = n0.queues, n0.queues.open_session()
     await queues.configure("q", {"shards": 16})
-    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}", delay_ms=10**6)) for n in range(40)))
+    await asyncio.gather(
+        *(queues.put("q", TaskSpec(id=f"t{n}", delay_ms=10**6)) for n in range(40))
+    )
     calls = n0.link.calls
     for n in (3, 17, 39):
         assert (await one(queues, session, task_id=f"t{n}")).id == f"t{n}"
@@ -309,7 +324,9 @@ async def test_two_nodes_share_a_queue_and_no_task_goes_twice(node: Any) -> None
     await asyncio.gather(*(nodes[n % 2].queues.put("q", TaskSpec(id=f"t{n}")) for n in range(300)))
     seen: list[str] = []
     while len(seen) < 300:
-        batches = await asyncio.gather(*(queues.take(session, ["q"], count=7) for queues, session in sessions))
+        batches = await asyncio.gather(
+            *(queues.take(session, ["q"], count=7) for queues, session in sessions)
+        )
         seen += [task.id for batch in batches for task in batch]
     assert len(set(seen)) == 300
 

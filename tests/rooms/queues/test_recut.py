@@ -1,4 +1,7 @@
-"""A queue is cut into other shards, and nodes that have not heard of it yet cannot put into what is another layout."""
+"""
+A queue is cut into other shards, and nodes that have not heard of it yet cannot put into what is
+another layout.
+"""
 
 from __future__ import annotations
 
@@ -89,15 +92,22 @@ async def test_a_cut_needs_an_empty_queue_and_leaves_it_usable(node: Any) -> Non
     n0 = await node()
     await n0.queues.configure("q", {"shards": 2})
     await n0.queues.put("q", TaskSpec(id="a"))
-    for values in ({"shards": 3}, {"strategy": "round_robin"}, {"shards": 3, "strategy": "round_robin"}):
+    for values in (
+        {"shards": 3},
+        {"strategy": "round_robin"},
+        {"shards": 3, "strategy": "round_robin"},
+    ):
         with pytest.raises(BadArg, match="can be changed only while it is empty"):
             await n0.queues.configure("q", values)
-    assert await n0.queues.configure("q", {"shards": 2, "lease_ms": 5})  # the same number is no change
+    # the same number is no change
+    assert await n0.queues.configure("q", {"shards": 2, "lease_ms": 5})
     assert (await n0.queues.peek("q", "a"))["state"] == "ready"
     assert "layout" not in await n0.queues.settings("q")
 
 
-async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_put_into_the_middle_of_a_cut_stops_it(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n0, n1 = await deaf_pair(node)
 
     async def empty(_queue: str) -> dict[str, int]:
@@ -119,7 +129,8 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
     node: Any, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     n0, n1 = await deaf_pair(node)
-    await n0.queues.script("queue.configure", "q", 0, ["layout", 2])  # closed one shard of two, and died
+    # closed one shard of two, and died
+    await n0.queues.script("queue.configure", "q", 0, ["layout", 2])
     names = [f"t{n}" for n in range(20)]
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names))
     assert "broke off; it keeps its 2" in caplog.text
@@ -135,7 +146,9 @@ async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     await n0.queues.put("q", TaskSpec(id="x"))
     await n0.queues.delete("q", "x")
     replies = await asyncio.gather(
-        n0.queues.configure("q", {"shards": 4}), n1.queues.configure("q", {"shards": 7}), return_exceptions=True
+        n0.queues.configure("q", {"shards": 4}),
+        n1.queues.configure("q", {"shards": 7}),
+        return_exceptions=True,
     )
     assert all(isinstance(reply, dict | Stale) for reply in replies), replies
     for n in range(30):

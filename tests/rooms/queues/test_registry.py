@@ -1,4 +1,7 @@
-"""Queues as one node knows them: made when first used, read once, read again when another node changed them."""
+"""
+Queues as one node knows them: made when first used, read once, read again when another node changed
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ async def test_a_queue_is_made_when_it_is_first_used(node: Any) -> None:
 
 async def test_many_that_use_a_new_queue_at_once_make_it_once(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await asyncio.gather(*(n.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20) for n in (n0, n1)))
+    await asyncio.gather(
+        *(n.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20) for n in (n0, n1))
+    )
     assert (await n0.queues.stats("q"))["ready"] == 20
 
 
@@ -73,14 +78,18 @@ async def test_any_rooms_script_runs_on_a_shard(node: Any) -> None:
         await n0.queues.script("queue.none", "q", 0, [])
 
 
-async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: Any, eventually: Any) -> None:
+async def test_a_script_on_another_connection_wakes_those_who_wait_here(
+    node: Any, eventually: Any
+) -> None:
     """The sweep's own connection: what it makes ready, this node's takes have to learn of."""
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.script("queue.take", "q", 0, [200, 1, 0, 0, ""])
     take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=60_000)
     await eventually(lambda: n0.queues._shards["q"][0].parked)
-    now_ms, next_ms, items = await n0.queues.script_on(n1.link, "queue.reap", "q", 0, [1, "n1", 1, 10])
+    now_ms, next_ms, items = await n0.queues.script_on(
+        n1.link, "queue.reap", "q", 0, [1, "n1", 1, 10]
+    )
     assert items == [1, 0]
     assert next_ms <= now_ms + 30_000
     assert [task.id for task in await take] == ["a"]
@@ -89,7 +98,10 @@ async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: An
 async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_put(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new grant, or its end, an intent and a new pair must not be lost: they are as firm as the store can make them."""
+    """
+    A new grant, or its end, an intent and a new pair must not be lost: they are as firm as the
+    store can make them.
+    """
     n0 = await node()
     firm: list[str] = []
 
@@ -99,14 +111,19 @@ async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_
 
         return data, wait
 
-    async def answered(_shard: Shard, _link: Any, name: str, _args: Any) -> tuple[int, int, int, str]:
+    async def answered(
+        _shard: Shard, _link: Any, name: str, _args: Any
+    ) -> tuple[int, int, int, str]:
         return 0, -1, 0, name
 
     monkeypatch.setattr(n0.queues.commits, "strongest_route", strongest_route)
     monkeypatch.setattr(Shard, "run_by", answered)
     for verb in ("put", "detail", "intent", "renew", "stored", "reseal", "delete", "get", "failed"):
         firm.clear()
-        assert await n0.queues.items_on(n0.link, f"tokens.{verb}", "_tokens:p:c", 3, ()) == f"tokens.{verb}"
+        assert (
+            await n0.queues.items_on(n0.link, f"tokens.{verb}", "_tokens:p:c", 3, ())
+            == f"tokens.{verb}"
+        )
         assert firm == ([] if verb in ("get", "failed") else ["{tw:_tokens:p:c:3}"])
 
 
@@ -127,7 +144,9 @@ async def test_settings_that_cannot_be_read_anew_stay_until_they_can(
     assert n0.link.calls > asked + 1
 
 
-async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_another_server_does_not_know_is_made_again(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A failover may lose the last writes: a queue that nobody sees is one that nobody sweeps."""
     n0 = await node("n0")
     await n0.queues.configure("lost", {"lease_ms": 123})

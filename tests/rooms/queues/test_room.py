@@ -1,4 +1,6 @@
-"""A queue with a capacity: FULL when it is reached, or a wait for room that what is removed ends."""
+"""
+A queue with a capacity: FULL when it is reached, or a wait for room that what is removed ends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ LONG_MS = 60_000
 
 def test_a_shard_at_its_capacity(desk: Any) -> None:
     desk.configure(capacity=3)
-    assert desk.put_all(*((f"t{n}", b"", {"delay_ms": n}) for n in range(5))) == [1, 1, 1, b"FULL", b"FULL"]
+    assert desk.put_all(*((f"t{n}", b"", {"delay_ms": n}) for n in range(5))) == [
+        1,
+        1,
+        1,
+        b"FULL",
+        b"FULL",
+    ]
     assert desk.put("t0") == 0, "what is there is kept"
     assert desk.put("t0", if_exists="replace") == 1
     assert desk.put("t0", if_exists="fail") == b"EXISTS"
@@ -42,7 +50,10 @@ async def waiting(eventually: Any, n: Any, count: int = 1) -> None:
     """Until so many puts wait on the node, and the shard knows of it."""
     await eventually(lambda: sum(map(len, n.queues._lines.values())) == count)
     for _ in range(5000):
-        if n.queues.holder.encode() in (await n.link.call("HGET", "{tw:q:0}:shard", "roomless") or b"").split():
+        if (
+            n.queues.holder.encode()
+            in (await n.link.call("HGET", "{tw:q:0}:shard", "roomless") or b"").split()
+        ):
             return
         await asyncio.sleep(0.002)
     raise AssertionError("nobody waits")
@@ -85,7 +96,9 @@ async def test_puts_wait_in_the_order_they_came(node: Any, eventually: Any) -> N
     session, tasks = await full(n0, 2)
     puts = []
     for n in range(5):
-        puts.append(asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id=f"t{n}"), LONG_MS)))
+        puts.append(
+            asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id=f"t{n}"), LONG_MS))
+        )
         await waiting(eventually, n0, n + 1)
     puts[1].cancel()
     await waiting(eventually, n0, 4)
@@ -121,12 +134,16 @@ async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:
 
 
 async def test_many_puts_through_a_narrow_queue(node: Any) -> None:
-    """Two nodes put more than there is room for, a consumer takes: everything comes through, once."""
+    """
+    Two nodes put more than there is room for, a consumer takes: everything comes through, once.
+    """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"capacity": 3})
     session, seen = n0.queues.open_session(), []
     puts = [
-        n.queues.put_waiting("q", TaskSpec(id=f"{n.queues.holder}-{i}"), LONG_MS) for n in (n0, n1) for i in range(40)
+        n.queues.put_waiting("q", TaskSpec(id=f"{n.queues.holder}-{i}"), LONG_MS)
+        for n in (n0, n1)
+        for i in range(40)
     ]
     done = asyncio.gather(*puts)
     while len(seen) < 80:

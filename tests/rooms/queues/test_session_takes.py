@@ -26,11 +26,15 @@ async def test_any_connection_acknowledges_what_its_session_took(n0: Any) -> Non
     second, _ = await joined(queues, uuid)
     assert await queues.touch(second, "q", "a", a.lease, 60_000) > a.lease_end_ms
     assert await queues.ack(second, "q", [("a", a.lease)]) == [1]
-    assert await queues.ack(queues.open_session(), "q", [("b", b.lease)]) == [1], "the number is the right"
+    assert await queues.ack(queues.open_session(), "q", [("b", b.lease)]) == [1], (
+        "the number is the right"
+    )
     assert (await queues.stats("q"))["total"] == 0
 
 
-async def test_a_waiting_take_of_a_closed_connection_takes_nothing(n0: Any, eventually: Any) -> None:
+async def test_a_waiting_take_of_a_closed_connection_takes_nothing(
+    n0: Any, eventually: Any
+) -> None:
     queues = n0.queues
     gone, uuid = await joined(queues)
     await joined(queues, uuid)
@@ -43,7 +47,9 @@ async def test_a_waiting_take_of_a_closed_connection_takes_nothing(n0: Any, even
     assert await state(queues, "a") == "ready"
 
 
-async def test_a_take_answered_to_a_gone_connection_goes_back_uncounted(n0: Any, eventually: Any) -> None:
+async def test_a_take_answered_to_a_gone_connection_goes_back_uncounted(
+    n0: Any, eventually: Any
+) -> None:
     queues = n0.queues
     gone, uuid = await joined(queues)
     await joined(queues, uuid)
@@ -60,12 +66,18 @@ async def test_a_take_answered_to_a_gone_connection_goes_back_uncounted(n0: Any,
 
 
 async def test_every_way_that_a_lease_ends_is_heard_by_its_session(n0: Any, valkey: Any) -> None:
-    """What the session knows of its leases is bounded by what it holds: conftest's audit looks after each test, too."""
+    """
+    What the session knows of its leases is bounded by what it holds: conftest's audit looks after
+    each test, too.
+    """
     queues = n0.queues
     session, _ = await joined(queues)
     names = ["ack", "acks", "release", "fail", "bury", "delete", "purge", "free", "expire", "keep"]
     await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in names))
-    lease = {task.id: task.lease for task in await queues.take(session, ["q"], count=100, lease_ms=LONG_MS)}
+    lease = {
+        task.id: task.lease
+        for task in await queues.take(session, ["q"], count=100, lease_ms=LONG_MS)
+    }
     with redis.Redis(unix_socket_path=valkey.path) as client:
         assert client.zcard("{tw:q:0}:held") == client.zcard("{tw:q:0}:leased:~") == len(names)
     await queues.ack(session, "q", [("ack", lease["ack"])])
@@ -115,7 +127,9 @@ async def test_plain_connections_do_not_pay_for_sessions(n0: Any, valkey: Any) -
     await n0.link.call("ECHO", "the end")
     await asyncio.to_thread(done.wait, 20)
     thread.join(20)
-    commands = [line for line in seen if not line.startswith(("EVAL", "SCRIPT", "FCALL", "FUNCTION"))]
+    commands = [
+        line for line in seen if not line.startswith(("EVAL", "SCRIPT", "FCALL", "FUNCTION"))
+    ]
     assert any("leased:n0.1" in line for line in commands)
     # A session's id, not any ~: a packed time may have one.
     assert not [line for line in commands if re.search(r"~[0-9a-f]{32}|:held|:session", line)]
@@ -129,9 +143,13 @@ async def test_a_pipeline_of_takes_of_many_sessions_is_one_script(n0: Any) -> No
     for session in sessions:
         await queues.take(session, ["q"], task_id="none")
     before = n0.link.calls
-    taken = await asyncio.gather(*(queues.take(session, ["q"], count=2) for session in (*sessions, plain)))
+    taken = await asyncio.gather(
+        *(queues.take(session, ["q"], count=2) for session in (*sessions, plain))
+    )
     assert n0.link.calls == before + 1
-    assert sorted(task.id for tasks in taken for task in tasks) == sorted(f"t{n}" for n in range(12))
+    assert sorted(task.id for tasks in taken for task in tasks) == sorted(
+        f"t{n}" for n in range(12)
+    )
     for session, tasks in zip(sessions, taken, strict=False):
         for task in tasks:
             assert await holder(queues, task.id) == f"~{session.uuid}"
@@ -152,7 +170,9 @@ async def test_a_session_takes_from_many_shards_and_queues(n0: Any) -> None:
     queues = n0.queues
     await queues.configure("wide", {"shards": 4})
     session, _ = await joined(queues, grace_ms=0)
-    await asyncio.gather(*(queues.put("wide", TaskSpec()) for _ in range(40)), queues.put("q", TaskSpec()))
+    await asyncio.gather(
+        *(queues.put("wide", TaskSpec()) for _ in range(40)), queues.put("q", TaskSpec())
+    )
     assert len(await queues.take(session, ["wide", "q"], count=41)) == 41
     calls = n0.link.calls
     await queues.take(session, ["wide", "q"])

@@ -1,4 +1,7 @@
-"""Sessions that several connections share, on several nodes, and that outlive the last of them by their grace."""
+"""
+Sessions that several connections share, on several nodes, and that outlive the last of them by
+their grace.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
         await joined(queues, uuid)
 
 
-async def test_a_session_goes_on_at_another_node_in_time(node: Any, n0: Any, eventually: Any) -> None:
+async def test_a_session_goes_on_at_another_node_in_time(
+    node: Any, n0: Any, eventually: Any
+) -> None:
     n1 = await node("n1")
     first, uuid = await joined(n0.queues)
     await n0.queues.put("q", TaskSpec(id="a"))
@@ -53,7 +58,8 @@ async def test_a_session_goes_on_at_another_node_in_time(node: Any, n0: Any, eve
         await n0.queues.close_session(first)
         second, _ = await joined(n1.queues, uuid, grace_ms=1)
         let_come()
-        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)  # the timer of the first node has fired
+        # the timer of the first node has fired
+        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)
     await n0.queues.put("q", TaskSpec(id="b"))
     assert (await one(n1.queues, second)).id == "b"
     assert await state(n1.queues, "a") == "leased"
@@ -68,7 +74,9 @@ async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: 
     task = await one(n0.queues, first)
     waiting = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=20_000)
     await n0.queues.close_session(first)
-    assert [(t.id, t.attempt) for t in await waiting] == [("a", 1)], "who waits gets it at once, the attempt given back"
+    assert [(t.id, t.attempt) for t in await waiting] == [("a", 1)], (
+        "who waits gets it at once, the attempt given back"
+    )
     late = n1.queues.open_session("bob")
     await eventually(lambda: n0.queues.sessions_ended)
     with pytest.raises(NotFound):
@@ -83,7 +91,9 @@ async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: 
 
 async def test_grace_0_ends_with_the_last_connection(n0: Any) -> None:
     session, uuid = await joined(n0.queues)
-    assert await n0.queues.join_session(session, "bob", grace_ms=0) == uuid, "said again: its uuid, and the grace anew"
+    assert await n0.queues.join_session(session, "bob", grace_ms=0) == uuid, (
+        "said again: its uuid, and the grace anew"
+    )
     await n0.queues.put("q", TaskSpec(id="a"))
     await one(n0.queues, session)
     await n0.queues.close_session(session)
@@ -116,10 +126,13 @@ async def test_a_lower_attach_number_does_nothing(node: Any, n0: Any) -> None:
 async def test_a_session_belongs_to_its_user(n0: Any) -> None:
     session, uuid = await joined(n0.queues, user="bob")
     for stranger, wanted in (("eve", uuid), ("bob", str(uuid4()))):
-        with pytest.raises(NotFound, match=r"there is no session .* of yours: it has ended, or never was"):
+        with pytest.raises(
+            NotFound, match=r"there is no session .* of yours: it has ended, or never was"
+        ):
             await joined(n0.queues, wanted, user=stranger)
     with pytest.raises(BadArg, match="another one needs another connection"):
-        await n0.queues.join_session(session, "eve")  # the connection has logged in as somebody else
+        # the connection has logged in as somebody else
+        await n0.queues.join_session(session, "eve")
     assert session.uuid == UUID(uuid).hex
 
 
@@ -128,10 +141,14 @@ async def test_session_comes_before_the_first_take_and_once(n0: Any) -> None:
     await queues.put("q", TaskSpec())
     session = queues.open_session()
     await one(queues, session)
-    with pytest.raises(BadArg, match="holds 1 tasks by itself: SESSION comes before the first take"):
+    with pytest.raises(
+        BadArg, match="holds 1 tasks by itself: SESSION comes before the first take"
+    ):
         await queues.join_session(session, "default")
     await queues.close_session(session)
-    assert (await queues.stats("q"))["ready"] == 1, "a connection that was refused a session is one by itself"
+    assert (await queues.stats("q"))["ready"] == 1, (
+        "a connection that was refused a session is one by itself"
+    )
     first, uuid = await joined(queues)
     _, other = await joined(queues)
     assert other != uuid
@@ -166,7 +183,9 @@ async def test_a_connection_that_closes_while_it_joins_leaves_again(n0: Any, val
     assert keys(valkey) == []
 
 
-async def test_a_node_that_registers_anew_joins_again_what_it_had(node: Any, n0: Any, eventually: Any) -> None:
+async def test_a_node_that_registers_anew_joins_again_what_it_had(
+    node: Any, n0: Any, eventually: Any
+) -> None:
     n1 = await node("n1", boot=4)
     kept, _ = await joined(n1.queues)
     lost, _ = await joined(n1.queues, grace_ms=0)
@@ -179,7 +198,9 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(node: Any, n0:
     await n0.queues.end_due_sessions()
     n1.queues.holder = "n1.5"
     n1.queues.rejoin()
-    with pytest.raises(NotFound, match=r"has ended; what it held is ready again\. SESSION makes a new one"):
+    with pytest.raises(
+        NotFound, match=r"has ended; what it held is ready again\. SESSION makes a new one"
+    ):
         await waiting
     with pytest.raises(NotFound):
         await n1.queues.take(lost, ["q"])
@@ -221,8 +242,13 @@ async def test_a_shard_that_refuses_keeps_no_other_from_ending_its_leases(
     assert "the lease of a in refuses ends by its time: the shard has format 9" in caplog.text
 
 
-async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_registered_anew(n0: Any) -> None:
-    """It was paused, say; its consumers' session is not over, and the first take at a new place must not say so."""
+async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_registered_anew(
+    n0: Any,
+) -> None:
+    """
+    It was paused, say; its consumers' session is not over, and the first take at a new place must
+    not say so.
+    """
     queues = n0.queues
     session, uuid = await joined(queues)
     await queues.put("q", TaskSpec(id="a"))
@@ -260,4 +286,6 @@ async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: 
         asked = [queues.take(session, ["q"])] + [queues.put("q", TaskSpec())] * (verb == "batch")
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(outcomes[0], Stale)
-    assert [str(error) for error in heard] == ["n0.1 was declared dead; the node has to register again"]
+    assert [str(error) for error in heard] == [
+        "n0.1 was declared dead; the node has to register again"
+    ]

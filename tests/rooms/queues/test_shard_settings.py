@@ -1,4 +1,7 @@
-"""What Q.CONFIG shows is what is in force in every shard and on every node, whoever raced and whatever was lost."""
+"""
+What Q.CONFIG shows is what is in force in every shard and on every node, whoever raced and whatever
+was lost.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,11 @@ async def test_of_two_who_set_at_once_one_is_in_force(node: Any) -> None:
         )
         assert {type(reply) for reply in replies} <= {dict, Stale}
         won = await agree((n0, n1), "lease_ms", 30_000)
-        assert [reply["lease_ms"] for reply in replies if isinstance(reply, dict)][-1:] in ([won], [low], [low + 1])
+        assert [reply["lease_ms"] for reply in replies if isinstance(reply, dict)][-1:] in (
+            [won],
+            [low],
+            [low + 1],
+        )
         assert won in (low, low + 1)
 
 
@@ -115,7 +122,8 @@ async def test_who_dies_between_the_settings_and_the_shards(node: Any, who: str)
 async def test_what_is_not_named_in_a_new_record_is_in_force_too(node: Any, name: str) -> None:
     n0, n1 = await pair(node)
     await asyncio.gather(
-        *(n.queues.configure("q", {name: 4 * (at + 1)}) for at, n in enumerate((n0, n1))), return_exceptions=True
+        *(n.queues.configure("q", {name: 4 * (at + 1)}) for at, n in enumerate((n0, n1))),
+        return_exceptions=True,
     )
     (found,) = set(await in_force(n0, name, -1))
     expected = (await shown(n1))[name]
@@ -167,13 +175,17 @@ async def test_two_who_change_the_order_at_once(node: Any) -> None:
         )
         assert all(isinstance(reply, dict | Stale) for reply in replies), replies
         names = [f"t{i}" for i in range(12)]
-        await asyncio.gather(*((n0, n1)[i % 2].queues.put("q", TaskSpec(id=name)) for i, name in enumerate(names)))
+        await asyncio.gather(
+            *((n0, n1)[i % 2].queues.put("q", TaskSpec(id=name)) for i, name in enumerate(names))
+        )
         assert await agree((n0, n1), "order", "bands") in (first, second)
         for name in names:
             await n0.queues.delete("q", name)
 
 
-async def test_a_task_that_is_put_while_the_order_changes_keeps_it(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_is_put_while_the_order_changes_keeps_it(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n0, n1 = await pair(node)
     stats = n0.queues.stats
 
@@ -191,7 +203,9 @@ async def test_a_task_that_is_put_while_the_order_changes_keeps_it(node: Any, mo
     assert (await n0.queues.stats("q"))["total"] == 21
 
 
-async def test_an_order_whose_settings_came_too_late(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_whose_settings_came_too_late(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody else changed others meanwhile: the shards go back to the order that is stored."""
     n0, n1 = await pair(node)
     change = n0.queues._by_name
@@ -203,7 +217,9 @@ async def test_an_order_whose_settings_came_too_late(node: Any, monkeypatch: pyt
                 "HSET",
                 "{tw}:queues",
                 "q",
-                msgspec.json.encode(msgspec.structs.replace(n1.queues._settings["q"], late_share=7, version=9)),
+                msgspec.json.encode(
+                    msgspec.structs.replace(n1.queues._settings["q"], late_share=7, version=9)
+                ),
             )
         return await change(name, *args)
 
@@ -221,7 +237,12 @@ async def test_who_dies_over_an_order(node: Any, closed: int) -> None:
     n0, n1 = await pair(node)
     layout = n0.queues._settings["q"].layout + 1
     for at in range(closed):
-        assert await n0.queues.script("queue.configure", "q", at, ["same_layout", layout, "order", "edf"]) == 1
+        assert (
+            await n0.queues.script(
+                "queue.configure", "q", at, ["same_layout", layout, "order", "edf"]
+            )
+            == 1
+        )
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
     assert await agree((n0, n1), "order", "bands") == "bands"
 
@@ -231,7 +252,9 @@ async def test_an_order_changes_beside_schedules(node: Any) -> None:
     await n0.link.call("HSET", "{tw:q:0}:schedules", "s", "x")
     await n0.queues.configure("q", {"order": "edf"})
     assert await agree((n0, n1), "order", "bands") == "edf"
-    with pytest.raises(BadArg, match="shards of q can be changed only while it is empty and has no schedules"):
+    with pytest.raises(
+        BadArg, match="shards of q can be changed only while it is empty and has no schedules"
+    ):
         await n0.queues.configure("q", {"shards": 2})
     await n0.link.call("DEL", "{tw:q:0}:schedules")
 
@@ -240,7 +263,9 @@ async def test_an_order_changes_beside_schedules(node: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "away"])
-async def test_settings_that_could_not_be_read_are_read_later(node: Any, eventually: Any, how: str) -> None:
+async def test_settings_that_could_not_be_read_are_read_later(
+    node: Any, eventually: Any, how: str
+) -> None:
     """Nobody repeats the message: its node would go on by what it knew."""
     n0, n1 = await pair(node)
     n1.link._transport.pause_reading()

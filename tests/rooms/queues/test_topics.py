@@ -1,4 +1,6 @@
-"""Topics: a put reaches each linked queue once, under one id; safe to repeat; known to every node."""
+"""
+Topics: a put reaches each linked queue once, under one id; safe to repeat; known to every node.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ async def test_a_put_reaches_each_queue_once_under_one_id(node: Any) -> None:
     for queue in ("mail", "audit"):
         assert sorted(await ids_of(queues, queue)) == sorted(["a", made])
         assert (await queues.peek(queue, made))["priority"] == 3
-        (task, _) = await queues.take(queues.open_session(), [queue], count=2)
+        task, _ = await queues.take(queues.open_session(), [queue], count=2)
         assert task.id == made
     assert await queues.topics() == {"events": ["audit", "mail"]}
     assert await queues.names() == ["audit", "mail"]
@@ -53,7 +55,11 @@ async def test_one_queue_refuses_and_the_rest_have_the_task(node: Any) -> None:
     for queue in ("mail", "small", "audit"):
         await queues.link("events", queue)
     with pytest.raises(
-        Full, match=r"of the topic events, small refused: .* have the task: mail, audit. A put with ID a may"
+        Full,
+        match=(
+            r"of the topic events, small refused: .* have the task: mail, audit. A put with ID"
+            r" a may"
+        ),
     ) as full:
         await queues.put("events", TaskSpec(id="a"))
     assert "capacity" in str(full.value)
@@ -98,9 +104,14 @@ async def test_a_name_is_a_queue_or_a_topic(node: Any) -> None:
             one.queues.peek("events", "a"),
             one.queues.purge("events"),
         ):
-            with pytest.raises(BadArg, match="events is a topic, which only takes puts; its queues are mail"):
+            with pytest.raises(
+                BadArg, match="events is a topic, which only takes puts; its queues are mail"
+            ):
                 await refused
-    assert await n0.queues.names() == ["mail", "other"], "a refused link makes its queue, as any use does"
+    assert await n0.queues.names() == [
+        "mail",
+        "other",
+    ], "a refused link makes its queue, as any use does"
 
 
 async def test_a_topic_stays_without_queues_and_takes_what_nobody_wants(node: Any) -> None:

@@ -1,4 +1,7 @@
-"""Looking and mending, over all shards of a queue: kick, update, delete, peek, pages, pause, stats, settings."""
+"""
+Looking and mending, over all shards of a queue: kick, update, delete, peek, pages, pause, stats,
+settings.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ async def buried(queues: Any, count: int, reason: str = "bad") -> list[str]:
     names = [f"{reason.replace(' ', '')}{n}" for n in range(count)]
     await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in names))
     tasks = await queues.take(session, ["q"], count=1000)
-    await asyncio.gather(*(queues.bury(session, "q", task.id, task.lease, reason) for task in tasks))
+    await asyncio.gather(
+        *(queues.bury(session, "q", task.id, task.lease, reason) for task in tasks)
+    )
     return names
 
 
@@ -91,7 +96,12 @@ async def test_peek(node: Any) -> None:
     queues = await wide(node)
     await queues.put("q", TaskSpec(b"\xff", id="ä", delay_ms=60_000))
     shown = await queues.peek("q", "ä")
-    assert (shown["id"], shown["queue"], shown["state"], shown["payload"]) == ("ä", "q", "delayed", b"\xff")
+    assert (shown["id"], shown["queue"], shown["state"], shown["payload"]) == (
+        "ä",
+        "q",
+        "delayed",
+        b"\xff",
+    )
     with pytest.raises(NotFound):
         await queues.peek("q", "b")
 
@@ -99,8 +109,12 @@ async def test_peek(node: Any) -> None:
 @pytest.mark.parametrize("count", [1, 7, 1000])
 async def test_pages_go_through_all_shards(node: Any, count: int) -> None:
     queues = await wide(node)
-    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"r{n}", priority=n % 3)) for n in range(20)))
-    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"d{n}", delay_ms=60_000)) for n in range(10)))
+    await asyncio.gather(
+        *(queues.put("q", TaskSpec(id=f"r{n}", priority=n % 3)) for n in range(20))
+    )
+    await asyncio.gather(
+        *(queues.put("q", TaskSpec(id=f"d{n}", delay_ms=60_000)) for n in range(10))
+    )
     await queues.take(queues.open_session(), ["q"], count=5)
     for state, total in (("ready", 15), ("delayed", 10), ("leased", 5), ("buried", 0)):
         seen, cursor = [], ""
@@ -149,8 +163,19 @@ async def test_stats_add_up(node: Any, eventually: Any) -> None:
     await queues.ack(session, "q", [(task.id, task.lease) for task in tasks[:2]])
     await queues.bury(session, "q", tasks[2].id, tasks[2].lease)
     stats = await queues.stats("q")
-    assert [stats[name] for name in ("delayed", "ready", "leased", "buried", "total")] == [5, 12, 5, 1, 23]
-    assert (stats["count_put"], stats["count_taken"], stats["count_acked"], stats["count_buried"]) == (25, 8, 2, 1)
+    assert [stats[name] for name in ("delayed", "ready", "leased", "buried", "total")] == [
+        5,
+        12,
+        5,
+        1,
+        23,
+    ]
+    assert (
+        stats["count_put"],
+        stats["count_taken"],
+        stats["count_acked"],
+        stats["count_buried"],
+    ) == (25, 8, 2, 1)
     assert stats["oldest_ready_deadline_ms"] > 0
     assert stats["next_ms"] > 0
     assert (stats["waiting_nodes"], stats["waiting_takes_here"]) == (0, 0)
@@ -182,7 +207,9 @@ async def test_a_bad_setting_changes_nothing(node: Any, name: str) -> None:
     before = await queues.settings("q")
     for value in ("", "x", -1, 10**15, "quorum"):
         with pytest.raises(BadArg, match=name):
-            await queues.configure("q", {"lease_ms": 77, name: value} if name != "lease_ms" else {name: value})
+            await queues.configure(
+                "q", {"lease_ms": 77, name: value} if name != "lease_ms" else {name: value}
+            )
     assert await queues.settings("q") == before
     assert (await queues.script("queue.stats", "q", 0, []))[9] == []
 
@@ -213,7 +240,21 @@ async def test_two_nodes_change_different_settings(node: Any, eventually: Any) -
 
 
 @pytest.mark.parametrize(
-    "verb", [*["kick", "update", "delete", "peek", "page", "pause", "resume", "stats", "settings", "configure"]]
+    "verb",
+    [
+        *[
+            "kick",
+            "update",
+            "delete",
+            "peek",
+            "page",
+            "pause",
+            "resume",
+            "stats",
+            "settings",
+            "configure",
+        ]
+    ],
 )
 async def test_a_name_that_is_none(node: Any, verb: str) -> None:
     queues = (await node()).queues

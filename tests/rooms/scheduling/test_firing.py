@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
+from support.queues.schedules_harness import (
+    LEADER,
+    HookedQueues,
+    prefix,
+    put_every,
+    queues,
+    raw,
+    schedules,
+    tasks,
+)
 
 from tidewarden.errors import BadArg, Stale
 from tidewarden.queue.task import TaskSpec
@@ -34,7 +43,14 @@ async def test_a_tick_puts_one_task_named_by_it(schedules: Schedules, raw: Any) 
 async def test_the_task_has_its_options_counted_from_the_tick(
     schedules: Schedules, raw: Any, queues: HookedQueues
 ) -> None:
-    options = {"delay_ms": 5_000, "within_ms": 9_000, "priority": 7, "lease_ms": 1_234, "attempts": 3, "backoff_ms": 77}
+    options = {
+        "delay_ms": 5_000,
+        "within_ms": 9_000,
+        "priority": 7,
+        "lease_ms": 1_234,
+        "attempts": 3,
+        "backoff_ms": 77,
+    }
     tick_ms = await put_every(schedules, **options)
     await schedules.fire_due("jobs", 0, tick_ms + 40, 1, LEADER)
     task_id = f"tick:{tick_ms}"
@@ -45,8 +61,12 @@ async def test_the_task_has_its_options_counted_from_the_tick(
     assert (raw_task[1], raw_task[-1:]) == (7, b"x")
 
 
-async def test_a_tick_is_put_once_whoever_fires(schedules: Schedules, queues: HookedQueues, raw: Any) -> None:
-    """Two leaders in a row, or at once, read the same due tick: the second one's script finds it gone."""
+async def test_a_tick_is_put_once_whoever_fires(
+    schedules: Schedules, queues: HookedQueues, raw: Any
+) -> None:
+    """
+    Two leaders in a row, or at once, read the same due tick: the second one's script finds it gone.
+    """
     tick_ms = await put_every(schedules)
 
     async def newer_leader() -> None:
@@ -71,7 +91,9 @@ async def test_an_older_leader_is_refused(schedules: Schedules, raw: Any) -> Non
 async def test_a_row_replaced_between_reading_and_firing_keeps_its_own_ticks(
     schedules: Schedules, queues: HookedQueues, raw: Any
 ) -> None:
-    """The next tick that the leader computed belongs to the old row; it must not land in the new one."""
+    """
+    The next tick that the leader computed belongs to the old row; it must not land in the new one.
+    """
     tick_ms = await put_every(schedules)
 
     async def replace() -> None:
@@ -84,7 +106,10 @@ async def test_a_row_replaced_between_reading_and_firing_keeps_its_own_ticks(
 
 
 async def test_missed_ticks_follow_catchup(schedules: Schedules, raw: Any) -> None:
-    first = {kind: await put_every(schedules, kind, 1_000, catchup=kind) for kind in ("none", "one", "all")}
+    first = {
+        kind: await put_every(schedules, kind, 1_000, catchup=kind)
+        for kind in ("none", "one", "all")
+    }
     now_ms = max(first.values()) + 10_000
     assert await schedules.fire_due("jobs", 0, now_ms, 1, LEADER) > now_ms
     found = tasks(raw)
@@ -130,7 +155,9 @@ async def test_a_single_time_is_gone_after_its_tick(schedules: Schedules, raw: A
     assert await schedules.delete("once") is False
 
 
-async def test_ticks_of_a_lane_run_one_at_a_time(schedules: Schedules, raw: Any, queues: HookedQueues) -> None:
+async def test_ticks_of_a_lane_run_one_at_a_time(
+    schedules: Schedules, raw: Any, queues: HookedQueues
+) -> None:
     spec = Spec.every(1_000, "all")
     tick_ms = await schedules.put("tick", spec, "jobs", TaskSpec(b"x", lane="nightly"))
     await schedules.fire_due("jobs", 0, tick_ms + 2_000, 1, LEADER)
@@ -145,28 +172,40 @@ async def test_ticks_of_a_lane_run_one_at_a_time(schedules: Schedules, raw: Any,
 async def test_what_cannot_be_computed_waits_and_holds_nothing_up(
     schedules: Schedules, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A zone that this node's database lacks: the others fire, it shows as stuck, and its tick is not lost."""
+    """
+    A zone that this node's database lacks: the others fire, it shows as stuck, and its tick is not
+    lost.
+    """
     tick_ms = await schedules.put("odd", Spec.every(1_000), "jobs", TaskSpec(b"x"))
     good_ms = await put_every(schedules, "good", 5_000)
     key = f"{prefix()}:schedules"
     whole = raw.hget(key, "odd")
-    spec = msgspec.msgpack.encode({"kind": "cron", "expr": "* * * * *", "zone": "Mars/Phobos", "catchup": "one"})
+    spec = msgspec.msgpack.encode(
+        {"kind": "cron", "expr": "* * * * *", "zone": "Mars/Phobos", "catchup": "one"}
+    )
     change = "local row = cmsgpack.unpack(ARGV[1]) row[4] = ARGV[2] return cmsgpack.pack(row)"
     raw.hset(key, "odd", raw.eval(change, 0, whole, spec))
     with caplog.at_level(logging.ERROR):
         assert await schedules.fire_due("jobs", 0, good_ms, 1, LEADER) == good_ms + 5_000
-        assert await schedules.fire_due("jobs", 0, good_ms + module.STUCK_RETRY_MS, 1, LEADER) > good_ms
+        assert (
+            await schedules.fire_due("jobs", 0, good_ms + module.STUCK_RETRY_MS, 1, LEADER)
+            > good_ms
+        )
     assert [record.getMessage().count("Mars/Phobos") for record in caplog.records] == [1]
-    assert [(row["name"], row["state"], row["next_ms"]) for row in await schedules.list() if row["name"] == "odd"] == [
-        ("odd", "stuck", tick_ms)
-    ]
+    assert [
+        (row["name"], row["state"], row["next_ms"])
+        for row in await schedules.list()
+        if row["name"] == "odd"
+    ] == [("odd", "stuck", tick_ms)]
     raw.hset(key, "odd", whole)
     await schedules.fire_due("jobs", 0, good_ms + 3 * module.STUCK_RETRY_MS, 1, LEADER)
     assert f"odd:{tick_ms}" in tasks(raw)
     assert [row["state"] for row in await schedules.list()] == ["active", "active"]
 
 
-async def test_a_row_of_a_newer_version_waits_and_holds_nothing_up(schedules: Schedules, raw: Any) -> None:
+async def test_a_row_of_a_newer_version_waits_and_holds_nothing_up(
+    schedules: Schedules, raw: Any
+) -> None:
     tick_ms = await put_every(schedules)
     for name, row in (("newer", msgspec.msgpack.encode([2, "?"])), ("damaged", b"\xc1")):
         raw.hset(f"{prefix()}:schedules", name, row)
@@ -184,8 +223,14 @@ async def test_a_full_store_keeps_the_tick_due(
     tick_ms = await put_every(schedules)
     raw.config_set("maxmemory", 1)
     try:
-        assert await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER) == tick_ms + module.FULL_RETRY_MS
-        assert await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER) == tick_ms + module.FULL_RETRY_MS
+        assert (
+            await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+            == tick_ms + module.FULL_RETRY_MS
+        )
+        assert (
+            await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+            == tick_ms + module.FULL_RETRY_MS
+        )
     finally:
         raw.config_set("maxmemory", 0)
     assert len(caplog.records) == 1
@@ -198,7 +243,10 @@ async def test_fire_due_without_schedules(schedules: Schedules) -> None:
 
 
 async def test_a_put_tells_this_nodes_own_sweep(schedules: Schedules, queues: HookedQueues) -> None:
-    """The store tells other nodes only; a leader that puts a schedule itself would sleep past its tick."""
+    """
+    The store tells other nodes only; a leader that puts a schedule itself would sleep past its
+    tick.
+    """
     told: list[tuple[str, int, int]] = []
     queues.on_next = lambda queue, shard, delay_ms: told.append((queue, shard, delay_ms))
     await put_every(schedules, every_ms=5_000)
@@ -206,7 +254,9 @@ async def test_a_put_tells_this_nodes_own_sweep(schedules: Schedules, queues: Ho
     assert 4_000 <= told[-1][2] <= 5_000
 
 
-async def test_a_task_of_a_schedule_is_taken_and_acknowledged(schedules: Schedules, queues: HookedQueues) -> None:
+async def test_a_task_of_a_schedule_is_taken_and_acknowledged(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
     for queue in ("jobs", "wide"):
         name = f"s-{queue}"
         tick_ms = await schedules.put(name, Spec.every(1_000), queue, TaskSpec(b"hello"))
@@ -218,7 +268,14 @@ async def test_a_task_of_a_schedule_is_taken_and_acknowledged(schedules: Schedul
         assert await queues.ack(session, queue, [(task.id, task.lease)]) == [1]
 
 
-TASK = {"delay_ms": 0, "within_ms": -1, "priority": 50, "lease_ms": 0, "attempts": 0, "backoff_ms": 0}
+TASK = {
+    "delay_ms": 0,
+    "within_ms": -1,
+    "priority": 50,
+    "lease_ms": 0,
+    "attempts": 0,
+    "backoff_ms": 0,
+}
 PACKED = msgspec.msgpack.encode(TASK)
 PACK = """local row = {}
 for i = 1, #ARGV, 2 do row[#row + 1] = ARGV[i] == 'int' and tonumber(ARGV[i + 1]) or ARGV[i + 1] end
@@ -230,10 +287,24 @@ ROWS: dict[str, bytes | list[Any]] = {
     "no task": [1, "s", 5, "spec", b"\xc1", b""],
     "an anchor that is none": [1, "s", "5", "spec", PACKED, b""],
     "half a task": [1, "s", 5, "spec", msgspec.msgpack.encode({"delay_ms": 1}), b""],
-    "a priority that there is not": [1, "s", 5, "spec", msgspec.msgpack.encode(TASK | {"priority": 200}), b""],
+    "a priority that there is not": [
+        1,
+        "s",
+        5,
+        "spec",
+        msgspec.msgpack.encode(TASK | {"priority": 200}),
+        b"",
+    ],
     "a newer version's": [2, "s", 5, "spec", PACKED, b""],
     **{
-        f"{name} {value!r:.9}": [1, "s", 5, "spec", msgspec.msgpack.encode(TASK | {name: value}), b""]
+        f"{name} {value!r:.9}": [
+            1,
+            "s",
+            5,
+            "spec",
+            msgspec.msgpack.encode(TASK | {name: value}),
+            b"",
+        ]
         for name, value in (
             ("ttl_ms", "x"),
             ("lane", 5),
@@ -248,7 +319,9 @@ ROWS: dict[str, bytes | list[Any]] = {
 
 @pytest.mark.parametrize("value", ["x", "", "1.5", "-7", "nan"])
 @pytest.mark.parametrize("place", ["stuck", "paused", "ticks"])
-async def test_a_tick_that_nobody_can_read_keeps_no_other_schedule(desk: Any, place: str, value: str) -> None:
+async def test_a_tick_that_nobody_can_read_keeps_no_other_schedule(
+    desk: Any, place: str, value: str
+) -> None:
     """Whatever stands beside a schedule or in the order of ticks; it goes on itself."""
     at_ms, names = desk.now, (b"before", b"it", b"after")
     for name in names:
@@ -262,7 +335,11 @@ async def test_a_tick_that_nobody_can_read_keeps_no_other_schedule(desk: Any, pl
     assert {row[0] for row in rows} == set(names)
     assert {len(row) for row in rows} == {6}
     assert all(0 <= row[2] <= desk.now for row in rows)
-    rounds = [w for row in rows for w in (row[0], row[3], row[1], at_ms + 1000, 0, 1, row[2], f"{row[0].decode()}:1")]
+    rounds = [
+        w
+        for row in rows
+        for w in (row[0], row[3], row[1], at_ms + 1000, 0, 1, row[2], f"{row[0].decode()}:1")
+    ]
     assert desk.run("scheduler.fire", 1, "n0.1", *rounds)[1:] == [1, 1, 1]
     assert sorted(desk.ids()) == ["after:1", "before:1", "it:1"]
     if place == "paused":
@@ -280,9 +357,13 @@ def test_a_row_that_nobody_can_read_keeps_no_other_tick(desk: Any, row: Any) -> 
     for name in names:
         desk.run("scheduler.put", name, at_ms, "s", 5, b"spec", PACKED, b"x", 10)
     if not isinstance(row, bytes):
-        row = desk.client.eval(PACK, 0, *(word for value in row for word in (type(value).__name__, value)))
+        row = desk.client.eval(
+            PACK, 0, *(word for value in row for word in (type(value).__name__, value))
+        )
     desk.client.hset(f"{desk.prefix}:schedules", "it", row)
-    rounds = [w for name in names for w in (name, "s", at_ms, at_ms + 1000, 0, 1, at_ms, f"{name}:1")]
+    rounds = [
+        w for name in names for w in (name, "s", at_ms, at_ms + 1000, 0, 1, at_ms, f"{name}:1")
+    ]
     assert desk.run("scheduler.fire", 1, "n0.1", *rounds)[1:] == [1, -1, 1]
     assert sorted(desk.ids()) == ["after:1", "before:1"]
     desk.now += 1000

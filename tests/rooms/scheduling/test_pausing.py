@@ -1,11 +1,23 @@
-"""Schedules that stand still on a real store: nothing is put meanwhile, and what was missed is made up for."""
+"""
+Schedules that stand still on a real store: nothing is put meanwhile, and what was missed is made up
+for.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
+from support.queues.schedules_harness import (
+    LEADER,
+    HookedQueues,
+    prefix,
+    put_every,
+    queues,
+    raw,
+    schedules,
+    tasks,
+)
 
 from tidewarden.errors import NotFound
 from tidewarden.queue.task import TaskSpec
@@ -19,7 +31,9 @@ async def states(schedules: Schedules) -> dict[str, tuple[str, int]]:
     return {row["name"]: (row["state"], row["next_ms"]) for row in await schedules.list()}
 
 
-@pytest.mark.parametrize(("catchup", "missed"), [("one", [0]), ("none", []), ("all", list(range(11)))])
+@pytest.mark.parametrize(
+    ("catchup", "missed"), [("one", [0]), ("none", []), ("all", list(range(11)))]
+)
 async def test_a_paused_schedule_puts_nothing_and_makes_up_for_it(
     schedules: Schedules, raw: Any, catchup: str, missed: list[int]
 ) -> None:
@@ -28,7 +42,9 @@ async def test_a_paused_schedule_puts_nothing_and_makes_up_for_it(
         await schedules.pause("tick")
     assert await states(schedules) == {"tick": ("paused", tick_ms)}
     later_ms = tick_ms + 10_000
-    assert await schedules.fire_due("jobs", 0, later_ms, 1, LEADER) == -1, "nothing wakes the leader for it"
+    assert await schedules.fire_due("jobs", 0, later_ms, 1, LEADER) == -1, (
+        "nothing wakes the leader for it"
+    )
     assert tasks(raw) == []
     assert [await schedules.resume("tick") for _ in range(2)] == [tick_ms, tick_ms]
     assert await schedules.fire_due("jobs", 0, later_ms, 1, LEADER) == later_ms + 1_000
@@ -46,8 +62,12 @@ async def test_the_others_tick_on(schedules: Schedules, raw: Any) -> None:
     assert following_ms > tick_ms
 
 
-async def test_whatever_is_put_under_its_name_it_stays_paused(schedules: Schedules, raw: Any) -> None:
-    """A service puts its schedules at each start; what an operator has paused is not begun by that."""
+async def test_whatever_is_put_under_its_name_it_stays_paused(
+    schedules: Schedules, raw: Any
+) -> None:
+    """
+    A service puts its schedules at each start; what an operator has paused is not begun by that.
+    """
     tick_ms = await put_every(schedules)
     await schedules.pause("tick")
     assert await put_every(schedules) == tick_ms

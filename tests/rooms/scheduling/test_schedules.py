@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
+from support.queues.schedules_harness import (
+    LEADER,
+    HookedQueues,
+    prefix,
+    put_every,
+    queues,
+    raw,
+    schedules,
+    tasks,
+)
 
 from tidewarden.errors import BadArg, Exists, Full, TooBig
 from tidewarden.queue.task import TaskSpec
@@ -17,7 +26,9 @@ __all__ = ["queues", "raw", "schedules"]  # fixtures
 
 
 async def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> None:
-    """A service that puts its schedules on every start must not push an interval's tick away for ever."""
+    """
+    A service that puts its schedules on every start must not push an interval's tick away for ever.
+    """
     tick_ms = await put_every(schedules)
     await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
     assert await put_every(schedules) == tick_ms + 1_000
@@ -49,7 +60,9 @@ async def test_list_shows_what_was_put(schedules: Schedules) -> None:
     assert (b["payload"], b["payload_bytes"]) == (b"y" * 256, 1_000)
 
 
-async def test_many_schedules_are_listed_over_pages(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_schedules_are_listed_over_pages(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "PAGE", 5)
     names = [f"s{number:03}" for number in range(150)]
     for name in names:
@@ -66,7 +79,9 @@ async def test_in_a_sharded_queue_row_and_tasks_share_a_shard(
         shard = queues.shard_of("wide", name)
         assert raw.hexists(f"{prefix('wide', shard)}:schedules", name)
         await schedules.fire_due("wide", shard, tick_ms, 1, LEADER)
-        (task_id,) = [found for found in tasks(raw, "wide", shard) if found.startswith(f"{name}:{tick_ms}")]
+        (task_id,) = [
+            found for found in tasks(raw, "wide", shard) if found.startswith(f"{name}:{tick_ms}")
+        ]
         assert queues.shard_of("wide", task_id) == shard
         assert await schedules.delete(name) is True
 
@@ -94,7 +109,9 @@ async def test_a_name_belongs_to_one_queue(schedules: Schedules) -> None:
     await schedules.put("tick", Spec.every(1_000), "mail", TaskSpec(b""))
 
 
-async def test_a_crash_between_directory_and_row_blocks_nothing(schedules: Schedules, queues: HookedQueues) -> None:
+async def test_a_crash_between_directory_and_row_blocks_nothing(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
     """The directory names a queue in which there is no row: another queue may have the name."""
 
     async def crash() -> None:
@@ -108,7 +125,9 @@ async def test_a_crash_between_directory_and_row_blocks_nothing(schedules: Sched
     assert [row["queue"] for row in await schedules.list()] == ["mail"]
 
 
-async def test_a_row_that_the_directory_lost_is_listed_and_deleted(schedules: Schedules, raw: Any) -> None:
+async def test_a_row_that_the_directory_lost_is_listed_and_deleted(
+    schedules: Schedules, raw: Any
+) -> None:
     await put_every(schedules)
     raw.delete(f"{prefix('_schedules')}:names")
     assert [row["name"] for row in await schedules.list()] == ["tick"]
@@ -128,7 +147,9 @@ async def test_a_delete_in_the_middle_of_a_put_leaves_a_row_that_is_found(
     assert await schedules.list() == []
 
 
-async def test_two_puts_of_one_name_into_two_queues_leave_one(schedules: Schedules, queues: HookedQueues) -> None:
+async def test_two_puts_of_one_name_into_two_queues_leave_one(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
     """The second claims the name between the first's claim and its row."""
 
     async def second() -> None:
@@ -169,8 +190,13 @@ async def test_wrong_input_is_refused(
     assert await schedules.list() == []
 
 
-async def test_refusals_that_need_the_store(schedules: Schedules, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick that never comes, a payload over the limit, and one schedule too many leave nothing behind."""
+async def test_refusals_that_need_the_store(
+    schedules: Schedules, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A tick that never comes, a payload over the limit, and one schedule too many leave nothing
+    behind.
+    """
     for spec in (Spec.at(1_000), Spec.cron("0 0 31 2 *")):
         with pytest.raises(BadArg):
             await schedules.put("never", spec, "jobs", TaskSpec(b""))

@@ -1,4 +1,7 @@
-"""The leader's sweep on a real store: what other nodes put is made ready in time, and idle it costs nothing."""
+"""
+The leader's sweep on a real store: what other nodes put is made ready in time, and idle it costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +52,17 @@ async def test_what_another_node_puts_is_made_ready_in_time(
 ) -> None:
     n1 = await node("n1")
     await n1.queues.configure("q", {"shards": shards})
-    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=20 + n)) for n in range(20)))
+    await asyncio.gather(
+        *(n1.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=20 + n)) for n in range(20))
+    )
     await eventually(lambda: leader.sweep.moved == 20)
     stats = await n1.queues.stats("q")
     assert (stats["ready"], stats["delayed"]) == (20, 0)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("bad", b"{"), ("bad", b'{"shards":"x"}'), (b"\xff", b"{}")])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("bad", b"{"), ("bad", b'{"shards":"x"}'), (b"\xff", b"{}")]
+)
 async def test_a_queue_whose_settings_nobody_can_read_holds_up_no_other(
     node: Any, eventually: Any, name: Any, settings: bytes
 ) -> None:
@@ -82,7 +89,9 @@ async def test_leases_end_and_attempts_are_counted_without_any_consumer(
     assert (await n1.queues.peek("q", "a"))["state"] == "buried"
 
 
-async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(leader: Any, node: Any, eventually: Any) -> None:
+async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(
+    leader: Any, node: Any, eventually: Any
+) -> None:
     n1 = await node("n1")
     await n1.queues.put("q", TaskSpec(id="a", delay_ms=50))
     take = leader.queues.take(leader.queues.open_session(), ["q"], wait_ms=60_000)

@@ -1,8 +1,9 @@
 """
 Rubbish at the RESP door, before a real queue, real locks and schedules, and a real store.
 
-Whatever one connection sends: it hears nothing but valid replies and documented error words, the door lives, and another
-connection's tasks come and go as ever. ``live/limits/test_fuzz.py`` does the same to a whole node and watches its memory.
+Whatever one connection sends: it hears nothing but valid replies and documented error words, the
+door lives, and another connection's tasks come and go as ever. ``live/limits/test_fuzz.py`` does
+the same to a whole node and watches its memory.
 """
 
 from __future__ import annotations
@@ -43,14 +44,20 @@ class Victim:
         self._loop = asyncio.get_running_loop()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What a coroutine returns, for Hypothesis, which is synchronous and so in a thread of its own."""
+        """
+        What a coroutine returns, for Hypothesis, which is synchronous and so in a thread of its
+        own.
+        """
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(3 * LIMIT_S)
 
     async def work(self) -> None:
         """Put, take and acknowledge a task; every answer is as it should be."""
         self.worked += 1
         name = b"w%d" % self.worked
-        self.well.send(("Q.PUT", "well", b"payload\r\n" + name, "ID", name), "Q.TAKE COUNT 5 WAIT 20000 FROM well")
+        self.well.send(
+            ("Q.PUT", "well", b"payload\r\n" + name, "ID", name),
+            "Q.TAKE COUNT 5 WAIT 20000 FROM well",
+        )
         assert await self.well.reply() == name
         ((queue, task_id, lease, payload, attempt, _, _),) = await self.well.reply()
         assert (queue, task_id, payload, attempt) == (b"well", name, b"payload\r\n" + name, 1)
@@ -64,7 +71,10 @@ class Victim:
         return line
 
     async def send(self, data: bytes, cuts: list[int], end: str, marker: bytes = b"") -> Answers:
-        """A newcomer sends this in pieces; what it heard until the marker came, the door hung up, or it had enough."""
+        """
+        A newcomer sends this in pieces; what it heard until the marker came, the door hung up, or
+        it had enough.
+        """
         line = await (self.door.dial() if end == "stranger" else self.friend())
         answers = Answers()
         edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
@@ -127,13 +137,20 @@ def test_every_verb_has_requests_to_be_broken() -> None:
 
 @pytest.mark.thorough
 async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
-    """Else breaking them would show little: none but those of other versions is refused for its form."""
+    """
+    Else breaking them would show little: none but those of other versions is refused for its form.
+    """
     for number, request in enumerate(ALL):
         marker = b"marker %d" % number
-        answers = await victim.send(framed(request) + ending(marker.decode(), LOGIN), [], "stay", marker)
+        answers = await victim.send(
+            framed(request) + ending(marker.decode(), LOGIN), [], "stay", marker
+        )
         refused = [error for reply in answers.replies[:1] for error in errors_in(reply)]
         if COMMANDS[request[0]].group != "later" and b"LANE" not in request:
-            assert not [error for error in refused if str(error).startswith("BADARG")], (request, refused)
+            assert not [error for error in refused if str(error).startswith("BADARG")], (
+                request,
+                refused,
+            )
 
 
 @pytest.mark.thorough
@@ -144,7 +161,9 @@ async def test_any_number_of_arguments_to_any_verb(victim: Victim) -> None:
         if request[0] != b"QUIT":
             cut = [request[:size] for size in range(1, len(request))]
             longer = [request + [word] * count for count in (1, 2, 3) for word in (b"x", b"5")]
-            data = b"".join(framed(words) for words in (*cut, *longer)) + ending(marker.decode(), LOGIN)
+            data = b"".join(framed(words) for words in (*cut, *longer)) + ending(
+                marker.decode(), LOGIN
+            )
             answers = await victim.send(data, [], "stay", marker)
             assert marker in answers.replies
     await victim.work()
@@ -154,12 +173,17 @@ async def test_any_arguments_to_any_verb(victim: Victim) -> None:
     numbers = iter(range(10**9))
 
     @examples(2 * EXAMPLES)
-    @given(st.lists(broken(ALL), min_size=1, max_size=20), st.lists(st.integers(0, 5000), max_size=3))
+    @given(
+        st.lists(broken(ALL), min_size=1, max_size=20), st.lists(st.integers(0, 5000), max_size=3)
+    )
     def play(requests: list[list[bytes]], cuts: list[int]) -> None:
         marker = b"marker %d" % next(numbers)
         data = b"".join(framed(request) for request in requests) + ending(marker.decode(), LOGIN)
         answers = victim.run(victim.send(data, cuts, "stay", marker))
-        if marker in answers.replies and not {request[0].upper() for request in requests} & {b"CLIENT", b"RESET"}:
+        if marker in answers.replies and not {request[0].upper() for request in requests} & {
+            b"CLIENT",
+            b"RESET",
+        }:
             assert len(answers.replies) == len(requests) + 4, "one reply for each request"
         victim.run(victim.work())
 
@@ -183,14 +207,18 @@ async def test_every_byte_by_itself(victim: Victim) -> None:
 
 @pytest.mark.thorough
 async def test_thousands_in_a_pipeline(victim: Victim) -> None:
-    """Any verbs in any order, several connections at once: each request has its reply, in its place."""
+    """
+    Any verbs in any order, several connections at once: each request has its reply, in its place.
+    """
 
     async def flood(seed: int) -> None:
         dice = random.Random(seed)
         line = await victim.friend()
         answers = Answers()
         requests = [dice.choice(PLAIN) for _ in range(200)]
-        expected = [[b"%d-%d-%d" % (seed, n, m) for m in range(n % 4)] for n in range(len(requests))]
+        expected = [
+            [b"%d-%d-%d" % (seed, n, m) for m in range(n % 4)] for n in range(len(requests))
+        ]
         data = b"".join(
             framed(request)
             + b"".join(framed(("Q.PUT", "flood", "x", "ID", name)) for name in names)
@@ -231,9 +259,11 @@ async def test_thousands_in_a_pipeline(victim: Victim) -> None:
 @pytest.mark.thorough
 async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
     """
-    The node's collector of rings runs rarely (``process.py``): in one, a payload or a chunk of rubbish lasts for long.
+    The node's collector of rings runs rarely (``process.py``): in one, a payload or a chunk of
+    rubbish lasts for long.
 
-    An exception that is kept holds its trace, and that every local variable of the functions it came through.
+    An exception that is kept holds its trace, and that every local variable of the functions it
+    came through.
     """
 
     async def all_of_it() -> None:
@@ -268,7 +298,9 @@ async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
         await victim.work()
         gc.collect()
         ours = Counter(
-            type(thing).__qualname__ for thing in gc.garbage if type(thing).__module__.startswith("tidewarden")
+            type(thing).__qualname__
+            for thing in gc.garbage
+            if type(thing).__module__.startswith("tidewarden")
         )
     finally:
         gc.set_debug(0)
@@ -281,7 +313,9 @@ async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
 async def test_any_bytes(victim: Victim) -> None:
     @examples(2 * EXAMPLES)
     @given(
-        stream(), st.lists(st.integers(0, 100_000), max_size=6), st.sampled_from(["half close", "leave", "stranger"])
+        stream(),
+        st.lists(st.integers(0, 100_000), max_size=6),
+        st.sampled_from(["half close", "leave", "stranger"]),
     )
     def play(data: bytes, cuts: list[int], end: str) -> None:
         victim.run(victim.send(data, cuts, end))

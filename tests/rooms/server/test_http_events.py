@@ -93,7 +93,10 @@ async def told(response: aiohttp.ClientResponse) -> str:
 async def test_a_reader_knows_where_it_is_before_anything_has_happened(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else one whose node dies comes back without an id, and misses what happened meanwhile; or is told of a gap that is none."""
+    """
+    Else one whose node dies comes back without an id, and misses what happened meanwhile; or is
+    told of a gap that is none.
+    """
     monkeypatch.setattr(http_events, "BEAT_S", 0.0)
     made = await node()
     events = Events(made.link.call, "t", made.queues.put, {}, 100)
@@ -117,7 +120,11 @@ async def test_a_reader_knows_where_it_is_before_anything_has_happened(
     "query", ["after=x", "after=1-1-1", "type=a", "types=acount.*", "after=-1", "after=0&after=1-1"]
 )
 async def test_wrong_input(query: str) -> None:
-    async with door(None) as url, aiohttp.ClientSession() as client, client.get(f"{url}?{query}") as response:  # type: ignore[arg-type]
+    async with (
+        door(None) as url,
+        aiohttp.ClientSession() as client,
+        client.get(f"{url}?{query}") as response,
+    ):  # type: ignore[arg-type]
         assert (response.status, (await response.json())["error"]) == (400, "BADARG")
 
 
@@ -142,7 +149,9 @@ async def test_a_stream_outlives_a_store_that_is_away(node: Any) -> None:
     assert not away
 
 
-async def test_a_reader_who_does_not_read_gives_up_its_place(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_who_does_not_read_gives_up_its_place(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_events, "STALL_S", 0.3)
     monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
     made = await node()
@@ -175,7 +184,9 @@ async def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
         assert await response.read() == b""
 
 
-async def test_those_who_come_together_are_no_more_than_may(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_come_together_are_no_more_than_may(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
     made, asked, may_go = await node(), asyncio.Event(), asyncio.Event()
     events = Events(made.link.call, "t", made.queues.put, {}, 1000)

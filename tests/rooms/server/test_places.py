@@ -1,4 +1,7 @@
-"""Replies keep their places also when what one connection asks makes another's requests, or its own, be refused at once."""
+"""
+Replies keep their places also when what one connection asks makes another's requests, or its own,
+be refused at once.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ REFUSALS = {"FULL": full, "NOQUORUM": impossible, "STOREDOWN": crowded}
 
 
 async def at_a_time(door: doubles.Door, *texts: bytes) -> list[list[Any]]:
-    """What each line gets, errors by their first words, when all of it is read in one turn of the loop."""
+    """
+    What each line gets, errors by their first words, when all of it is read in one turn of the
+    loop.
+    """
     lines = [await door.dial() for _ in texts]
     for line in lines:
         assert await line.call("ECHO", "there") == b"there"
@@ -48,7 +54,12 @@ async def at_a_time(door: doubles.Door, *texts: bytes) -> list[list[Any]]:
     found = []
     for line, text in zip(lines, texts, strict=True):
         replies = [await line.reply() for _ in range(text.count(b"\r\n"))]
-        found.append([str(one).partition(" ")[0] if isinstance(one, hiredis.ReplyError) else one for one in replies])
+        found.append(
+            [
+                str(one).partition(" ")[0] if isinstance(one, hiredis.ReplyError) else one
+                for one in replies
+            ]
+        )
     return found
 
 
@@ -102,7 +113,11 @@ async def test_nobody_is_told_while_an_item_is_added(
     alone = shard.run("queue.put", ("t", "", b"x"))
     assert not any(one.errors for one in told)
     await eventually(lambda: all(one.errors for one in told) and alone.done())
-    assert {type(error).code for one in told for error in one.errors} == {alone.exception().code} == {word}
+    assert (
+        {type(error).code for one in told for error in one.errors}
+        == {alone.exception().code}
+        == {word}
+    )
 
 
 class Hasty(RecordingQueues):
@@ -122,5 +137,7 @@ class Hasty(RecordingQueues):
 
 async def test_an_answer_within_a_handler_begins_nothing_that_stands_behind_its_request() -> None:
     async with doubles.Door(queues=Hasty()) as door:
-        (told,) = await at_a_time(door, b"Q.PUT q a\r\nQ.PUT q b\r\nECHO c\r\nQ.PUT q d\r\nQ.PUT q e\r\nECHO f\r\n")
+        (told,) = await at_a_time(
+            door, b"Q.PUT q a\r\nQ.PUT q b\r\nECHO c\r\nQ.PUT q d\r\nQ.PUT q e\r\nECHO f\r\n"
+        )
     assert told == [b"a", b"b", b"c", b"d", b"e", b"f"]

@@ -68,7 +68,11 @@ async def test_what_is_not_right_is_refused_by_the_ordinary_way(door: Any) -> No
         line, "Q.TAKE WAIT soon FROM q", "Q.TAKE COUNT 1 q", "Q.ACK q a lease", ("Q.ACK", "q", b"\xff", "1"), "Q.ACK q a 9007199254740993",
         "Q.PUT _q x", ("Q.PUT", b"\xff", "x"), "Q.TAKE WAIT 99999999999 FROM q",
     )  # fmt: skip
-    assert [str(reply).partition(" ")[0] for reply in replies] == [*["BADARG"] * 5, "DENIED", *["BADARG"] * 2]
+    assert [str(reply).partition(" ")[0] for reply in replies] == [
+        *["BADARG"] * 5,
+        "DENIED",
+        *["BADARG"] * 2,
+    ]
     await line.close()
 
 
@@ -93,7 +97,8 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     await line.close()
     while queues._shards["q"][0].parked:
         await asyncio.sleep(0.005)
-    ((row,),) = await ask(other, "Q.TAKE WAIT 20000 FROM q")  # what the first held came back as a loss
+    # what the first held came back as a loss
+    ((row,),) = await ask(other, "Q.TAKE WAIT 20000 FROM q")
     assert row[3] == b"x"
     assert door.server.waiting == 0
     await other.close()
@@ -115,5 +120,8 @@ async def test_a_full_queue_is_an_error_of_the_put(door: Any) -> None:
     first, second = await ask(line, "Q.PUT q x", "Q.PUT q y")
     assert len(first) == 20
     assert str(second).startswith("FULL ")
-    assert await door.queues.put("q", TaskSpec(b"z", if_exists="keep", id=first.decode())) == first.decode()
+    assert (
+        await door.queues.put("q", TaskSpec(b"z", if_exists="keep", id=first.decode()))
+        == first.decode()
+    )
     await line.close()

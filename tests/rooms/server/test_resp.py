@@ -1,4 +1,7 @@
-"""The RESP door as stock clients see it: redis-py, redis-cli, and a stop. The queue and its store are real."""
+"""
+The RESP door as stock clients see it: redis-py, redis-cli, and a stop. The queue and its store are
+real.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
 
 def stock(door: Any, **more: Any) -> redis.Redis:
     """redis-py as our documentation says it should be used."""
-    return redis.Redis(port=door.port, single_connection_client=True, socket_timeout=None, retry=None, **more)
+    return redis.Redis(
+        port=door.port, single_connection_client=True, socket_timeout=None, retry=None, **more
+    )
 
 
 async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
@@ -49,8 +54,8 @@ async def test_put_take_ack_by_redis_py(door: Any, protocol: int) -> None:
         with stock(door, protocol=protocol) as client:
             assert client.ping()
             assert client.execute_command("Q.PUT", "mail", b"\x00\r\n", "ID", "a") == b"a"
-            ((queue, task_id, lease, payload, attempt, deadline_ms, end_ms),) = client.execute_command(
-                "Q.TAKE", "WAIT", 10_000, "FROM", "other", "mail"
+            ((queue, task_id, lease, payload, attempt, deadline_ms, end_ms),) = (
+                client.execute_command("Q.TAKE", "WAIT", 10_000, "FROM", "other", "mail")
             )
             assert (queue, task_id, payload, attempt) == (b"mail", b"a", b"\x00\r\n", 1)
             assert deadline_ms <= end_ms
@@ -90,10 +95,16 @@ async def test_pipelines_of_redis_py(door: Any, transaction: bool) -> None:
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_asyncio_redis_py_waits_without_polling(door: Any, protocol: int) -> None:
     client = redis.asyncio.Redis(
-        port=door.port, single_connection_client=True, socket_timeout=None, retry=None, protocol=protocol
+        port=door.port,
+        single_connection_client=True,
+        socket_timeout=None,
+        retry=None,
+        protocol=protocol,
     )
     other = redis.asyncio.Redis(port=door.port, protocol=protocol)
-    waiting = asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 30_000, "FROM", "mail"))
+    waiting = asyncio.ensure_future(
+        client.execute_command("Q.TAKE", "WAIT", 30_000, "FROM", "mail")
+    )
     while door.server.waiting == 0:
         await asyncio.sleep(0.01)
     async with other.pipeline(transaction=False) as pipeline:
@@ -140,11 +151,16 @@ async def test_a_consumer_that_goes_while_it_waits_takes_nothing(door: Any) -> N
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed")
 @pytest.mark.parametrize("resp", ["-2", "-3"])
 async def test_redis_cli(door: Any, resp: str) -> None:
-    script = "PING\nQ.PUT mail hello ID a\nQ.TAKE FROM mail\nQ.PUT mail x DELAY soon\nQ.LIST\nR.STATUS\nNONSENSE\n"
+    script = (
+        "PING\nQ.PUT mail hello ID a\nQ.TAKE FROM mail\nQ.PUT mail x DELAY"
+        " soon\nQ.LIST\nR.STATUS\nNONSENSE\n"
+    )
 
     def work() -> str:
         command = ["redis-cli", resp, "-p", str(door.port), "--no-raw"]
-        return subprocess.run(command, input=script, capture_output=True, text=True, check=True, timeout=30).stdout
+        return subprocess.run(
+            command, input=script, capture_output=True, text=True, check=True, timeout=30
+        ).stdout
 
     found = await in_thread(work)
     for expected in (

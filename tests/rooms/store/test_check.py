@@ -10,7 +10,13 @@ import redis
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 from tidewarden.store import StoreConnection
-from tidewarden.store.preflight import LISTPACKS, check_store, parse_info, problems_of, warn_of_settings
+from tidewarden.store.preflight import (
+    LISTPACKS,
+    check_store,
+    parse_info,
+    problems_of,
+    warn_of_settings,
+)
 
 GOOD = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
 
@@ -34,7 +40,9 @@ def test_each_problem_is_named(change: dict[str, str], word: str) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    assert len(problems_of(GOOD | {"redis_version": "5.0", "maxmemory_policy": "volatile-ttl"})) == 2
+    assert (
+        len(problems_of(GOOD | {"redis_version": "5.0", "maxmemory_policy": "volatile-ttl"})) == 2
+    )
 
 
 def test_info_parses_with_comments_and_rubbish() -> None:
@@ -64,7 +72,9 @@ async def test_a_view_makes_it_an_embedded_one(link: StoreConnection) -> None:
 
 
 async def test_data_of_the_former_format_are_taken_on(link: StoreConnection) -> None:
-    """Older versions refuse them from now on; the shards follow one by one, when they are written."""
+    """
+    Older versions refuse them from now on; the shards follow one by one, when they are written.
+    """
     await link.call("SET", "{c}:format", 1)
     await check_store(link, "c")
     assert await link.call("GET", "{c}:format") == b"2"
@@ -87,7 +97,9 @@ async def test_an_evicting_server_is_refused(link: StoreConnection, valkey) -> N
         client.close()
 
 
-async def test_settings_that_cost_memory_are_named(link: StoreConnection, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_that_cost_memory_are_named(
+    link: StoreConnection, caplog: pytest.LogCaptureFixture
+) -> None:
     former = dict.fromkeys(LISTPACKS, b"")
     for name in former:
         (_, former[name]) = await link.call("CONFIG", "GET", name)

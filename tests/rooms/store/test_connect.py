@@ -55,7 +55,9 @@ def test_the_parts_of_a_url(url: str, found: dict[str, Any]) -> None:
     assert options == found
 
 
-@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "redis+cluster://h", "redis://h:port", "redis://h:99999999"])
+@pytest.mark.parametrize(
+    "url", ["", "h:6379", "http://h", "redis+cluster://h", "redis://h:port", "redis://h:99999999"]
+)
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(BadArg):
         options_of(url)
@@ -110,8 +112,11 @@ async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
         await open_transport(f"unix://u:hunter2@{valkey.path}", "x", Collected())
     assert "hunter2" not in str(caught.value)
     assert "refuses the login: " in str(caught.value)
-    # An embedded one has a password of its own until it is ready for clients, which is no reason to look for a wrong one.
-    assert "it is just starting, or else the user and the password in store.url" in str(caught.value)
+    # An embedded one has a password of its own until it is ready for clients, which is no reason to
+    # look for a wrong one.
+    assert "it is just starting, or else the user and the password in store.url" in str(
+        caught.value
+    )
 
 
 @pytest.mark.thorough
@@ -164,7 +169,10 @@ def test_a_connection_that_is_lost_at_any_moment_of_its_beginning_is_told_of() -
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis://h?ssl_ca_certs=/ca.pem", "ssl_ca_certs, which there is not; those of TLS go with rediss"),
+        (
+            "redis://h?ssl_ca_certs=/ca.pem",
+            "ssl_ca_certs, which there is not; those of TLS go with rediss",
+        ),
         ("redis://h?sockettimeout=3", "sockettimeout, which there is not"),
         ("redis://h?protocol=3", "protocol, which nodes set themselves"),
         ("rediss://h?ssl_ca_certs=/no/ca.pem", "ssl_ca_certs is /no/ca.pem, which is not there"),

@@ -1,4 +1,7 @@
-"""Group commit to an embedded store's disk: the server syncs every write as long as there are groups, and one serves many."""
+"""
+Group commit to an embedded store's disk: the server syncs every write as long as there are groups,
+and one serves many.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ async def data(valkey: StoreServer) -> AsyncIterator[StoreConnection]:
 
 
 @pytest.fixture
-async def disk(valkey: StoreServer, with_aof: redis.Redis, data: StoreConnection) -> AsyncIterator[FsyncCommit]:
+async def disk(
+    valkey: StoreServer, with_aof: redis.Redis, data: StoreConnection
+) -> AsyncIterator[FsyncCommit]:
     link = StoreConnection(valkey.url, "commit", SystemClock())
     link.launch()
     made = FsyncCommit(data, link, "{tw}:commits", 2000, SystemClock())
@@ -60,7 +65,9 @@ async def write(disk: FsyncCommit, key: str) -> None:
 
 
 def on_disk(client: redis.Redis, text: bytes) -> bool:
-    folder = Path(client.config_get("dir")["dir"]) / client.config_get("appenddirname")["appenddirname"]
+    folder = (
+        Path(client.config_get("dir")["dir"]) / client.config_get("appenddirname")["appenddirname"]
+    )
     return any(text in path.read_bytes() for path in folder.iterdir())
 
 
@@ -72,7 +79,9 @@ async def test_what_was_vouched_for_was_written_while_every_write_is_synced(
     assert on_disk(with_aof, b"a value that is looked for on disk")
 
 
-async def test_many_callers_share_few_groups_and_no_round_trip_more(disk: FsyncCommit, data: StoreConnection) -> None:
+async def test_many_callers_share_few_groups_and_no_round_trip_more(
+    disk: FsyncCommit, data: StoreConnection
+) -> None:
     await asyncio.gather(*(write(disk, f"k{i}") for i in range(200)))
     assert 1 <= disk.groups < 40
     groups, calls = disk.groups, data.calls
@@ -105,7 +114,12 @@ async def test_one_who_rests_at_that_very_moment_does_not(
     watching = disk._link.call("WATCH", "{tw}:commits")
     await watching
     await write(disk, "k2")
-    words = (("MULTI",), ("SET", "{tw}:commits", "x"), ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
+    words = (
+        ("MULTI",),
+        ("SET", "{tw}:commits", "x"),
+        ("CONFIG", "SET", "appendfsync", "everysec"),
+        ("EXEC",),
+    )
     *_, done = await asyncio.gather(*(disk._link.call(*one) for one in words))
     assert done is None
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
@@ -113,7 +127,11 @@ async def test_one_who_rests_at_that_very_moment_does_not(
 
 @pytest.mark.parametrize("first", [False, True], ids=["before", "never"])
 async def test_a_full_store_syncs_and_rests(
-    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch, first: bool, eventually: Eventually
+    with_aof: redis.Redis,
+    disk: FsyncCommit,
+    monkeypatch: pytest.MonkeyPatch,
+    first: bool,
+    eventually: Eventually,
 ) -> None:
     """Also one that was full when the first group came, so that the groups' key was never made."""
     if not first:
@@ -131,7 +149,10 @@ async def test_a_full_store_syncs_and_rests(
 
 
 async def test_the_store_rests_once_nobody_has_had_a_group_for_a_while(
-    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    with_aof: redis.Redis,
+    disk: FsyncCommit,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
 ) -> None:
     monkeypatch.setattr(fsync_commit, "REST_MS", 100)
     await write(disk, "k")
@@ -151,7 +172,9 @@ async def test_a_group_of_another_node_keeps_it_awake(
 
 
 @pytest.mark.thorough
-async def test_a_server_that_refuses_is_no_ok(disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_refuses_is_no_ok(
+    disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await write(disk, "k")
     wrong = fsync_commit.AWAKE.replace(b"always", b"nayway")
     monkeypatch.setattr(fsync_commit, "AWAKE", wrong)

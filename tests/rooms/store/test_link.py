@@ -31,7 +31,12 @@ async def make() -> AsyncIterator[MakeLink]:
 
     def made(url: object, **listeners: Any) -> StoreConnection:
         links.append(
-            StoreConnection(str(url) if "://" in str(url) else f"unix://{url}", "test", SystemClock(), **listeners)
+            StoreConnection(
+                str(url) if "://" in str(url) else f"unix://{url}",
+                "test",
+                SystemClock(),
+                **listeners,
+            )
         )
         return links[-1]
 
@@ -52,7 +57,9 @@ def pong(data: bytes, writer: asyncio.StreamWriter) -> None:
 
 
 class Double:
-    """A server that answers redis-py's greeting, then with what ``answer`` says; each request is kept."""
+    """
+    A server that answers redis-py's greeting, then with what ``answer`` says; each request is kept.
+    """
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
@@ -104,7 +111,9 @@ async def test_replies_come_in_the_order_of_the_calls(link: StoreConnection) -> 
     assert await link.call("MGET", "n", "none") == [b"500", None]
 
 
-async def test_calls_of_one_turn_go_out_together(double: Any, tmp_path: Path, make: MakeLink) -> None:
+async def test_calls_of_one_turn_go_out_together(
+    double: Any, tmp_path: Path, make: MakeLink
+) -> None:
     server = await double()
     link = make(tmp_path / "d")
     await link.start()
@@ -112,7 +121,9 @@ async def test_calls_of_one_turn_go_out_together(double: Any, tmp_path: Path, ma
     assert server.requests == [PING, PING * 10]
 
 
-async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(link: StoreConnection) -> None:
+async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(
+    link: StoreConnection,
+) -> None:
     await link.call("SET", "text", "x")
     good, bad, good_too = link.call("INCR", "a"), link.call("INCR", "text"), link.call("INCR", "a")
     assert await good == 1
@@ -143,7 +154,9 @@ async def test_a_caller_that_has_gone_does_not_disturb_the_order(link: StoreConn
     assert (await first, await third) == (b"a", b"c")
 
 
-async def test_what_is_on_the_way_fails_when_the_connection_is_cut(double: Any, tmp_path: Path, make: MakeLink) -> None:
+async def test_what_is_on_the_way_fails_when_the_connection_is_cut(
+    double: Any, tmp_path: Path, make: MakeLink
+) -> None:
     server = await double()
     link = make(tmp_path / "d")
     await link.start()
@@ -163,7 +176,9 @@ async def test_what_is_on_the_way_fails_when_the_connection_is_cut(double: Any, 
     assert (link.reconnects, server.requests[2:]) == (2, [PING]), "nothing is repeated"
 
 
-async def test_a_call_made_while_it_is_away_waits_for_it(double: Any, tmp_path: Path, make: MakeLink) -> None:
+async def test_a_call_made_while_it_is_away_waits_for_it(
+    double: Any, tmp_path: Path, make: MakeLink
+) -> None:
     link = make(tmp_path / "d")
     starting = asyncio.create_task(link.start(wait_s=20))
     early = link.call("PING")
@@ -180,7 +195,9 @@ async def test_it_waits_for_so_long_and_nothing_was_sent(
 ) -> None:
     quick(monkeypatch, PATIENCE_S=0.05, RETRY_LAST_S=0.05)
     link = make(tmp_path / "d")
-    with pytest.raises(StoreDown, match=r"no connection within 0.2 s: the store at .* does not answer"):
+    with pytest.raises(
+        StoreDown, match=r"no connection within 0.2 s: the store at .* does not answer"
+    ):
         await link.start(wait_s=0.2)
     with pytest.raises(StoreDown, match="nothing was sent"):
         await link.call("INCR", "n")
@@ -190,7 +207,9 @@ async def test_it_waits_for_so_long_and_nothing_was_sent(
     assert server.requests == [PING]
 
 
-async def test_so_many_calls_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: MakeLink) -> None:
+async def test_so_many_calls_may_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: MakeLink
+) -> None:
     quick(monkeypatch, BACKLOG_MAX=3)
     link = make(tmp_path / "none")
     waiting = [link.call("PING") for _ in range(3)]
@@ -214,7 +233,9 @@ async def test_a_start_waits_longer_than_a_call_would(
     await starting
 
 
-async def test_a_start_waits_while_the_store_loads(double: Any, tmp_path: Path, make: MakeLink) -> None:
+async def test_a_start_waits_while_the_store_loads(
+    double: Any, tmp_path: Path, make: MakeLink
+) -> None:
     server = await double()
     replies = [b"-LOADING Valkey is loading\r\n", b"-LOADING Valkey is loading\r\n"]
     server.answer = lambda data, writer: writer.write(replies.pop() if replies else b"+PONG\r\n")
@@ -252,7 +273,9 @@ async def test_a_refused_beginning_is_reported(
     double: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, make: MakeLink
 ) -> None:
     server = await double()
-    server.answer = lambda data, writer: writer.write(b"-NOPERM this user has no permissions\r\n+PONG\r\n")
+    server.answer = lambda data, writer: writer.write(
+        b"-NOPERM this user has no permissions\r\n+PONG\r\n"
+    )
     link = make(tmp_path / "d", on_up=lambda _: [("SUBSCRIBE", "c")])
     with caplog.at_level(logging.WARNING):
         await link.start()
@@ -267,7 +290,9 @@ async def test_messages_go_to_their_listener(
     await ears.start()
     assert await link.call("PUBLISH", "a", "1") == 1
     await link.call("PUBLISH", "b", b"\xff")
-    messages = await eventually(lambda: len(found := [m for m in heard if m[0] == b"message"]) == 2 and found)
+    messages = await eventually(
+        lambda: len(found := [m for m in heard if m[0] == b"message"]) == 2 and found
+    )
     assert messages == [[b"message", b"a", b"1"], [b"message", b"b", b"\xff"]]
     assert (await ears.call("PING"))[0] in (b"pong", b"subscribe")
     await ears.call("SUBSCRIBE", "c")
@@ -302,7 +327,9 @@ async def test_a_link_that_owes_an_answer_for_too_long_is_cut(
         await link.call("INCR", "n")
 
 
-async def test_rubbish_from_the_store_cuts_the_connection(double: Any, tmp_path: Path, make: MakeLink) -> None:
+async def test_rubbish_from_the_store_cuts_the_connection(
+    double: Any, tmp_path: Path, make: MakeLink
+) -> None:
     server = await double()
     link = make(tmp_path / "d")
     await link.start()
@@ -337,7 +364,9 @@ async def test_stopped_in_whatever_state(
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_stopped_while_it_connects_again(double: Any, tmp_path: Path, make: MakeLink, turns: int) -> None:
+async def test_stopped_while_it_connects_again(
+    double: Any, tmp_path: Path, make: MakeLink, turns: int
+) -> None:
     """redis-py may swallow a cancellation that comes while it connects."""
     await double()
     link = make(tmp_path / "d")

@@ -26,7 +26,9 @@ class Faulty:
         raise ValueError("a defect of ours")
 
 
-async def test_one_who_cannot_be_told_keeps_nobody_waiting(valkey: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_who_cannot_be_told_keeps_nobody_waiting(
+    valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     link = StoreConnection(valkey.url, "test", SystemClock())
     await link.start()
     try:

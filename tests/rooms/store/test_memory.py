@@ -71,11 +71,15 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
             await attempt()
     assert queues.put_plain(b"q", b"new", Receiver())
     assert isinstance(await outcomes.get(), Full)
-    assert (await n0.link.call("SET", "{tw}:grows", "1")) is not None, "the store itself has room yet"
+    assert (await n0.link.call("SET", "{tw}:grows", "1")) is not None, (
+        "the store itself has room yet"
+    )
     taken = await queues.take(session, ["q"], count=3)
     assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken]) == [1, 1, 1]
     both = await asyncio.gather(
-        queues.put("q", TaskSpec(payload=b"new")), queues.take(session, ["q"]), return_exceptions=True
+        queues.put("q", TaskSpec(payload=b"new")),
+        queues.take(session, ["q"]),
+        return_exceptions=True,
     )
     assert isinstance(both[0], Full)
     assert [task.id for task in both[1]] == ["t3"], "a put that is refused takes nothing along"
@@ -84,7 +88,9 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     assert await queues.put("q", TaskSpec(id="new")) == "new"
 
 
-async def test_it_looks_on_also_when_the_store_does_not_tell(n0: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_looks_on_also_when_the_store_does_not_tell(
+    n0: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     clock, memory = ManualClock(), StoreMemory()
 
     class Mute:

@@ -42,7 +42,9 @@ async def test_what_grows_is_refused_as_ever(full: StoreConnection) -> None:
         await small_writes(full.call)("XADD", "{t}:events", "*", "event", "x")
 
 
-async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(full: StoreConnection) -> None:
+async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(
+    full: StoreConnection,
+) -> None:
     await full.call("DEL", "{tw}:format")
     assert (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()

@@ -88,8 +88,14 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     with pytest.raises(KeyError):
         scripts["queue.none"]
     unguarded = [script for script in scripts if not script.guarded]
-    assert {script.name for script in unguarded} == {"cluster.beat", "cluster.claim", "cluster.clock"}
-    assert not [script.name for script in unguarded if b"KEYS[1] .." in script.source], "it touches a second key"
+    assert {script.name for script in unguarded} == {
+        "cluster.beat",
+        "cluster.claim",
+        "cluster.clock",
+    }
+    assert not [script.name for script in unguarded if b"KEYS[1] .." in script.source], (
+        "it touches a second key"
+    )
 
 
 def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +109,12 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
     (script,) = scripts
     assert script.name == "tidewarden_room.verb"
     text = script.source.decode()
-    assert 0 <= text.index("local P, CALLER") < text.index("local MARK = 1") < text.index("return MARK")
+    assert (
+        0
+        <= text.index("local P, CALLER")
+        < text.index("local MARK = 1")
+        < text.index("return MARK")
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,10 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
         ("-- DURABILITY some\n-- GROWS no", "says DURABILITY some; allowed are none, queue"),
         ("-- DURABILITY none", "has no GROWS; allowed are no, yes"),
         ("-- DURABILITY none\n-- GROWS maybe", "says GROWS maybe; allowed are no, yes"),
-        ("-- DURABILITY none\n-- GROWS no\n-- SHRINKS yes", "unknown directive SHRINKS; there are DURABILITY"),
+        (
+            "-- DURABILITY none\n-- GROWS no\n-- SHRINKS yes",
+            "unknown directive SHRINKS; there are DURABILITY",
+        ),
         ("-- DURABILITY none\n-- DURABILITY queue\n-- GROWS no", "says DURABILITY twice"),
         ("-- DURABILITY queue\n-- GROWS no\n-- EACH of several", "waits for no durability"),
         ("return 1\n-- DURABILITY none\n-- GROWS no", "has no DURABILITY"),
@@ -126,13 +140,16 @@ def test_a_header_that_does_not_say_what_its_script_needs(header: str, fault: st
 
 def test_what_a_header_says() -> None:
     text = (
-        "-- batch: does something\n-- DURABILITY queue\n-- GROWS   yes\n-- VERBS   put take\n-- GUARDED for\nopen()\n"
+        "-- batch: does something\n-- DURABILITY queue\n-- GROWS   yes\n-- VERBS   put take\n--"
+        " GUARDED for\nopen()\n"
     )
     assert header_of("x", text) == Header("queue", True, ("put", "take"), guarded=True)
 
 
 def test_what_makes_the_store_grow_is_a_promise() -> None:
-    assert not [script.name for script in queue_scripts() if script.grows and script.durability == "none"]
+    assert not [
+        script.name for script in queue_scripts() if script.grows and script.durability == "none"
+    ]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -232,7 +249,9 @@ async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
 async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
     node: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    """As one that was started full has none: nobody would load it again before the next connection."""
+    """
+    As one that was started full has none: nobody would load it again before the next connection.
+    """
     n0 = await node(views=True)
     session = n0.queues.open_session()
     await n0.queues.put("q", TaskSpec(b"x"))
@@ -243,7 +262,9 @@ async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
         (taken,) = await n0.queues.take(session, ["q"])
         await n0.link.call("CONFIG", "RESETSTAT")
         assert await n0.queues.ack(session, "q", [(taken.id, taken.lease)]) == [1]
-        assert b"cmdstat_fcall:" not in await n0.link.call("INFO", "commandstats"), "it is known to be missing"
+        assert b"cmdstat_fcall:" not in await n0.link.call("INFO", "commandstats"), (
+            "it is known to be missing"
+        )
     finally:
         await n0.link.call("CONFIG", "SET", "maxmemory", "0")
     monkeypatch.setattr(store_scripts, "OFFER_S", 0.0)
@@ -259,21 +280,27 @@ async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
 
 
 def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
-    """As a library it is read once: outside of functions there are names and constants, and `begin` gives the names their values."""
+    """
+    As a library it is read once: outside of functions there are names and constants, and `begin`
+    gives the names their values.
+    """
     package, *names = SHARED
     texts = [(resources.files(package) / "lua" / "shared" / name).read_text() for name in names]
     lines = "\n".join(texts).splitlines()
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside
     for line in outside:
-        if line != "local kept = { many = 0 }":  # shards' records, which it compares with what is stored
+        # shards' records, which it compares with what is stored
+        if line != "local kept = { many = 0 }":
             assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_, ]+ = .*", line), (
                 f"{line} would keep its value"
             )
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(node: Any, *, forgets: bool) -> None:
+async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(
+    node: Any, *, forgets: bool
+) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"shards": 4})
     ids = await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x")) for _ in range(20)))
@@ -286,7 +313,9 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(node: Any, 
             await n0.link.call("FUNCTION", "FLUSH")
     calls = n0.link.calls
     rows = await n0.queues.script_each("queue.stats", "q", ())
-    assert n0.link.calls - calls <= (1 if not forgets else 4), "one, and what a server that has forgotten it is sent"
+    assert n0.link.calls - calls <= (1 if not forgets else 4), (
+        "one, and what a server that has forgotten it is sent"
+    )
     assert [row[1] for row in rows] == [
         (await n0.queues.script("queue.stats", "q", shard, ()))[1] for shard in range(4)
     ]
@@ -294,7 +323,10 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(node: Any, 
 
 
 async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
-    """The others of the call have answered; one that was cut anew, or cannot be read, is dealt with as ever."""
+    """
+    The others of the call have answered; one that was cut anew, or cannot be read, is dealt with as
+    ever.
+    """
     n0, n1 = await node(), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
     assert len(await n0.queues.script_each("queue.stats", "q", ())) == 4
@@ -312,18 +344,25 @@ LOCALS_SPARE = 2
 
 @pytest.mark.parametrize("room", ["queue", "tokens", "scheduler"])
 def test_the_library_has_locals_to_spare(valkey: Any, room: str) -> None:
-    """Lua allows 200 at a time in one function, and the shared files and a room's prelude are one: the server would refuse all of it."""
+    """
+    Lua allows 200 at a time in one function, and the shared files and a room's prelude are one: the
+    server would refuse all of it.
+    """
     scripts = queue_scripts()
     first = next(script.function for script in scripts if script.name.startswith(f"{room}."))
     text = scripts.library.decode()
-    place = text.rindex("\ndo\nlocal function verb()\n", 0, text.index(f"redis.register_function('{first}'"))
+    place = text.rindex(
+        "\ndo\nlocal function verb()\n", 0, text.index(f"redis.register_function('{first}'")
+    )
 
     def loads(more: int) -> bool:
         with_more = text[:place] + "".join(f"\nlocal spare_{n}" for n in range(more)) + text[place:]
         with_more = with_more.replace("register_function('", "register_function('spare_")
         _, _, body = with_more.partition("\n")
         try:
-            valkey.client.execute_command("FUNCTION", "LOAD", "REPLACE", f"#!lua name=spare\n{body}")
+            valkey.client.execute_command(
+                "FUNCTION", "LOAD", "REPLACE", f"#!lua name=spare\n{body}"
+            )
         except redis.ResponseError as error:
             if "more than 200 local variables" not in str(error):
                 raise
@@ -335,5 +374,7 @@ def test_the_library_has_locals_to_spare(valkey: Any, room: str) -> None:
     finally:
         with contextlib.suppress(redis.ResponseError):
             valkey.client.execute_command("FUNCTION", "DELETE", "spare")
-    assert left >= LOCALS_SPARE, f"{left} are left of 200: put functions into a table, or where they are used"
+    assert left >= LOCALS_SPARE, (
+        f"{left} are left of 200: put functions into a table, or where they are used"
+    )
     print(f"{room}: {left} left")

@@ -44,7 +44,10 @@ def valkeys(tmp_path: Path) -> Iterator[SentinelSet]:
 
 
 class Load:
-    """Puts, one after the other by each of several putters, until stopped; what became of each and when."""
+    """
+    Puts, one after the other by each of several putters, until stopped; what became of each and
+    when.
+    """
 
     def __init__(self, queues: Any) -> None:
         self._queues = queues
@@ -97,15 +100,21 @@ async def switched(five: SentinelSet, eventually: Any) -> float:
 
 
 def test_the_parts_of_the_url() -> None:
-    service = Service("redis+sentinel://u:p%40ss@h1:1,h2,[::1]:3/main?db=2&sentinel_password=s%40cret")
+    service = Service(
+        "redis+sentinel://u:p%40ss@h1:1,h2,[::1]:3/main?db=2&sentinel_password=s%40cret"
+    )
     assert service.name == "main"
     assert service.url_of("10.0.0.1", 6) == "redis://u:p%40ss@10.0.0.1:6?db=2"
     assert service.url_of("::2", 6) == "redis://u:p%40ss@[::2]:6?db=2"
-    assert service.sentinels == tuple(f"redis://:s%40cret@{place}" for place in ("h1:1", "h2:26379", "[::1]:3"))
+    assert service.sentinels == tuple(
+        f"redis://:s%40cret@{place}" for place in ("h1:1", "h2:26379", "[::1]:3")
+    )
 
 
 def test_tls_is_for_the_sentinels_too() -> None:
-    service = Service("rediss+sentinel://h:1/main?ssl_ca_certs=/dev/null&sentinel_username=u&sentinel_password=s")
+    service = Service(
+        "rediss+sentinel://h:1/main?ssl_ca_certs=/dev/null&sentinel_username=u&sentinel_password=s"
+    )
     assert service.url_of("p", 6) == "rediss://p:6?ssl_ca_certs=%2Fdev%2Fnull"
     assert service.sentinels == ("rediss://u:s@h:1?ssl_ca_certs=%2Fdev%2Fnull",)
 
@@ -151,7 +160,9 @@ async def test_no_sentinel_answers(caplog: pytest.LogCaptureFixture) -> None:
     url = f"redis+sentinel://u:hunter2@{hosts}/main"
     link = StoreConnection(url, "x", SystemClock(), finder=Sentinels(url, "x", SystemClock()))
     try:
-        with pytest.raises(StoreDown, match=r"no sentinel answers: the sentinel at redis://127\.0\.0\.1:"):
+        with pytest.raises(
+            StoreDown, match=r"no sentinel answers: the sentinel at redis://127\.0\.0\.1:"
+        ):
             await link.start(wait_s=0.5)
         assert "no sentinel answers" in link.why
         assert "no sentinel answers" in caplog.text
@@ -164,7 +175,9 @@ async def test_no_sentinel_answers(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.thorough
-async def test_the_primary_is_killed_under_load(five: SentinelSet, eventually: Any, capsys: Any) -> None:
+async def test_the_primary_is_killed_under_load(
+    five: SentinelSet, eventually: Any, capsys: Any
+) -> None:
     async with process(five.url()) as node:
         queues = node.queues
         take = queues.take(queues.open_session(), ["waited"], wait_ms=60_000)
@@ -193,8 +206,9 @@ async def test_the_primary_is_killed_under_load(five: SentinelSet, eventually: A
         assert set(present) <= acknowledged | {name for _, name, _ in load.unknown}
         with capsys.disabled():
             print(
-                f"\nfailover {named - killed:.2f} s, first answer {first - named:+.2f} s after it; of {len(acknowledged)} acknowledged "
-                f"{len(lost)} lost, of {len(load.unknown)} unanswered {len({n for _, n, _ in load.unknown} & set(present))} there"
+                f"\nfailover {named - killed:.2f} s, first answer {first - named:+.2f} s after it;"
+                f" of {len(acknowledged)} acknowledged {len(lost)} lost, of {len(load.unknown)}"
+                f" unanswered {len({n for _, n, _ in load.unknown} & set(present))} there"
             )
     five.client(five.ports[1]).config_set("requirepass", "")
     audit_store(five.server(five.ports[1]))
@@ -215,14 +229,17 @@ async def refusal(url: str, said: str) -> str:
 
 
 @pytest.mark.thorough
-async def test_what_is_heard_of_the_primary(valkeys: SentinelSet, eventually: Callable[..., Any]) -> None:
+async def test_what_is_heard_of_the_primary(
+    valkeys: SentinelSet, eventually: Callable[..., Any]
+) -> None:
     heard: list[str] = []
     sentinels = Sentinels(valkeys.url(), "x", SystemClock())
     sentinels.follow(heard.append)
     first, second = await asyncio.gather(sentinels.find(), sentinels.find())
     assert first == second == f"redis://127.0.0.1:{valkeys.ports[0]}"
     await eventually(lambda: heard)
-    valkeys.send(valkeys.sentinels[0], signal.SIGSTOP)  # one of three that says nothing delays nobody for long
+    # one of three that says nothing delays nobody for long
+    valkeys.send(valkeys.sentinels[0], signal.SIGSTOP)
     assert await asyncio.wait_for(sentinels.find(), 60) == first
     valkeys.client(valkeys.sentinels[1]).execute_command("SENTINEL", "FAILOVER", "main")
     await eventually(lambda: heard[-1] == f"redis://127.0.0.1:{valkeys.ports[1]}")
@@ -259,7 +276,9 @@ async def test_a_primary_that_was_demoted_and_one_that_hangs_are_left(
         valkeys.send(valkeys.ports[0], signal.SIGSTOP)
         hung = node.queues.put("q", TaskSpec(b"x", id="hung"))
         await switched(valkeys, eventually)
-        with pytest.raises(StoreDown, match=r"is the primary now\); what was sent may or may not have happened"):
+        with pytest.raises(
+            StoreDown, match=r"is the primary now\); what was sent may or may not have happened"
+        ):
             await asyncio.wait_for(hung, 30)
         await asyncio.wait_for(node.queues.put("q", TaskSpec(b"x", id="after")), 30)
         assert await ids_in(node.queues, "q") == ["after"]

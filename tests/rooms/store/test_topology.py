@@ -1,4 +1,7 @@
-"""The URL of a Redis Cluster, and whose word about it is heard; the rest is seen in test_store_primaries.py."""
+"""
+The URL of a Redis Cluster, and whose word about it is heard; the rest is seen in
+test_store_primaries.py.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
     topology._heard("127.0.0.1:1", answer)
     topology._heard("127.0.0.1:1", answer)
     topology.moved(3, "127.0.0.1:3")
-    topology._heard("127.0.0.1:2", SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"))
+    topology._heard(
+        "127.0.0.1:2",
+        SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"),
+    )
     assert heard == ["127.0.0.1:2"] * 2, "the last one had not heard of the redirection"
     assert moved == ["redis://127.0.0.1:2"] * 2
     assert await owner.find() == "redis://127.0.0.1:2"
@@ -66,9 +72,12 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
 async def test_a_server_of_another_cluster_is_not_heard_and_said_so() -> None:
     topology = Topology("redis+cluster://127.0.0.1:1,127.0.0.1:2", "t", SystemClock())
     topology._heard(
-        "127.0.0.1:1", SlotsReply((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"]))
+        "127.0.0.1:1",
+        SlotsReply((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"])),
     )
-    other = SlotsReply((Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"]))
+    other = SlotsReply(
+        (Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"])
+    )
     topology._heard("127.0.0.1:2", other)
     assert topology.owner("{x}") == "127.0.0.1:1"
     assert "of another cluster" in topology.troubles["127.0.0.1:2"]

@@ -1,4 +1,7 @@
-"""Tokens for readers who come while the store is away: which are kept, for how long, and what is told of them."""
+"""
+Tokens for readers who come while the store is away: which are kept, for how long, and what is told
+of them.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,19 @@ from tidewarden.tokens.accounts.cache import TOKEN_BYTES_MAX, Cache
 NOW_MS = 1_700_000_000_000
 
 
-def row(generation: int = 1, *, life_ms: int = 60_000, grant: int = 1, access: bytes = b"sealed") -> AccountRow:
+def row(
+    generation: int = 1, *, life_ms: int = 60_000, grant: int = 1, access: bytes = b"sealed"
+) -> AccountRow:
     return AccountRow(
-        grant, generation, NOW_MS, NOW_MS + life_ms, NOW_MS, b"o" * 8, b"c" * 8, access=access, refresh=b"never kept"
+        grant,
+        generation,
+        NOW_MS,
+        NOW_MS + life_ms,
+        NOW_MS,
+        b"o" * 8,
+        b"c" * 8,
+        access=access,
+        refresh=b"never kept",
     )
 
 
@@ -101,9 +114,12 @@ def test_nothing_older_takes_the_place_of_what_is_newer(clock: ManualClock) -> N
 
 
 @pytest.mark.parametrize(
-    "bad", [row(life_ms=0), row(life_ms=-5), row(access=b""), row(access=b"x" * (TOKEN_BYTES_MAX + 1))]
+    "bad",
+    [row(life_ms=0), row(life_ms=-5), row(access=b""), row(access=b"x" * (TOKEN_BYTES_MAX + 1))],
 )
-def test_what_cannot_be_served_is_not_kept_and_takes_the_former_away(clock: ManualClock, bad: AccountRow) -> None:
+def test_what_cannot_be_served_is_not_kept_and_takes_the_former_away(
+    clock: ManualClock, bad: AccountRow
+) -> None:
     cache = Cache(10, clock)
     cache.keep("p/a", row(), NOW_MS, read=True)
     cache.keep("p/a", bad, NOW_MS, read=True)
@@ -133,23 +149,35 @@ async def test_served_while_the_store_is_away_and_never_while_it_answers(
                     return (await tokens.get("p/a")).state == "fresh"
 
                 for name in ("a", "b", "c", "gone"):
-                    grant = {"refresh_token": f"{name}.0", "access_token": f"secret-{name}", "expires_in": 3600}
+                    grant = {
+                        "refresh_token": f"{name}.0",
+                        "access_token": f"secret-{name}",
+                        "expires_in": 3600,
+                    }
                     await tokens.put(f"p/{name}", grant)
                 for name in ("a", "b", "gone"):
                     assert (await tokens.get(f"p/{name}")).state in ("fresh", "expiring")
                 assert await tokens.delete("p/gone")
                 side.go()
                 await tokens.refresh("p/b")
-                await harness.eventually(lambda: getattr(tokens._cache.find("p/b"), "generation", 0) == 2)
+                await harness.eventually(
+                    lambda: getattr(tokens._cache.find("p/b"), "generation", 0) == 2
+                )
                 process.kill()
                 process.wait()
                 await harness.eventually(lambda: not side.link.up)
                 token = await tokens.get("p/a")
                 assert (token.access_token, token.state) == ("secret-a", "stale")
-                assert (await tokens.get("p/b")).access_token == "secret-access-b-1", "what was refreshed here"
-                assert (await tokens.get("p/a", min_ttl_ms=10_000_000)).state == "stale", "better than nothing"
+                assert (await tokens.get("p/b")).access_token == "secret-access-b-1", (
+                    "what was refreshed here"
+                )
+                assert (await tokens.get("p/a", min_ttl_ms=10_000_000)).state == "stale", (
+                    "better than nothing"
+                )
                 for name in ("c", "gone"):
-                    with pytest.raises(StoreDown, match=f"no living token of p/{name} is known here"):
+                    with pytest.raises(
+                        StoreDown, match=f"no living token of p/{name} is known here"
+                    ):
                         await tokens.get(f"p/{name}")
                 assert tokens.metrics()["stale_served_total"] == 3
                 assert "secret-" not in caplog.text  # the folder of the keys may be named

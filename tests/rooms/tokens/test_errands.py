@@ -17,11 +17,15 @@ from tidewarden.tokens.events.queue_worker import QueueWorker
 eventually = harness.eventually
 
 
-async def test_so_many_at_a_time_and_the_rest_is_given_back(valkey: Any, tmp_path: Path, monkeypatch: Any) -> None:
+async def test_so_many_at_a_time_and_the_rest_is_given_back(
+    valkey: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("tidewarden.tokens.events.queue_worker.STOP_S", 0.1)
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000)
+        errands = QueueWorker(
+            side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000
+        )
         begun: list[str] = []
         may_end = asyncio.Event()
 
@@ -51,7 +55,9 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
 ) -> None:
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100)
+        errands = QueueWorker(
+            side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100
+        )
         tries = 0
 
         async def do(task: Taken) -> None:
@@ -70,9 +76,15 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
             await running
 
 
-async def test_what_fails_is_said_and_holds_up_nothing(valkey: Any, tmp_path: Path, caplog: Any) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
-        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=1, lease_ms=30_000)
+async def test_what_fails_is_said_and_holds_up_nothing(
+    valkey: Any, tmp_path: Path, caplog: Any
+) -> None:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
+        errands = QueueWorker(
+            side.queues, "_work", harness.SystemClock(), at_once=1, lease_ms=30_000
+        )
 
         async def do(task: Taken) -> None:
             if task.id == "odd":
@@ -93,7 +105,9 @@ async def test_what_fails_is_said_and_holds_up_nothing(valkey: Any, tmp_path: Pa
         with contextlib.suppress(asyncio.CancelledError):
             await running
         assert (await side.queues.stats("_work"))["leased"] == 0
-    assert {record.getMessage() for record in caplog.records if record.name == "tidewarden.tokens"} == {
+    assert {
+        record.getMessage() for record in caplog.records if record.name == "tidewarden.tokens"
+    } == {
         "_work: odd failed for a reason of ours; it is done again",
         "_work: away waits: STOREDOWN not now",
     }

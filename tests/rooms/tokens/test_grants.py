@@ -21,7 +21,9 @@ FAR_MS = 4_000_000_000_000
 @pytest.fixture
 def still(valkey: Any, tmp_path: Path) -> Any:
     """A node whose refreshers do not run."""
-    chosen = Provider(name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x"))
+    chosen = Provider(
+        name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x")
+    )
     return harness.node(valkey, tmp_path, chosen, go=False)
 
 
@@ -30,10 +32,13 @@ async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
         fields = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS}
         assert [await side.tokens.put("p/a", fields) for _ in range(3)] == [1, 1, 1]
         assert await side.tokens.put("p/a", {"refresh_token": "other"}) == 2
-        assert await side.tokens.put("p/b", fields) == 1  # The same token in another account is that one's own.
+        # The same token in another account is that one's own.
+        assert await side.tokens.put("p/b", fields) == 1
 
 
-async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(valkey: Any, tmp_path: Path) -> None:
+async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with (
         harness.endpoint() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005) as side,
@@ -57,8 +62,13 @@ async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(va
         assert await told("p/a", "a.1", keep=True) == (4, "renewed", "expiring")
 
 
-async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+async def test_an_import_of_the_first_token_does_not_undo_a_rotation(
+    valkey: Any, tmp_path: Path
+) -> None:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
         assert (await side.tokens.get("p/a", wait_ms=60_000)).generation == 2
         for known in ("a.0", "a.1"):  # The one it began with, and the one it holds.
@@ -69,18 +79,36 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any
 async def test_a_consent_for_more_that_keeps_the_refresh_token_is_stored(still: Any) -> None:
     """The user allows more: the refresh token stays, and the access token is of a wider scope."""
     async with still as side:
-        first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS, "scope": "mail"}
-        wider = first | {"access_token": "b", "expires_at_ms": FAR_MS - 5_000, "scope": "mail calendar"}
+        first = {
+            "refresh_token": "r",
+            "access_token": "a",
+            "expires_at_ms": FAR_MS,
+            "scope": "mail",
+        }
+        wider = first | {
+            "access_token": "b",
+            "expires_at_ms": FAR_MS - 5_000,
+            "scope": "mail calendar",
+        }
         assert await side.tokens.put("p/a", first) == 1
         assert await side.tokens.put("p/a", wider) == 2
         assert (await side.tokens.get("p/a")).access_token == "b"
         assert await side.tokens.put("p/a", wider) == 2
         assert await side.tokens.put("p/a", first) == 2  # An older file, imported again.
-        assert await side.tokens.put("p/a", wider | {"scope": "mail calendar x", "expires_at_ms": 1000}) == 2  # Dead.
+        # Dead.
+        assert (
+            await side.tokens.put(
+                "p/a", wider | {"scope": "mail calendar x", "expires_at_ms": 1000}
+            )
+            == 2
+        )
 
 
 async def test_a_consent_mends_an_access_token_that_opens_no_more(still: Any) -> None:
-    """Whoever brings one that lives cannot be told that the stored one is damaged: that is why he brings it."""
+    """
+    Whoever brings one that lives cannot be told that the stored one is damaged: that is why he
+    brings it.
+    """
     async with still as side:
         first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS}
         await side.tokens.put("p/a", first)
@@ -91,21 +119,34 @@ async def test_a_consent_mends_an_access_token_that_opens_no_more(still: Any) ->
         await side.link.call("HSET", key, "a", damaged.pack())
         with pytest.raises(Internal):
             await side.tokens.get("p/a")
-        assert await side.tokens.put("p/a", first | {"access_token": "b", "expires_at_ms": FAR_MS + 5000}) == 2
+        assert (
+            await side.tokens.put(
+                "p/a", first | {"access_token": "b", "expires_at_ms": FAR_MS + 5000}
+            )
+            == 2
+        )
         assert (await side.tokens.get("p/a")).access_token == "b"
 
 
 async def test_a_consent_for_less_brings_a_dead_account_back(still: Any) -> None:
     """The user has taken away all, and allows less now; the refresh token stays."""
     async with still as side:
-        first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS, "scope": "mail calendar"}
+        first = {
+            "refresh_token": "r",
+            "access_token": "a",
+            "expires_at_ms": FAR_MS,
+            "scope": "mail calendar",
+        }
         await side.tokens.put("p/a", first)
         less = first | {"access_token": "b", "expires_at_ms": FAR_MS + 5000, "scope": "mail"}
         assert await side.tokens.put("p/a", less) == 1, "while it lives, that may be an older file"
         (key,) = await side.link.call("KEYS", "*:accounts")
         prefix = key.decode().removesuffix("accounts")
         await side.link.call(
-            "HSET", f"{prefix}account_troubles", "a", RefreshTroubles(dead=True, outcome="invalid_grant").pack()
+            "HSET",
+            f"{prefix}account_troubles",
+            "a",
+            RefreshTroubles(dead=True, outcome="invalid_grant").pack(),
         )
         await side.link.call("ZADD", f"{prefix}account_dead", 1, "a")
         assert await side.tokens.put("p/a", less) == 2
@@ -130,10 +171,16 @@ async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_ac
             await eventually(dead)
             assert await side.tokens.put("p/a", fields) == 1
             assert await side.tokens.put("p/a", {"refresh_token": "a.0"}) == 1
-            assert await side.tokens.put("p/a", fields | {"access_token": "new", "expires_at_ms": FAR_MS}) == 2
+            assert (
+                await side.tokens.put(
+                    "p/a", fields | {"access_token": "new", "expires_at_ms": FAR_MS}
+                )
+                == 2
+            )
             assert (await side.tokens.get("p/a")).access_token == "new"
             again = {"access_token": "new", "expires_at_ms": FAR_MS + 1}
-            assert await side.tokens.put("p/a", fields | again) == 2  # It lives, and this is what it has.
+            # It lives, and this is what it has.
+            assert await side.tokens.put("p/a", fields | again) == 2
 
 
 async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> None:
@@ -166,25 +213,33 @@ async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
     async with still as side:
         put = side.tokens.put
         await put("p/told", {"refresh_token": "r", "access_token": "a", "expires_in": 3600})
-        await put("p/untold", {"refresh_token": "r", "access_token": "a"})  # The provider's default life: an hour.
-        await put("p/none", {"refresh_token": "r", "expires_at_ms": FAR_MS})  # No access token: nothing that expires.
+        # The provider's default life: an hour.
+        await put("p/untold", {"refresh_token": "r", "access_token": "a"})
+        # No access token: nothing that expires.
+        await put("p/none", {"refresh_token": "r", "expires_at_ms": FAR_MS})
         await put("p/past", {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000})
         entries, _ = await side.tokens.list()
         found = {entry["account"]: entry for entry in entries}
         now_ms = found["p/told"]["stored_ms"]
         for name in ("p/told", "p/untold"):
             assert abs(found[name]["expires_at_ms"] - now_ms - 3_600_000) < 2_000
-            assert 3_268_000 <= found[name]["due_ms"] - now_ms <= 3_302_000  # Five minutes before, and the jitter.
+            # Five minutes before, and the jitter.
+            assert 3_268_000 <= found[name]["due_ms"] - now_ms <= 3_302_000
         assert (found["p/none"]["expires_at_ms"], found["p/none"]["state"]) == (0, "expiring")
         assert found["p/none"]["due_ms"] <= now_ms + 2_000
         assert found["p/past"]["state"] == "late"
         await put("p/2099", {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS})
-        told = next(entry for entry in (await side.tokens.list())[0] if entry["account"] == "p/2099")
+        told = next(
+            entry for entry in (await side.tokens.list())[0] if entry["account"] == "p/2099"
+        )
         assert told["expires_at_ms"] == FAR_MS
-        assert told["due_ms"] <= now_ms + 366 * 86_400_000  # life_s_max, the longest that is believed
+        # life_s_max, the longest that is believed
+        assert told["due_ms"] <= now_ms + 366 * 86_400_000
 
 
-async def test_a_full_store_refuses_new_grants_and_refreshes_go_on(valkey: Any, tmp_path: Path) -> None:
+async def test_a_full_store_refuses_new_grants_and_refreshes_go_on(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:

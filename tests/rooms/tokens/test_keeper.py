@@ -52,7 +52,9 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
     assert provider_of("_tokens:shop:a:b") == "shop"
 
 
-async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tmp_path: Path) -> None:
+async def test_what_stands_before_a_row_in_the_journal_stays_there(
+    node: Any, tmp_path: Path
+) -> None:
     shelf = KeyStore((await node()).link.call, "t")
     vault = await opened(shelf, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
@@ -60,7 +62,9 @@ async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tm
     known = AccountDetails({"shop": "a"}, {"api": "x"}, 2**41, "fixed", 2**40)
     sealed = vault.seal(b"rt", Place("p", "a", "refresh", 1, 2))
     row = AccountRow(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=sealed, details=known)
-    await journal.add_answer(QUEUE, "a", 1, 1, row.pack_all(), (1, 2), vault.wrapped_key(row.refresh))
+    await journal.add_answer(
+        QUEUE, "a", 1, 1, row.pack_all(), (1, 2), vault.wrapped_key(row.refresh)
+    )
     await vault.add_data_key(vault.next_id())
     await reseal_journal(journal, vault)
     found = journal.find(QUEUE, "a", 1, 1)
@@ -72,7 +76,10 @@ async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tm
 
 async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) -> None:
     shelf = KeyStore((await node()).link.call, "t")
-    one, two = await opened(shelf, tmp_path / "vault.key"), await opened(shelf, tmp_path / "vault.key")
+    one, two = (
+        await opened(shelf, tmp_path / "vault.key"),
+        await opened(shelf, tmp_path / "vault.key"),
+    )
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     keeper = KeySync("n0", one, shelf, journal, ManualClock())
@@ -94,7 +101,12 @@ async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="give this node the vault key of the cluster"):
         await keeper.look()
     assert (await shelf.nodes())["n0"].change == change
-    assert await one.unseal(one.seal(b"x", Place("p", "a", "access", 1, 1)), Place("p", "a", "access", 1, 1)) == b"x"
+    assert (
+        await one.unseal(
+            one.seal(b"x", Place("p", "a", "access", 1, 1)), Place("p", "a", "access", 1, 1)
+        )
+        == b"x"
+    )
     # The newest data key, lost by a failover, comes back from whoever knows it.
     await shelf.drop([two.newest_id])
     await ahead.load()
@@ -113,7 +125,16 @@ async def test_a_node_that_was_away_while_keys_were_rotated_starts_again(
     journal.open()
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
     await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
-    row = AccountRow(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", Place("p", "a", "refresh", 1, 2)))
+    row = AccountRow(
+        1,
+        2,
+        1,
+        2,
+        3,
+        b"o" * 8,
+        b"c" * 8,
+        refresh=vault.seal(b"rt", Place("p", "a", "refresh", 1, 2)),
+    )
     # Others go to another key-encryption key, drop the old data key, and forget the old key.
     prepend_key(path)
     other = await opened(shelf, path)

@@ -34,7 +34,9 @@ def still(valkey: Any, tmp_path: Path) -> Any:
 @pytest.mark.thorough
 async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
     async with still as side:
-        await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700)))
+        await asyncio.gather(
+            *(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700))
+        )
         for count in (7, 100, 1000):
             names, most = await walk(side.tokens, count=count)
             assert set(names) == {f"p/a{n}" for n in range(700)}
@@ -45,7 +47,9 @@ async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> No
 @pytest.mark.parametrize("state", ["", "expiring"])
 async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, state: str) -> None:
     async with still as side:
-        await asyncio.gather(*(side.tokens.put(f"p/a:{n}", {"refresh_token": "r"}) for n in range(48)))
+        await asyncio.gather(
+            *(side.tokens.put(f"p/a:{n}", {"refresh_token": "r"}) for n in range(48))
+        )
         names, after = [], ""
         while True:
             page, after = await side.tokens.list(state=state, count=3, after=after)
@@ -59,12 +63,21 @@ async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, stat
 
 async def test_by_state(still: Any) -> None:
     async with still as side:
-        await asyncio.gather(*(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60)))
+        await asyncio.gather(
+            *(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60))
+        )
         fresh = {"refresh_token": "r", "access_token": "a", "expires_in": 3600}
         await asyncio.gather(*(side.tokens.put(f"p/ok{n}", fresh) for n in range(60)))
         late = {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000}
         await side.tokens.put("p/late", late)
-        for state, names in (("fresh", 60), ("expiring", 60), ("late", 1), ("failing", 0), ("stopped", 0), ("dead", 0)):
+        for state, names in (
+            ("fresh", 60),
+            ("expiring", 60),
+            ("late", 1),
+            ("failing", 0),
+            ("stopped", 0),
+            ("dead", 0),
+        ):
             found, _ = await walk(side.tokens, state=state, count=25)
             assert len(found) == names, state
         page, after = await side.tokens.list(provider="p", state="late")
@@ -79,7 +92,10 @@ async def test_by_state(still: Any) -> None:
 async def test_wrong_options_are_told(still: Any) -> None:
     async with still as side:
         for options, says in (
-            ({"state": "lost"}, "STATE is 'lost'; allowed are fresh, expiring, late, failing, stopped, dead"),
+            (
+                {"state": "lost"},
+                "STATE is 'lost'; allowed are fresh, expiring, late, failing, stopped, dead",
+            ),
             ({"count": 0}, "COUNT is 0; allowed is 1 to 1000"),
             ({"count": 1001}, "COUNT is 1001"),
             ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),
@@ -103,7 +119,9 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
         async def first_pages(self, _queue: str, shards: int, _count: int, **_options: Any) -> Any:
             return [(1, 100, [])] * shards
 
-        async def page(self, _queue: str, _shard: int, scan: int, count: int, **_options: Any) -> Any:
+        async def page(
+            self, _queue: str, _shard: int, scan: int, count: int, **_options: Any
+        ) -> Any:
             self.asked += 1
             rows = (
                 (number, AccountRow(1, 1, 0, 50 if number % 100 == 0 else 900, 800, b"", b""))
@@ -117,7 +135,10 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
     many: Any = Many()
     listing = Listing(many, {"p": "q"}, {"p": harness.provider("http://127.0.0.1:9/")})
     found, after = await listing.page(["p"], "late", 20, "")
-    assert ([entry["account"] for entry in found], after) == (["p/a000000000", "p/a000000100"], "p:0:200:")
+    assert ([entry["account"] for entry in found], after) == (
+        ["p/a000000000", "p/a000000100"],
+        "p:0:200:",
+    )
     assert many.asked == LOOKED_MAX
     found, after = await listing.page(["p"], "late", 1, after)
     assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:")
@@ -133,7 +154,11 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
 
         async def first_pages(self, queue: str, shards: int, _count: int, **_options: Any) -> Any:
             self.asked += 1
-            entries = [Entry("a", AccountRow(1, 1, 0, 50, 40, b"", b""), None)] if queue.endswith("7") else []
+            entries = (
+                [Entry("a", AccountRow(1, 1, 0, 50, 40, b"", b""), None)]
+                if queue.endswith("7")
+                else []
+            )
             return [(0, 100, entries if shard == 3 else []) for shard in range(shards)]
 
         async def page(self, *_: Any, **_options: Any) -> Any:
@@ -148,8 +173,14 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
     provider = harness.provider("http://127.0.0.1:9/")
     listing = Listing(small, {name: f"q{name}" for name in names}, dict.fromkeys(names, provider))
     found, after = await listing.page(names, "", 1000, "")
-    assert ([entry["account"] for entry in found], after) == ([f"p{n:02}7/a" for n in range(100)][:100], "")
-    assert (small.asked, small.statuses) == (999, 100), "how it stands matters to those alone that have accounts"
+    assert ([entry["account"] for entry in found], after) == (
+        [f"p{n:02}7/a" for n in range(100)][:100],
+        "",
+    )
+    assert (small.asked, small.statuses) == (
+        999,
+        100,
+    ), "how it stands matters to those alone that have accounts"
     # With a state that nobody is in, a page ends in time, and the next goes on where it did.
     small.asked, after, pages = 0, "", 0
     while pages == 0 or after:

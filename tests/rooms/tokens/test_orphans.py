@@ -1,4 +1,7 @@
-"""Refreshing without the store: for readers, where the provider lets it, and what becomes of the answers."""
+"""
+Refreshing without the store: for readers, where the provider lets it, and what becomes of the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class Ahead(SystemClock):
 class Scene:
     """One node and its store, which can go and come back."""
 
-    def __init__(self, side: harness.Side, endpoint: harness.Endpoint, process: Any, begin: Any) -> None:
+    def __init__(
+        self, side: harness.Side, endpoint: harness.Endpoint, process: Any, begin: Any
+    ) -> None:
         self.side = side
         self.tokens = side.tokens
         self.endpoint = endpoint
@@ -43,7 +48,11 @@ class Scene:
     async def put(self, *names: str) -> None:
         """Grants whose tokens live until :meth:`outlive`, known to this node."""
         for name in names:
-            grant = {"refresh_token": f"{name}.0", "access_token": f"secret-{name}", "expires_in": LIFE_S}
+            grant = {
+                "refresh_token": f"{name}.0",
+                "access_token": f"secret-{name}",
+                "expires_in": LIFE_S,
+            }
             await self.tokens.put(f"p/{name}", grant)
             assert (await self.tokens.get(f"p/{name}")).access_token == f"secret-{name}"
 
@@ -70,18 +79,25 @@ async def scene(
     (folder / "store").mkdir()
 
     def begin() -> Any:
-        return serve_store(get_binary_path(), folder / "store", "--appendonly", "yes", "--appendfsync", "always")
+        return serve_store(
+            get_binary_path(), folder / "store", "--appendonly", "yes", "--appendfsync", "always"
+        )
 
     process, store = begin()
     made: Scene | None = None
     async with harness.endpoint(life_s=3600) as endpoint:
 
         def rotate(token: str) -> web.Response:
-            body = {"access_token": f"secret-{token}-{endpoint.requests[token]}", "expires_in": endpoint.life_s}
+            body = {
+                "access_token": f"secret-{token}-{endpoint.requests[token]}",
+                "expires_in": endpoint.life_s,
+            }
             return web.json_response(body | {"token_type": "Bearer"})
 
         endpoint.rotate = rotate  # type: ignore[method-assign]
-        chosen = harness.provider(endpoint.url, timeout_s=20.0, rotation="none", **{"orphan": "refresh", **settings})
+        chosen = harness.provider(
+            endpoint.url, timeout_s=20.0, rotation="none", **{"orphan": "refresh", **settings}
+        )
         try:
             async with harness.node(store, folder, chosen, go=False) as side:
                 side.tokens._reader._connected = lambda: side.link.up
@@ -95,7 +111,10 @@ async def scene(
 
 @pytest.mark.thorough
 async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_later(
-    serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    serve_store: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with scene(serve_store, tmp_path, monkeypatch) as here:
         tokens, endpoint = here.tokens, here.endpoint
@@ -106,17 +125,24 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         found = await asyncio.gather(*(tokens.get("p/a", wait_ms=10_000) for _ in range(20)))
         assert {(one.access_token, one.state) for one in found} == {("secret-a.0-1", "stale")}
         assert (await tokens.get("p/a")).access_token == "secret-a.0-1", "it lives, and is not due"
-        assert endpoint.requests == {"a.0": 1}, "one for all readers, and none for an account that nobody reads"
+        assert endpoint.requests == {"a.0": 1}, (
+            "one for all readers, and none for an account that nobody reads"
+        )
         with pytest.raises(StoreDown, match="no living token of p/never"):
             await tokens.get("p/never")
         assert (await tokens.get("p/b", wait_ms=10_000)).state == "stale"
-        # A reader who wants more life than there is gets a newer one; of two answers the last is stored.
+        # A reader who wants more life than there is gets a newer one; of two answers the last is
+        # stored.
         endpoint.life_s = 7200
-        assert (await tokens.get("p/a", min_ttl_ms=5_000_000, wait_ms=10_000)).access_token == "secret-a.0-2"
+        assert (
+            await tokens.get("p/a", min_ttl_ms=5_000_000, wait_ms=10_000)
+        ).access_token == "secret-a.0-2"
         assert [answer.account for answer in tokens._journal.pending()] == ["b", "a"]
         assert tokens.metrics()["orphans"] == 3
         await here.store_back()
-        await tokens.put("p/b", {"refresh_token": "b.new", "access_token": "secret-newer", "expires_in": 3600})
+        await tokens.put(
+            "p/b", {"refresh_token": "b.new", "access_token": "secret-newer", "expires_in": 3600}
+        )
         await tokens._unstored.replay()
         assert tokens.metrics()["orphans_dropped"] == 1
         token = await tokens.get("p/a")
@@ -127,7 +153,9 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         assert "secret-" not in caplog.text
         # And again: what is known now is what was stored.
         await here.lose_store()
-        assert (await tokens.get("p/a", min_ttl_ms=9_000_000, wait_ms=10_000)).access_token == "secret-a.0-3"
+        assert (
+            await tokens.get("p/a", min_ttl_ms=9_000_000, wait_ms=10_000)
+        ).access_token == "secret-a.0-3"
         (answer,) = tokens._journal.pending()
         assert (answer.generation, answer.orphan) == (2, True)
 
@@ -138,7 +166,8 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
 ) -> None:
     async with scene(serve_store, tmp_path, monkeypatch, client_rate=0.05) as here:
         tokens, endpoint = here.tokens, here.endpoint
-        monkeypatch.setattr(policy, "backoff", lambda *_: 60.0)  # a second, which a starved machine may stand still
+        # a second, which a starved machine may stand still
+        monkeypatch.setattr(policy, "backoff", lambda *_: 60.0)
         await here.put("a", "b", "c")
         await here.lose_store()
         here.outlive()
@@ -149,7 +178,9 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
         assert endpoint.requests == {"a.0": 1}
         # The client's rate is kept: the second of two at once has none.
         tokens._pools["p"].limits._spent_s = 0.0
-        both = await asyncio.gather(*(tokens.get(f"p/{name}", wait_ms=20_000) for name in "bc"), return_exceptions=True)
+        both = await asyncio.gather(
+            *(tokens.get(f"p/{name}", wait_ms=20_000) for name in "bc"), return_exceptions=True
+        )
         assert [getattr(one, "state", None) for one in both] == ["stale", None]
         # A refused client holds all of its accounts.
         endpoint.faults.append(harness.answers(401, {"error": "invalid_client"}))
@@ -171,7 +202,9 @@ async def test_those_for_whom_there_is_no_room_yet_wait_for_it(
         await here.lose_store()
         here.outlive()
         here.endpoint.delay_s = 0.1
-        found = await asyncio.gather(*(here.tokens.get(f"p/{name}", wait_ms=20_000) for name in "abcde"))
+        found = await asyncio.gather(
+            *(here.tokens.get(f"p/{name}", wait_ms=20_000) for name in "abcde")
+        )
         assert {one.state for one in found} == {"stale"}
         assert here.endpoint.most_open == 1
         assert here.endpoint.requests.total() == 5
@@ -205,19 +238,30 @@ async def test_without_the_store_an_account_is_asked_about_as_itself(
         form = await request.post()
         proof = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode()
         asked.append((str(form["resource"]), proof))
-        return web.json_response({"access_token": f"secret-{token}", "expires_in": 3600, "api": "https://eu.example"})
+        return web.json_response(
+            {"access_token": f"secret-{token}", "expires_in": 3600, "api": "https://eu.example"}
+        )
 
     async with scene(serve_store, tmp_path, monkeypatch, **own) as here:
         for name, tenant in (("a", "one"), ("b", "two")):
-            brought = {"refresh_token": f"{name}.0", "client_secret": f"hush-{name}", "parameters": {"tenant": tenant}}
-            await here.tokens.put(f"p/{name}", brought | {"access_token": "x", "expires_in": LIFE_S})
+            brought = {
+                "refresh_token": f"{name}.0",
+                "client_secret": f"hush-{name}",
+                "parameters": {"tenant": tenant},
+            }
+            await here.tokens.put(
+                f"p/{name}", brought | {"access_token": "x", "expires_in": LIFE_S}
+            )
             await here.tokens.get(f"p/{name}")
         await here.lose_store()
         here.outlive()
         here.endpoint.faults.extend((answer, answer))
         for name in "ab":
             token = await here.tokens.get(f"p/{name}", wait_ms=10_000)
-            assert (token.access_token, token.extras) == (f"secret-{name}.0", {"api": "https://eu.example"})
+            assert (token.access_token, token.extras) == (
+                f"secret-{name}.0",
+                {"api": "https://eu.example"},
+            )
         assert asked == [("urn:one", "app-one:hush-a"), ("urn:two", "app-two:hush-b")]
         await here.store_back()
         await here.tokens._unstored.replay()

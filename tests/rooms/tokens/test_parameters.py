@@ -1,4 +1,7 @@
-"""Accounts with addresses of their own, on a real store: each is asked about at its own, and none anywhere else."""
+"""
+Accounts with addresses of their own, on a real store: each is asked about at its own, and none
+anywhere else.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,11 @@ class Hosts:
         if request.path.endswith("/revoke"):
             return web.Response()
         if form["grant_type"] == "client_credentials":
-            client = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")[0]
+            client = (
+                b64decode(request.headers["Authorization"].removeprefix("Basic "))
+                .decode()
+                .partition(":")[0]
+            )
             return web.json_response({"access_token": f"at-{client}", "expires_in": 3600})
         if event := self.held.get(form["refresh_token"]):
             await event.wait()
@@ -52,7 +59,8 @@ class Hosts:
         account, _, number = form["refresh_token"].rpartition(".")
         token = f"{account}.{int(number) + 1}"
         return web.json_response(
-            {"access_token": f"at-{token}", "expires_in": 3600, "refresh_token": token} | self.extras
+            {"access_token": f"at-{token}", "expires_in": 3600, "refresh_token": token}
+            | self.extras
         )
 
     def asked(self, path: str = "/token") -> list[tuple[str, str, str]]:
@@ -91,23 +99,39 @@ def provider(there: Hosts, **settings: Any) -> Provider:
 
 
 def grant(number: int, name: str = "a", **more: Any) -> dict[str, Any]:
-    return {"refresh_token": f"{name}.0", "parameters": {"host": f"127.0.0.{number}", "tenant": f"t{number}"}} | more
+    return {
+        "refresh_token": f"{name}.0",
+        "parameters": {"host": f"127.0.0.{number}", "tenant": f"t{number}"},
+    } | more
 
 
 async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_path: Path) -> None:
-    async with hosts() as there, harness.node(valkey, tmp_path, provider(there, on_delete="revoke")) as side:
+    async with (
+        hosts() as there,
+        harness.node(valkey, tmp_path, provider(there, on_delete="revoke")) as side,
+    ):
         for number, name in ((1, "a"), (2, "b")):
             await side.tokens.put(f"p/{name}", grant(number, name))
-            assert (await side.tokens.get(f"p/{name}", wait_ms=60_000)).access_token == f"at-{name}.1"
-        assert there.asked() == [("127.0.0.1", "/t1/token", "a.0"), ("127.0.0.2", "/t2/token", "b.0")]
+            assert (
+                await side.tokens.get(f"p/{name}", wait_ms=60_000)
+            ).access_token == f"at-{name}.1"
+        assert there.asked() == [
+            ("127.0.0.1", "/t1/token", "a.0"),
+            ("127.0.0.2", "/t2/token", "b.0"),
+        ]
         forms = [form["resource"] for *_, form, _ in there.got]
         headers = [headers["X-Tenant"] for *_, headers in there.got]
         assert (forms, headers) == (["urn:t1", "urn:t2"], ["t1", "t2"])
-        assert (await side.tokens.peek("p/b"))["parameters"] == {"host": "127.0.0.2", "tenant": "t2"}
+        assert (await side.tokens.peek("p/b"))["parameters"] == {
+            "host": "127.0.0.2",
+            "tenant": "t2",
+        }
         idle = side.tokens._exchange._lines["p"].poster._connector._conns
         assert not any(idle.values()), "nobody comes back to a host of one account soon"
-        (listed, _) = await side.tokens.list()
-        assert [one["parameters"]["tenant"] for one in sorted(listed, key=lambda one: one["account"])] == ["t1", "t2"]
+        listed, _ = await side.tokens.list()
+        assert [
+            one["parameters"]["tenant"] for one in sorted(listed, key=lambda one: one["account"])
+        ] == ["t1", "t2"]
         await side.tokens.delete("p/b")
         await eventually(lambda: there.asked("/revoke"))
         assert there.asked("/revoke") == [("127.0.0.2", "/t2/revoke", "b.1")]
@@ -118,7 +142,10 @@ async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_pat
     [
         (None, "parameters.host is missing; p allows 127"),
         ({"host": "127.0.0.1"}, "parameters.tenant is missing"),
-        ({"host": EVIL, "tenant": "t"}, "parameters.host is '127.0.0.3', which its pattern does not match; p allows"),
+        (
+            {"host": EVIL, "tenant": "t"},
+            "parameters.host is '127.0.0.3', which its pattern does not match; p allows",
+        ),
         ({"host": "127.0.0.1", "tenant": "../x"}, "parameters.tenant is '../x'"),
         ({"host": "127.0.0.1@127.0.0.3", "tenant": "t"}, "parameters.host"),
     ],
@@ -152,7 +179,9 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
                 "Put it with its parameters (token import, T.PUT): see account_parameters of [pro"
             )
         narrower = {"host": r"127\.0\.0\.2", "tenant": "[a-z0-9-]+"}
-        async with harness.node(valkey, tmp_path, replace(chosen, account_parameters=narrower), boot=2) as side:
+        async with harness.node(
+            valkey, tmp_path, replace(chosen, account_parameters=narrower), boot=2
+        ) as side:
             await side.tokens.put("p/b", grant(2, "b"))
             assert (await side.tokens.get("p/b", wait_ms=60_000)).generation == 2
             assert {host for host, *_ in there.got} == {"127.0.0.2"}
@@ -162,7 +191,10 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
 async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
     valkey: Any, tmp_path: Path, kept_before: bool
 ) -> None:
-    """The first tenant's answer comes when the account is another's already, or lay there as a spare when it became that."""
+    """
+    The first tenant's answer comes when the account is another's already, or lay there as a spare
+    when it became that.
+    """
     async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
         there.held = {"a.0": asyncio.Event(), "b.0": asyncio.Event()}
         there.refused = "c."
@@ -191,7 +223,9 @@ async def test_a_spare_of_the_same_tenant_is_kept(valkey: Any, tmp_path: Path) -
         await eventually(lambda: ("127.0.0.1", "/t1/token", "a.1") in there.asked())
 
 
-async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(valkey: Any, tmp_path: Path) -> None:
+async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with hosts() as there:
         first = provider(there, account_parameters={}, parameters={}, headers={}, revocation_url="")
         first = replace(first, token_url=f"http://127.0.0.1:{there.port}/t1/token")
@@ -207,7 +241,9 @@ async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(
             assert (await side.tokens.peek("p/a"))["parameters"]["tenant"] == "t2"
 
 
-async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(valkey: Any, tmp_path: Path) -> None:
+async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
         there.extras = {
             "api_domain": "https://eu.example",
@@ -216,7 +252,10 @@ async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(valkey: 
             "refresh_token_expires_in": 86_400,
         }
         await side.tokens.put(
-            "p/a", grant(1, extras={"api_domain": "https://first.example"}, access_token="x", expires_in=3600)
+            "p/a",
+            grant(
+                1, extras={"api_domain": "https://first.example"}, access_token="x", expires_in=3600
+            ),
         )
         assert (await side.tokens.get("p/a")).extras == {"api_domain": "https://first.example"}
         token = await side.tokens.get("p/a", newer=1, wait_ms=60_000)
@@ -241,7 +280,9 @@ async def test_a_sealed_export_carries_all_that_is_known(valkey: Any, tmp_path: 
             known = ("parameters", "extras", "consent_expires_ms", "consent_moves")
             before = await side.tokens.peek("p/a")
         valkey.client.flushdb()
-        async with harness.node(valkey, tmp_path / "b", replace(chosen, extras=("api_domain",)), go=False) as side:
+        async with harness.node(
+            valkey, tmp_path / "b", replace(chosen, extras=("api_domain",)), go=False
+        ) as side:
             assert await side.tokens.custody.import_sealed(SEALING, lines) == [1]
             after = await side.tokens.peek("p/a")
             assert {name: after[name] for name in known} == {name: before[name] for name in known}
@@ -258,17 +299,24 @@ def own_clients(there: Hosts, **settings: Any) -> Provider:
 
 def shown(there: Hosts) -> list[str]:
     """By which client and secret each request proved itself."""
-    return [b64decode(headers["Authorization"].removeprefix("Basic ")).decode() for *_, headers in there.got]
+    return [
+        b64decode(headers["Authorization"].removeprefix("Basic ")).decode()
+        for *_, headers in there.got
+    ]
 
 
-async def test_each_account_has_a_client_of_its_own(valkey: Any, tmp_path: Path, caplog: Any) -> None:
+async def test_each_account_has_a_client_of_its_own(
+    valkey: Any, tmp_path: Path, caplog: Any
+) -> None:
     async with hosts() as there:
         chosen = own_clients(there, on_delete="revoke")
         async with harness.node(valkey, tmp_path, chosen) as side:
             put = side.tokens.put_told
             for number, name in ((1, "a"), (2, "b")):
                 await put(f"p/{name}", grant(number, name, client_secret=f"hush-{name}"))
-                assert (await side.tokens.get(f"p/{name}", wait_ms=60_000)).access_token == f"at-{name}.1"
+                assert (
+                    await side.tokens.get(f"p/{name}", wait_ms=60_000)
+                ).access_token == f"at-{name}.1"
             assert (await side.tokens.get("p/a", newer=2, wait_ms=60_000)).access_token == "at-a.2"
             assert shown(there) == ["app-t1:hush-a", "app-t2:hush-b", "app-t1:hush-a"]
             assert [token for *_, token in there.asked()] == ["a.0", "b.0", "a.1"]
@@ -281,7 +329,9 @@ async def test_each_account_has_a_client_of_its_own(valkey: Any, tmp_path: Path,
             await eventually(lambda: there.asked("/revoke"))
             assert there.asked("/revoke") == [("127.0.0.1", "/t1/revoke", "a.3")]
             assert shown(there)[-2:] == ["app-t1:hush-c", "app-t1:hush-c"]
-            with pytest.raises(BadArg, match="client_secret is missing: each account of p has its own"):
+            with pytest.raises(
+                BadArg, match="client_secret is missing: each account of p has its own"
+            ):
                 await put("p/c", grant(1, "c"))
         everything = b"".join(
             b"".join(part for pair in valkey.client.hgetall(key).items() for part in pair)
@@ -292,7 +342,9 @@ async def test_each_account_has_a_client_of_its_own(valkey: Any, tmp_path: Path,
         assert "hush" not in caplog.text
 
 
-async def test_a_sealed_export_carries_each_accounts_own_secret(valkey: Any, tmp_path: Path) -> None:
+async def test_a_sealed_export_carries_each_accounts_own_secret(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with hosts() as there:
         chosen = own_clients(there)
         async with harness.node(valkey, tmp_path / "a", chosen) as side:
@@ -307,19 +359,27 @@ async def test_a_sealed_export_carries_each_accounts_own_secret(valkey: Any, tmp
             assert shown(there) == ["app-t1:hush", "app-t1:hush"]
 
 
-async def test_nothing_is_sent_for_an_account_without_the_secret_that_it_needs(valkey: Any, tmp_path: Path) -> None:
+async def test_nothing_is_sent_for_an_account_without_the_secret_that_it_needs(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with hosts() as there:
-        async with harness.node(valkey, tmp_path, provider(there, client_id="app-{tenant}"), go=False) as side:
+        async with harness.node(
+            valkey, tmp_path, provider(there, client_id="app-{tenant}"), go=False
+        ) as side:
             await side.tokens.put("p/a", grant(1))
         async with harness.node(valkey, tmp_path, own_clients(there), boot=2) as side:
             failing = await harness.in_state(side, "failing")
             assert (failing["error"], there.got) == ("unfit", [])
-            assert (await side.tokens.put_told("p/a", grant(1, client_secret="hush"))).change == "renewed"
+            assert (
+                await side.tokens.put_told("p/a", grant(1, client_secret="hush"))
+            ).change == "renewed"
             assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.1"
             assert shown(there) == ["app-t1:hush"]
 
 
-async def test_an_application_of_each_account_needs_no_refresh_token(valkey: Any, tmp_path: Path) -> None:
+async def test_an_application_of_each_account_needs_no_refresh_token(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with hosts() as there:
         chosen = replace(own_clients(there), grant="client_credentials", rotation="none")
         async with harness.node(valkey, tmp_path, chosen) as side:

@@ -10,11 +10,20 @@ from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
 async def test_keys_rotation_and_nodes(node: Any) -> None:
     made = await node()
     shelf = KeyStore(made.link.call, "t")
-    assert (await shelf.keys(), await shelf.rotation(), await shelf.nodes(), await shelf.change()) == ({}, None, {}, 0)
+    assert (
+        await shelf.keys(),
+        await shelf.rotation(),
+        await shelf.nodes(),
+        await shelf.change(),
+    ) == ({}, None, {}, 0)
     assert await shelf.add(7, b"one") == b"one"
     assert await shelf.add(7, b"two") == b"one"
     await shelf.rewrap(7, b"three")
-    assert (await shelf.keys(), await shelf.has(7), await shelf.has(8)) == ({7: b"three"}, True, False)
+    assert (await shelf.keys(), await shelf.has(7), await shelf.has(8)) == (
+        {7: b"three"},
+        True,
+        False,
+    )
     await shelf.drop([])
     await shelf.drop([7])
     assert await shelf.keys() == {}

@@ -19,17 +19,27 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
         for name in "ab":
-            await side.tokens.put(f"p/{name}", {"refresh_token": "r", "access_token": "x", "expires_in": 3600})
+            await side.tokens.put(
+                f"p/{name}", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
+            )
         await side.queues.settings("_tokens:q:none")  # Without accounts it is nobody's concern.
 
         def said() -> list[str]:
-            return [record.getMessage() for record in caplog.records if "lie in the store" in record.getMessage()]
+            return [
+                record.getMessage()
+                for record in caplog.records
+                if "lie in the store" in record.getMessage()
+            ]
 
         side.go()
         await harness.eventually(lambda: side.tokens._running)
-        await UnconfiguredAccounts(side.tokens._ledger, side.queues.names, side.tokens._queue_of.values()).say()
+        await UnconfiguredAccounts(
+            side.tokens._ledger, side.queues.names, side.tokens._queue_of.values()
+        ).say()
         assert said() == []
-        await UnconfiguredAccounts(side.tokens._ledger, side.queues.names, ["_tokens:p:another"]).say()
+        await UnconfiguredAccounts(
+            side.tokens._ledger, side.queues.names, ["_tokens:p:another"]
+        ).say()
         (line,) = said()
         assert line.startswith("2 accounts of the provider p and its client c0 lie in the store")
 

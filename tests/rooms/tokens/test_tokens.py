@@ -19,7 +19,9 @@ FAR_MS = 4_000_000_000_000
 @pytest.fixture
 def still(valkey: Any, tmp_path: Path) -> Any:
     """A node whose refreshers do not run."""
-    chosen = Provider(name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x"))
+    chosen = Provider(
+        name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x")
+    )
     return harness.node(valkey, tmp_path, chosen, go=False)
 
 
@@ -39,8 +41,13 @@ async def test_what_was_put_is_got(still: Any) -> None:
 
 
 async def test_refresh_and_delete(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
-        await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
+        await side.tokens.put(
+            "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
+        )
         assert await side.tokens.refresh("p/a") == "queued"
         await eventually(lambda: endpoint.requests["a.0"] == 1)
         assert await side.tokens.delete("p/a") is True
@@ -83,7 +90,9 @@ async def test_another_vault_key_refuses_the_start(still: Any, valkey: Any, tmp_
 async def test_nodes_that_start_together_agree_on_the_shards(valkey: Any, tmp_path: Path) -> None:
     chosen = harness.provider("http://127.0.0.1:9/")
     folders = []
-    async with harness.node(valkey, tmp_path / "n", harness.provider("http://x/", client_id="other"), go=False):
+    async with harness.node(
+        valkey, tmp_path / "n", harness.provider("http://x/", client_id="other"), go=False
+    ):
         pass  # Makes the vault key.
     for number in range(3):
         folder = tmp_path / f"n{number}"

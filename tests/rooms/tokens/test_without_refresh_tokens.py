@@ -1,4 +1,7 @@
-"""Accounts of grants that have no refresh tokens: kept fresh, put, deleted, exported and told of like all others."""
+"""
+Accounts of grants that have no refresh tokens: kept fresh, put, deleted, exported and told of like
+all others.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ async def fresh(side: harness.Side, account: str = "p/a") -> Any:
 
 
 async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -> None:
-    async with grantor() as endpoint, harness.node(valkey, tmp_path, chosen(endpoint, scope="base")) as side:
+    async with (
+        grantor() as endpoint,
+        harness.node(valkey, tmp_path, chosen(endpoint, scope="base")) as side,
+    ):
         put = await side.tokens.put_told("p/a", {})
         assert (put.generation, put.change) == (1, "new")
         assert (await side.tokens.stats())["p"]["grant"] == "client_credentials"
@@ -65,7 +71,9 @@ async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -
 async def test_tokens_are_renewed_life_after_life_and_a_narrower_answer_narrows_no_request(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with grantor(life_s=0.75, extra={"scope": "mail", "refresh_token": "unasked"}) as endpoint:
+    async with grantor(
+        life_s=0.75, extra={"scope": "mail", "refresh_token": "unasked"}
+    ) as endpoint:
         async with harness.node(valkey, tmp_path, chosen(endpoint)) as side:
             for name in ("a", "b"):
                 await side.tokens.put(f"p/{name}", {"scope": "mail files"})
@@ -82,7 +90,9 @@ async def _generation_reaches(side: harness.Side, account: str, least: int) -> b
 async def test_an_assertion_asks_for_its_account(valkey: Any, tmp_path: Path) -> None:
     _, key = make(tmp_path)
     async with grantor() as endpoint:
-        provider = chosen(endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key)
+        provider = chosen(
+            endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
+        )
         async with harness.node(valkey, tmp_path, provider) as side:
             await side.tokens.put("p/ann@x", {"scope": "cal"})
             assert (await fresh(side, "p/ann@x")).access_token == "at-ann@x-1"
@@ -93,13 +103,22 @@ async def test_an_assertion_asks_for_its_account(valkey: Any, tmp_path: Path) ->
 
 
 async def test_a_bearer_assertion_and_an_end_instead_of_a_life(valkey: Any, tmp_path: Path) -> None:
-    """As GitHub has it for the installations of an app: no token endpoint of RFC 6749, but everything is data, its preset's."""
+    """
+    As GitHub has it for the installations of an app: no token endpoint of RFC 6749, but everything
+    is data, its preset's.
+    """
     _, key = make(tmp_path)
-    installed = {"token": "ghs-1", "expires_at": "2100-01-01T00:00:00Z", "permissions": {"issues": "read"}}
+    installed = {
+        "token": "ghs-1",
+        "expires_at": "2100-01-01T00:00:00Z",
+        "permissions": {"issues": "read"},
+    }
     async with grantor() as endpoint:
         endpoint.faults.append(harness.answers(201, installed))
         endpoint.faults.append(harness.answers(404, {"message": "Not Found", "status": "404"}))
-        known = PRESETS["github-app-installation"].settings | {"token_url": f"{endpoint.url}/{{installation}}"}
+        known = PRESETS["github-app-installation"].settings | {
+            "token_url": f"{endpoint.url}/{{installation}}"
+        }
         provider = Provider(name="p", client_id="c0", jwt_key_file=key, life_s_max=3600.0, **known)
         async with harness.node(valkey, tmp_path, provider, confirm_s=60) as side:
             await side.tokens.put("p/acme", {"parameters": {"installation": "42"}})
@@ -135,9 +154,14 @@ async def test_other_parameters_are_another_grant(valkey: Any, tmp_path: Path) -
                     assert (await side.tokens.put_told("p/a", again)).change == "same"
 
 
-async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(valkey: Any, tmp_path: Path) -> None:
+async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with grantor() as endpoint:
-        quoting = {"error": "invalid_request", "error_description": "subject_token sub-1 has expired"}
+        quoting = {
+            "error": "invalid_request",
+            "error_description": "subject_token sub-1 has expired",
+        }
         endpoint.faults.append(harness.answers(400, quoting))
         provider = chosen(endpoint, "token_exchange", parameters={"audience": "https://api"})
         async with harness.node(valkey, tmp_path, provider) as side:
@@ -146,13 +170,18 @@ async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(valkey
             await side.tokens.put("p/a", {"subject_token": "sub-1"})
             failing = await in_state(side, "failing")
             assert "sub-1" not in json.dumps(failing)
-            assert (await side.tokens.put_told("p/a", {"subject_token": "sub-2"})).change == "renewed"
+            assert (
+                await side.tokens.put_told("p/a", {"subject_token": "sub-2"})
+            ).change == "renewed"
             assert (await fresh(side)).access_token == "at-sub-2-1"
         assert endpoint.forms[-1]["audience"] == "https://api"
 
 
 async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: Path) -> None:
-    """Its file is read for each request; while it is not there the provider cannot be asked, which is no account's fault."""
+    """
+    Its file is read for each request; while it is not there the provider cannot be asked, which is
+    no account's fault.
+    """
     path = tmp_path / "subject"
     path.write_text("sub-1\n")
     async with grantor() as endpoint:
@@ -174,8 +203,13 @@ async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: P
             assert (await side.tokens.stats())["p"]["dead"] == 0
 
 
-async def test_an_answer_that_cannot_be_read_is_not_kept_but_asked_for_again(valkey: Any, tmp_path: Path) -> None:
-    """There is no refresh token in it that could be lost: nobody is given up for it, and nothing is doubted for long."""
+async def test_an_answer_that_cannot_be_read_is_not_kept_but_asked_for_again(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    There is no refresh token in it that could be lost: nobody is given up for it, and nothing is
+    doubted for long.
+    """
     async with grantor() as endpoint:
         endpoint.faults.extend([harness.answers(200, "<html>"), harness.cut])
         async with harness.node(valkey, tmp_path, chosen(endpoint)) as side:
@@ -202,7 +236,9 @@ async def test_what_was_put_for_another_grant_is_not_sent(valkey: Any, tmp_path:
 async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_path: Path) -> None:
     _, key = make(tmp_path)
     async with grantor(refused={"gone"}) as endpoint:
-        provider = chosen(endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key)
+        provider = chosen(
+            endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
+        )
         async with harness.node(valkey, tmp_path, provider, confirm_s=60) as side:
             for name in ("gone", "well"):
                 await side.tokens.put(f"p/{name}", {})
@@ -215,11 +251,18 @@ async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_pat
             assert (await fresh(side, "p/gone")).access_token.startswith("at-gone-")
 
 
-async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_anew(valkey: Any, tmp_path: Path) -> None:
-    """As elsewhere, while others of the client do well; there is no other grant to put, so the same one is asked for again."""
+async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_anew(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    As elsewhere, while others of the client do well; there is no other grant to put, so the same
+    one is asked for again.
+    """
     _, key = make(tmp_path)
     async with grantor(life_s=1.5, refused={"gone"}) as endpoint:
-        provider = chosen(endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key)
+        provider = chosen(
+            endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
+        )
         async with harness.node(valkey, tmp_path, provider, confirm_s=0.2) as side:
             for name in ("well", "gone"):
                 await side.tokens.put(f"p/{name}", {})
@@ -242,7 +285,11 @@ async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
             await side.tokens.put("p/a", {"subject_token": "sub-1", "scope": "mail"})
             lines, _, _ = await side.tokens.custody.export((KEY, FILE, 1))
         assert (
-            json.loads(open_line(KEY, FILE, 1, lines[0])).items() >= {"subject_token": "sub-1", "scope": "mail"}.items()
+            json.loads(open_line(KEY, FILE, 1, lines[0])).items()
+            >= {
+                "subject_token": "sub-1",
+                "scope": "mail",
+            }.items()
         )
         async with harness.node(valkey, tmp_path / "one", provider, boot=2) as side:
             assert await side.tokens.custody.import_sealed((KEY, FILE, 1), lines) == [0]
@@ -275,7 +322,9 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
             harness.node(store, tmp_path, chosen(endpoint, orphan="refresh"), go=False) as side,
         ):
             side.tokens._reader._connected = lambda: side.link.up
-            await side.tokens.put("p/a", {"scope": "mail", "access_token": "first", "expires_in": 3600})
+            await side.tokens.put(
+                "p/a", {"scope": "mail", "access_token": "first", "expires_in": 3600}
+            )
             assert (await side.tokens.get("p/a")).access_token == "first"
             process.kill()
             process.wait()
@@ -294,7 +343,9 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
 
 # --- any order of puts, refreshes and deletes, with answers that come late
 
-STEPS = st.lists(st.sampled_from(["put one", "put two", "arrive", "answer", "delete"]), min_size=3, max_size=16)
+STEPS = st.lists(
+    st.sampled_from(["put one", "put two", "arrive", "answer", "delete"]), min_size=3, max_size=16
+)
 
 
 @contextlib.asynccontextmanager
@@ -314,7 +365,9 @@ async def held(valkey: Any, folder: Path) -> AsyncIterator[tuple[harness.Side, G
 @given(STEPS)
 @example(["put one", "arrive", "put two", "answer"])
 @example(["put one", "arrive", "delete", "put one", "answer", "arrive", "put one", "answer"])
-def test_every_order_ends_with_what_was_put_last(valkey: Any, tmp_path: Path, steps: list[str]) -> None:
+def test_every_order_ends_with_what_was_put_last(
+    valkey: Any, tmp_path: Path, steps: list[str]
+) -> None:
     valkey.client.flushall()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refresher_module, "BUSY_S", 0.05)
@@ -339,7 +392,9 @@ async def _play(valkey: Any, folder: Path, steps: list[str]) -> None:
                 await eventually(lambda: endpoint.waiting)
             elif step == "answer":
                 endpoint.let_go()
-                await eventually(lambda: side.tokens.metrics()["in_flight"]["p"] <= len(endpoint.waiting))
+                await eventually(
+                    lambda: side.tokens.metrics()["in_flight"]["p"] <= len(endpoint.waiting)
+                )
         endpoint.holding = False
         endpoint.let_go()
         await eventually(lambda: not side.tokens.metrics()["in_flight"]["p"])
@@ -351,4 +406,8 @@ async def _play(valkey: Any, folder: Path, steps: list[str]) -> None:
         stats = (await side.tokens.stats())["p"]
         assert (stats["total"], stats["spares"]) == (int(bool(scope)), 0)
         metrics = side.tokens.metrics()
-        assert (metrics["journal_pending"], metrics["spares"], metrics["orphans_dropped"]) == (0, 0, 0)
+        assert (metrics["journal_pending"], metrics["spares"], metrics["orphans_dropped"]) == (
+            0,
+            0,
+            0,
+        )

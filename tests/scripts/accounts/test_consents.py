@@ -32,12 +32,19 @@ class Ends(Bench):
         self, account: str, in_days: float, base: tuple[int, int] = (0, 0), end: Any = "fixed"
     ) -> None:
         end_ms = self.now_ms + int(in_days * DAY_MS)
-        known = AccountDetails(consent_expires_ms=end_ms, consent_end=end, consent_noted_ms=self.now_ms)
-        row = replace(self.row(base[0] + 1, base[1] + 1, life_ms=400 * DAY_MS, due_ms=400 * DAY_MS), details=known)
+        known = AccountDetails(
+            consent_expires_ms=end_ms, consent_end=end, consent_noted_ms=self.now_ms
+        )
+        row = replace(
+            self.row(base[0] + 1, base[1] + 1, life_ms=400 * DAY_MS, due_ms=400 * DAY_MS),
+            details=known,
+        )
         assert await self.ledger.put(QUEUE, account, base, row, row.expires_at_ms)
 
     async def look(self, most: int = 200, days: tuple[int, ...] = DAYS) -> list[str]:
-        """What is left in the outboxes by a look at every shard, and told then: ``account days``."""
+        """
+        What is left in the outboxes by a look at every shard, and told then: ``account days``.
+        """
         found: list[str] = []
         for shard in range(16):
             more = True
@@ -58,7 +65,9 @@ class Ends(Bench):
 
 @pytest.fixture
 async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Ends]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Ends(side.queues)
 
 
@@ -99,10 +108,13 @@ async def test_a_new_grant_is_told_of_anew_and_an_end_that_trembles_is_not(bench
     for generation in (1, 2, 3):  # As answers that count from when they are given.
         bench.now_ms += 1000
         known = AccountDetails(
-            consent_expires_ms=bench.now_ms + 29 * DAY_MS + DAY_MS * generation // 4, consent_end="fixed"
+            consent_expires_ms=bench.now_ms + 29 * DAY_MS + DAY_MS * generation // 4,
+            consent_end="fixed",
         )
         row = replace(bench.row(1, generation + 1, 400 * DAY_MS, 400 * DAY_MS), details=known)
-        stored = await bench.ledger.stored(QUEUE, "a", (1, generation), row.pack_all(), row.due_ms, row.expires_at_ms)
+        stored = await bench.ledger.stored(
+            QUEUE, "a", (1, generation), row.pack_all(), row.due_ms, row.expires_at_ms
+        )
         assert stored == "STORED"
         assert await bench.look() == []
     await bench.put_ending("a", 30.5, (1, 4))
@@ -116,9 +128,14 @@ async def test_an_end_that_was_put_off_is_told_of_again(bench: Ends) -> None:
     assert await bench.look() == ["a 7"]
     row = replace(
         bench.row(1, 2, 400 * DAY_MS, 400 * DAY_MS),
-        details=AccountDetails(consent_expires_ms=bench.now_ms + 17 * DAY_MS // 2, consent_end="fixed"),
+        details=AccountDetails(
+            consent_expires_ms=bench.now_ms + 17 * DAY_MS // 2, consent_end="fixed"
+        ),
     )
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), 2**41, row.expires_at_ms) == "STORED"
+    assert (
+        await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), 2**41, row.expires_at_ms)
+        == "STORED"
+    )
     assert await over_days(bench, 10) == {2: ["a 7"], 8: ["a 1"]}
 
 
@@ -127,9 +144,15 @@ async def test_nobody_is_told_of_accounts_that_are_dead_or_gone(bench: Ends, val
         await bench.put_ending(name, 7.5)
     shard = bench.queues.shard_of(QUEUE, "dead")
     await bench.ledger.refresh(QUEUE, "dead", force_ms=1)
-    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 9, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    found = (
+        await bench.queues.script(
+            "queue.take", QUEUE, shard, (200, 9, LEASE_MS, 0, ""), now_ms=bench.now_ms
+        )
+    )[0]
     lease = next(taken[1] for taken in found if taken[0] == b"dead")
-    assert await bench.ledger.failed(QUEUE, "dead", lease, Step("dead", 0, RefreshTroubles(dead=True)))
+    assert await bench.ledger.failed(
+        QUEUE, "dead", lease, Step("dead", 0, RefreshTroubles(dead=True))
+    )
     await bench.ledger.delete(QUEUE, "gone")
     # A node of an earlier version puts a new grant, and knows of no ends.
     row = bench.row(2, 2, 400 * DAY_MS, 400 * DAY_MS)
@@ -141,7 +164,10 @@ async def test_nobody_is_told_of_accounts_that_are_dead_or_gone(bench: Ends, val
 
 @pytest.mark.parametrize("most", [1, 3, 200])
 async def test_accounts_that_were_put_together_are_all_told_of(bench: Ends, most: int) -> None:
-    """Many ends are at one moment; whatever the size of a page, none is passed over, and none told twice."""
+    """
+    Many ends are at one moment; whatever the size of a page, none is passed over, and none told
+    twice.
+    """
     names = [f"a{n}" for n in range(300)]
     await asyncio.gather(*(bench.put_ending(name, 7.5) for name in names))
     bench.now_ms += DAY_MS
@@ -183,7 +209,13 @@ async def test_they_are_events_and_figures_of_every_door(valkey: Any, tmp_path: 
     async with harness.node(valkey, tmp_path, chosen, go=False, sections=sections) as side:
         soon_ms = side.tokens._clock.unix_ms() + 30 * DAY_MS + 300
         await side.tokens.put(
-            "p/a", {"refresh_token": "r", "access_token": "x", "expires_in": 3600, "consent_expires_ms": soon_ms}
+            "p/a",
+            {
+                "refresh_token": "r",
+                "access_token": "x",
+                "expires_in": 3600,
+                "consent_expires_ms": soon_ms,
+            },
         )
         assert (await side.tokens.stats())["p"]["consents_30d"] == 0
         await eventually(lambda: side.tokens._clock.unix_ms() > soon_ms - 30 * DAY_MS)

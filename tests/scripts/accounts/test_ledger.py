@@ -21,7 +21,9 @@ from tidewarden.tokens.refresh.policy import Step
 
 @pytest.fixture
 async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Bench(side.queues)
 
 
@@ -65,13 +67,19 @@ async def test_details_stay_with_their_account_until_others_come(bench: Bench, v
     opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
     assert isinstance(opened, Opened)
     assert opened.row.details == first
-    assert await bench.stored(bench.row(1, 2)) == "STORED"  # As a node of an earlier version writes it, too.
+    # As a node of an earlier version writes it, too.
+    assert await bench.stored(bench.row(1, 2)) == "STORED"
     assert await known(bench) == first
     later = of(extras={"api": "y"}, consent_expires_ms=9_500_000, consent_end="moves")
     row = replace(bench.row(1, 3), details=later)
-    assert await bench.ledger.stored(QUEUE, "a", (1, 2), row.pack_all(), row.due_ms, row.expires_at_ms) == "STORED"
+    assert (
+        await bench.ledger.stored(QUEUE, "a", (1, 2), row.pack_all(), row.due_ms, row.expires_at_ms)
+        == "STORED"
+    )
     assert (await known(bench), ending(bench, valkey)) == (later, 0)
-    _, _, (entry,) = await bench.ledger.page(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10, troubled=False)
+    _, _, (entry,) = await bench.ledger.page(
+        QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10, troubled=False
+    )
     assert entry.row.details == later
     _, (pair,) = await bench.ledger.pairs(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10)
     assert parse_row(pair.row, pair.details).details == later
@@ -79,20 +87,31 @@ async def test_details_stay_with_their_account_until_others_come(bench: Bench, v
     assert await known(bench) == AccountDetails(), "a new grant has what it was put with"
 
 
-async def test_a_refreshed_pair_brings_its_details_while_its_task_is_leased(bench: Bench, valkey: Any) -> None:
+async def test_a_refreshed_pair_brings_its_details_while_its_task_is_leased(
+    bench: Bench, valkey: Any
+) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
     assert isinstance(await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS), Opened)
     row = replace(bench.row(1, 2), details=of(consent_expires_ms=8_000_000, consent_end="fixed"))
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), row.due_ms, row.expires_at_ms) == "STORED"
+    assert (
+        await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), row.due_ms, row.expires_at_ms)
+        == "STORED"
+    )
     assert (await known(bench), ending(bench, valkey)) == (row.details, 8_000_000)
 
 
-async def test_whoever_is_dead_or_gone_has_no_consent_to_wait_for(bench: Bench, valkey: Any) -> None:
+async def test_whoever_is_dead_or_gone_has_no_consent_to_wait_for(
+    bench: Bench, valkey: Any
+) -> None:
     fixed = of(consent_expires_ms=9_000_000, consent_end="fixed")
-    assert await bench.ledger.put(QUEUE, "a", (0, 0), replace(bench.row(due_ms=0), details=fixed), 1)
+    assert await bench.ledger.put(
+        QUEUE, "a", (0, 0), replace(bench.row(due_ms=0), details=fixed), 1
+    )
     task = await bench.take("a")
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True)))
+    assert await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True))
+    )
     assert (await known(bench), ending(bench, valkey)) == (fixed, 0)
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
     assert await bench.stored(bench.row(1, 2)) == "RECOVERED"
@@ -112,7 +131,10 @@ async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) ->
     assert (reading.row, reading.floor) == (None, 2)
     assert not await bench.put("a", (0, 0))
     assert await bench.put("a", (2, 0))
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2, mark="late").pack(), 1, 2) == "GONE"
+    assert (
+        await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2, mark="late").pack(), 1, 2)
+        == "GONE"
+    )
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
@@ -123,21 +145,30 @@ async def test_one_refresh(bench: Bench) -> None:
     task = await bench.take("a")
     opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
     assert isinstance(opened, Opened)
-    assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (1, RefreshTroubles(), None, None)
+    assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (
+        1,
+        RefreshTroubles(),
+        None,
+        None,
+    )
     assert (await bench.stats())["intents"] == 1
     new = bench.row(1, 2)
     assert await bench.stored(new) == "STORED"
     assert await bench.stored(new) == "ALREADY"
     assert await bench.stats() == {"total": 1, "fresh": 1}
     # The lease is void: nothing said under it changes the task.
-    assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True)))
+    assert not await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True))
+    )
     assert await bench.locate("a") == "delayed"
 
 
 async def test_an_intent_needs_the_lease(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    assert await bench.ledger.intend(QUEUE, "a", task.lease + 1, LEASE_MS) == RefusedAccount("NOTHELD")
+    assert await bench.ledger.intend(QUEUE, "a", task.lease + 1, LEASE_MS) == RefusedAccount(
+        "NOTHELD"
+    )
     await bench.put("a", (1, 1), due_ms=0)  # A new consent voids the lease.
     assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == RefusedAccount("NOTHELD")
     assert (await bench.stats()).get("intents", 0) == 0
@@ -154,9 +185,17 @@ async def test_of_many_intents_in_one_call_each_is_judged_by_itself(bench: Bench
     asked = [*leases.items(), ("a9", leases["a9"]), ("nobody", 1)]
     calls = [bench.ledger.intend(QUEUE, name, lease, LEASE_MS) for name, lease in asked]
     *found, again, nobody = await asyncio.gather(*calls)
-    assert (again, nobody) == (RefusedAccount("OPEN", bench.now_ms + LEASE_MS), RefusedAccount("NOTHELD"))
-    assert [name for name, one in zip(names, found, strict=True) if one == RefusedAccount("NOTHELD")] == ["a7", "a8"]
-    assert all(isinstance(one, Opened) and one.troubles == RefreshTroubles() for one in (*found[:7], *found[9:]))
+    assert (again, nobody) == (
+        RefusedAccount("OPEN", bench.now_ms + LEASE_MS),
+        RefusedAccount("NOTHELD"),
+    )
+    assert [
+        name for name, one in zip(names, found, strict=True) if one == RefusedAccount("NOTHELD")
+    ] == ["a7", "a8"]
+    assert all(
+        isinstance(one, Opened) and one.troubles == RefreshTroubles()
+        for one in (*found[:7], *found[9:])
+    )
     assert (await bench.stats())["intents"] == 98
 
 
@@ -173,11 +212,19 @@ async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> No
         await bench.take("a", "n1.1")
     bench.now_ms += 1
     shard = bench.queues.shard_of(QUEUE, "a")
-    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    found = (
+        await bench.queues.script(
+            "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
+        )
+    )[0]
     opened = await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS)
     assert isinstance(opened, Opened)
     assert opened.found is not None
-    assert (opened.found.holder, opened.found.lease, opened.found.fingerprint) == ("n0.1", task.lease, b"m       ")
+    assert (opened.found.holder, opened.found.lease, opened.found.fingerprint) == (
+        "n0.1",
+        task.lease,
+        b"m       ",
+    )
 
 
 async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> None:
@@ -186,7 +233,11 @@ async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> N
     await bench.ledger.intend(QUEUE, "a", first.lease, LEASE_MS)
     # The lease is ended by force, as an operator can.
     await bench.queues.script(
-        "queue.end", QUEUE, bench.queues.shard_of(QUEUE, "a"), ("a", first.lease, "release", 0, ""), now_ms=bench.now_ms
+        "queue.end",
+        QUEUE,
+        bench.queues.shard_of(QUEUE, "a"),
+        ("a", first.lease, "release", 0, ""),
+        now_ms=bench.now_ms,
     )
     second = await bench.take("a", "n1.1")
     refused = await bench.ledger.intend(QUEUE, "a", second.lease, LEASE_MS)
@@ -220,13 +271,18 @@ async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(benc
     bench.now_ms += LEASE_MS
     new = await bench.take("a", "n1.1")
     assert new.lease > old.lease
-    assert not await bench.ledger.failed(QUEUE, "a", old.lease, Step("dead", 0, RefreshTroubles(dead=True)))
+    assert not await bench.ledger.failed(
+        QUEUE, "a", old.lease, Step("dead", 0, RefreshTroubles(dead=True))
+    )
     assert await bench.locate("a") == "leased"
     assert isinstance(await bench.ledger.intend(QUEUE, "a", new.lease, LEASE_MS), Opened)
 
 
 async def test_an_intent_runs_on_for_whoever_holds_it(bench: Bench) -> None:
-    """A request of unknown outcome is sent again in its place: its intent and lease last as long as if it had begun now."""
+    """
+    A request of unknown outcome is sent again in its place: its intent and lease last as long as if
+    it had begun now.
+    """
     await bench.put("a", due_ms=0)
     task = await bench.take("a", "n0.1")
     assert not await bench.ledger.renew(QUEUE, "a", task.lease, LEASE_MS)  # There is none yet.
@@ -245,7 +301,11 @@ async def test_an_intent_runs_on_for_whoever_holds_it(bench: Bench) -> None:
     assert isinstance(opened, Opened)
     assert opened.found is not None
     # The grace counts from the first request.
-    assert (opened.found.started_ms, opened.found.holder, opened.found.lease) == (began_ms, "n0.1", task.lease)
+    assert (opened.found.started_ms, opened.found.holder, opened.found.lease) == (
+        began_ms,
+        "n0.1",
+        task.lease,
+    )
     assert await bench.ledger.renew(QUEUE, "a", other.lease, LEASE_MS)
     await bench.put("a", (1, 1), due_ms=0)  # A new consent: the old token is not sent again.
     assert not await bench.ledger.renew(QUEUE, "a", other.lease, LEASE_MS)
@@ -256,19 +316,27 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
         await bench.ledger.failed(QUEUE, account, (await bench.take(account)).lease, step)
 
     async def order(shard: int) -> list[str]:
-        rows = (await bench.queues.script("queue.take", QUEUE, shard, (200, 3, LEASE_MS, 0, ""), now_ms=bench.now_ms))[
-            0
-        ]
+        rows = (
+            await bench.queues.script(
+                "queue.take", QUEUE, shard, (200, 3, LEASE_MS, 0, ""), now_ms=bench.now_ms
+            )
+        )[0]
         for row in rows:
-            await bench.ledger.failed(QUEUE, row[0].decode(), row[1], Step("retry", 1, RefreshTroubles(tries=2)))
+            await bench.ledger.failed(
+                QUEUE, row[0].decode(), row[1], Step("retry", 1, RefreshTroubles(tries=2))
+            )
         return [row[0].decode() for row in rows]
 
     shard = bench.queues.shard_of(QUEUE, "a")
-    names = ["a", *(f"b{n}" for n in range(200) if bench.queues.shard_of(QUEUE, f"b{n}") == shard)][:3]
+    names = ["a", *(f"b{n}" for n in range(200) if bench.queues.shard_of(QUEUE, f"b{n}") == shard)][
+        :3
+    ]
     for name in names:
         await bench.put(name, due_ms=0, life_ms=1000)
     last, wanted, urgent = names
-    await fails(urgent, Step("retry", 1, RefreshTroubles(tries=1, doubts=1), until_ms=bench.now_ms + 60_000))
+    await fails(
+        urgent, Step("retry", 1, RefreshTroubles(tries=1, doubts=1), until_ms=bench.now_ms + 60_000)
+    )
     bench.now_ms += 1000
     assert await bench.ledger.refresh(QUEUE, wanted) == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, urgent) == "QUEUED"  # It is before others already.
@@ -284,7 +352,9 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
 async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 0, RefreshTroubles(tries=9)))
+    assert await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("hold", 0, RefreshTroubles(tries=9))
+    )
     assert (await bench.ledger.get(QUEUE, "a")).troubles is None
     assert await bench.locate("a") == "ready"
 
@@ -306,11 +376,16 @@ async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("ended", ["a new consent", "a refresh that went well", "deleted"])
-async def test_a_stopped_account_is_counted_apart_until_it_lives_again(bench: Bench, ended: str) -> None:
+async def test_a_stopped_account_is_counted_apart_until_it_lives_again(
+    bench: Bench, ended: str
+) -> None:
     await bench.put("a", due_ms=0)
     await bench.put("b", due_ms=0)
     stopped = RefreshTroubles(tries=90, stopped=True, outcome="unavailable")
-    for account, what, troubles in (("a", "stop", stopped), ("b", "dead", RefreshTroubles(dead=True))):
+    for account, what, troubles in (
+        ("a", "stop", stopped),
+        ("b", "dead", RefreshTroubles(dead=True)),
+    ):
         task = await bench.take(account)
         await bench.ledger.failed(QUEUE, account, task.lease, Step(what, 0, troubles))  # type: ignore[arg-type]
     assert await bench.stats() == {"total": 2, "stopped": 1, "dead": 1}
@@ -340,7 +415,11 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, "nobody", force_ms=1) == "GONE"
-    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    found = (
+        await bench.queues.script(
+            "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
+        )
+    )[0]
     assert found[0][0] == b"a"
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "LEASED"
     await bench.ledger.failed(QUEUE, "a", found[0][1], Step("retry", 30, RefreshTroubles(tries=1)))
@@ -348,14 +427,18 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
 
 
-async def test_by_hand_an_account_is_refreshed_once_in_a_while_and_none_is_forgotten(bench: Bench) -> None:
+async def test_by_hand_an_account_is_refreshed_once_in_a_while_and_none_is_forgotten(
+    bench: Bench,
+) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
 
     async def taken() -> list[Any]:
         args = (200, 1, LEASE_MS, 0, "")
         rows = (await bench.queues.script("queue.take", QUEUE, shard, args, now_ms=bench.now_ms))[0]
         for row in rows:
-            await bench.ledger.failed(QUEUE, "a", row[1], Step("retry", 30, RefreshTroubles(tries=1)))
+            await bench.ledger.failed(
+                QUEUE, "a", row[1], Step("retry", 30, RefreshTroubles(tries=1))
+            )
         return list(rows)
 
     await bench.put("a")
@@ -379,7 +462,9 @@ async def test_late_accounts_are_counted(bench: Bench) -> None:
         await bench.put(f"a{number}", due_ms=1_000, life_ms=2_000)
     bench.now_ms += 2_000
     for shard in range(16):  # What a take or the leader's sweep does.
-        await bench.queues.script("queue.take", QUEUE, shard, (200, 1, 1, 1, ""), now_ms=bench.now_ms)
+        await bench.queues.script(
+            "queue.take", QUEUE, shard, (200, 1, 1, 1, ""), now_ms=bench.now_ms
+        )
     stats = await bench.stats()
     assert stats["total"] == 40
     assert stats["late"] + stats.get("expiring", 0) == 40
@@ -403,7 +488,9 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
     for shard in range(16):
         cursor = -1
         while cursor:
-            cursor, now_ms, page = await bench.ledger.page(QUEUE, shard, max(cursor, 0), 10, troubled=False)
+            cursor, now_ms, page = await bench.ledger.page(
+                QUEUE, shard, max(cursor, 0), 10, troubled=False
+            )
             entries += [entry.account for entry in page]
             assert now_ms == bench.now_ms
     assert set(entries) == {f"a{number}" for number in range(1000)}
@@ -432,7 +519,9 @@ async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
         with pytest.raises(BadArg):
             await bench.queues.script("tokens.put", QUEUE, shard, args)
     with pytest.raises(BadArg, match="what becomes of a"):
-        await bench.queues.script("tokens.failed", QUEUE, shard, ("a", 1, "explode", 0, b"", "keep"))
+        await bench.queues.script(
+            "tokens.failed", QUEUE, shard, ("a", 1, "explode", 0, b"", "keep")
+        )
     assert await bench.stats() == {}
 
 
@@ -446,20 +535,28 @@ async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
     assert await bench.stored(late) == "SPARE"
     assert await bench.stats() == {"total": 1, "failing": 1, "spares": 1}
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, dead)  # The spare came while it was under way.
+    # The spare came while it was under way.
+    await bench.ledger.failed(QUEUE, "a", task.lease, dead)
     assert await bench.locate("a") == "ready"
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True), spare="drop"))
+    await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True), spare="drop")
+    )
     assert await bench.stats() == {"total": 1, "dead": 1}
 
 
-async def test_a_new_grant_ends_the_previous_token_of_the_old_one_but_no_pair_in_hand(bench: Bench) -> None:
+async def test_a_new_grant_ends_the_previous_token_of_the_old_one_but_no_pair_in_hand(
+    bench: Bench,
+) -> None:
     """Past its grace the previous token is a used one: sent again it would end a grant."""
     await bench.put("a")
-    await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2, previous=bench.row(1, 1).pack())
+    await bench.ledger.stored(
+        QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2, previous=bench.row(1, 1).pack()
+    )
     assert (await bench.stats())["spares"] == 1
     assert await bench.put("a", base=(1, 2))
     assert "spares" not in await bench.stats()
-    await bench.ledger.stored(QUEUE, "a", (1, 2), bench.row(1, 3, mark="late").pack(), 1, 2)  # To one under way.
+    # To one under way.
+    await bench.ledger.stored(QUEUE, "a", (1, 2), bench.row(1, 3, mark="late").pack(), 1, 2)
     assert await bench.put("a", base=(2, 3))
     assert (await bench.stats())["spares"] == 1

@@ -17,7 +17,9 @@ from tidewarden.tokens.refresh.policy import Step
 
 @pytest.fixture
 async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Bench(side.queues)
 
 
@@ -27,7 +29,11 @@ async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Ben
     await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
     bench.now_ms += LEASE_MS
     shard = bench.queues.shard_of(QUEUE, "a")
-    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    found = (
+        await bench.queues.script(
+            "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
+        )
+    )[0]
     new = bench.row(1, 2)
     assert await bench.stored(new) == "STORED"
     assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == RefusedAccount("NOTHELD")
@@ -50,7 +56,10 @@ async def test_an_answer_that_comes_too_late_is_a_spare(bench: Bench) -> None:
 
 
 async def test_an_answer_that_others_have_followed_is_no_spare(bench: Bench) -> None:
-    """A journal that comes back after days has pairs that were used since: to try one would end the grant at some providers."""
+    """
+    A journal that comes back after days has pairs that were used since: to try one would end the
+    grant at some providers.
+    """
     await bench.put("a")
     answers = [bench.row(1, generation, mark=f"m{generation}") for generation in (2, 3, 4)]
     assert [await bench.stored(row) for row in answers] == ["STORED", "STORED", "STORED"]
@@ -59,7 +68,10 @@ async def test_an_answer_that_others_have_followed_is_no_spare(bench: Bench) -> 
 
 
 async def test_an_answer_with_the_same_refresh_token_is_no_spare(bench: Bench) -> None:
-    """Within its grace a provider gives both requests the same pair; and where tokens do not rotate it always does."""
+    """
+    Within its grace a provider gives both requests the same pair; and where tokens do not rotate it
+    always does.
+    """
     await bench.put("a")
     first, second = bench.row(1, 2, mark="same"), bench.row(1, 2, mark="same", life_ms=11_000)
     assert await bench.stored(first) == "STORED"
@@ -67,8 +79,13 @@ async def test_an_answer_with_the_same_refresh_token_is_no_spare(bench: Bench) -
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(bench: Bench) -> None:
-    """The refusal may have ended the grant, its pair with it: nobody is told that all is well before it is known."""
+async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(
+    bench: Bench,
+) -> None:
+    """
+    The refusal may have ended the grant, its pair with it: nobody is told that all is well before
+    it is known.
+    """
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
     lost = RefreshTroubles(dead=True, outcome="lost_rotation")
@@ -82,8 +99,13 @@ async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once(bench: Bench) -> None:
-    """Likewise where the account is asked for still; but the answer to whoever asks now is what counts."""
+async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once(
+    bench: Bench,
+) -> None:
+    """
+    Likewise where the account is asked for still; but the answer to whoever asks now is what
+    counts.
+    """
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
     refused = RefreshTroubles(tries=1, refusals=1, doubts=1, outcome="invalid_grant")
@@ -98,7 +120,9 @@ async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once
     # What fails for other reasons is well with the answer that comes late.
     bench.now_ms += 7_000
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, RefreshTroubles(tries=1, doubts=1)))
+    await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("retry", 600, RefreshTroubles(tries=1, doubts=1))
+    )
     assert await bench.stored(bench.row(1, 4, mark="more")) == "STORED"
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
@@ -112,8 +136,12 @@ async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
     assert await bench.stats() == {}
 
 
-async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_name(bench: Bench) -> None:
-    """Who has the name now may be somebody else: the pair would hand out the former owner's token."""
+async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_name(
+    bench: Bench,
+) -> None:
+    """
+    Who has the name now may be somebody else: the pair would hand out the former owner's token.
+    """
     await bench.put("a")
     late = bench.row(1, 2, mark="late")
     assert await bench.ledger.delete(QUEUE, "a")
@@ -122,9 +150,13 @@ async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_n
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_either(bench: Bench) -> None:
+async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_either(
+    bench: Bench,
+) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
-    other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
+    other = next(
+        name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard
+    )
     await bench.put("a")
     late = bench.row(1, 2, mark="late")
     assert await bench.ledger.delete(QUEUE, "a")
@@ -136,10 +168,15 @@ async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_ei
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench, valkey: Any) -> None:
+async def test_another_account_that_was_deleted_takes_no_spare_away(
+    bench: Bench, valkey: Any
+) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
-    other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
-    for bases in (((0, 0), (1, 1), (2, 2)), ((0, 0),)):  # its grants went further than this one's, or not
+    other = next(
+        name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard
+    )
+    # its grants went further than this one's, or not
+    for bases in (((0, 0), (1, 1), (2, 2)), ((0, 0),)):
         valkey.client.flushall()
         await bench.put("a")
         for base in bases:
@@ -150,7 +187,9 @@ async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench
         assert await bench.stored(bench.row(1, 2, mark="late")) == "SPARE"
 
 
-async def test_an_answer_for_the_one_before_the_last_of_a_name_is_not_given_to_it(bench: Bench) -> None:
+async def test_an_answer_for_the_one_before_the_last_of_a_name_is_not_given_to_it(
+    bench: Bench,
+) -> None:
     assert await bench.put("a")
     assert await bench.put("a", (1, 1))
     late = bench.row(2, 3, mark="late")
@@ -162,9 +201,16 @@ async def test_an_answer_for_the_one_before_the_last_of_a_name_is_not_given_to_i
 
 
 async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, valkey: Any) -> None:
-    """What is plain is written at once with others; whatever is not goes its own way, in the same call."""
+    """
+    What is plain is written at once with others; whatever is not goes its own way, in the same
+    call.
+    """
     shard, queues = 3, (QUEUE, f"{QUEUE}1")
-    names = [name for name in (f"a{n}" for n in range(1000)) if bench.queues.shard_of(QUEUE, name) == shard][:20]
+    names = [
+        name
+        for name in (f"a{n}" for n in range(1000))
+        if bench.queues.shard_of(QUEUE, name) == shard
+    ][:20]
 
     async def script(verb: str, queue: str, *args: Any) -> Any:
         return await bench.queues.script(verb, queue, shard, args, now_ms=bench.now_ms)
@@ -182,17 +228,27 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
             await script("tokens.intent", queue, name, leases[name], LEASE_MS)
         troubles = RefreshTroubles(tries=1, outcome="unavailable").pack()
         for name, what in ((names[4], "retry"), (names[5], "dead")):
-            await script("tokens.failed", queue, name, leases[name], what, 0, troubles, "keep", "", 0)
-        leases[names[4]] = (await script("queue.take", queue, 200, 1, LEASE_MS, 0, names[4]))[0][0][1]
+            await script(
+                "tokens.failed", queue, name, leases[name], what, 0, troubles, "keep", "", 0
+            )
+        leases[names[4]] = (await script("queue.take", queue, 200, 1, LEASE_MS, 0, names[4]))[0][0][
+            1
+        ]
         await script("tokens.delete", queue, names[6])
         for name, mark in ((names[7], "new"), (names[8], "new"), (names[8], "spare")):
             row = bench.row(1, 2, mark=mark)
-            await script("tokens.stored", queue, name, 1, 1, row.pack(), row.due_ms, row.expires_at_ms, "")
+            await script(
+                "tokens.stored", queue, name, 1, 1, row.pack(), row.due_ms, row.expires_at_ms, ""
+            )
         items = []
         for number, name in enumerate(names):
             row = bench.row(1, 2, due_ms=0 if number == 9 else 7_000, mark=f"m{number}")
             due_ms = row.due_ms - 500 * (number == 10)
-            previous: str | bytes = {7: "drop", 13: "drop", 14: bench.row(mark="before").pack()}.get(number, "")
+            previous: str | bytes = {
+                7: "drop",
+                13: "drop",
+                14: bench.row(mark="before").pack(),
+            }.get(number, "")
             items.append([name, 1, 1, row.pack(), due_ms, row.expires_at_ms, previous])
         return [*items, items[15]]  # one of them twice
 
@@ -211,10 +267,12 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
                     else valkey.client.smembers(key)
                 )
         (counts,) = (
-            valkey.client.hgetall(key) for key in valkey.client.scan_iter(match=f"{{*:{queue}:{shard}}}:counts")
+            valkey.client.hgetall(key)
+            for key in valkey.client.scan_iter(match=f"{{*:{queue}:{shard}}}:counts")
         )
         (record,) = (
-            valkey.client.hgetall(key) for key in valkey.client.scan_iter(match=f"{{*:{queue}:{shard}}}:shard")
+            valkey.client.hgetall(key)
+            for key in valkey.client.scan_iter(match=f"{{*:{queue}:{shard}}}:shard")
         )
         del record[b"seq"], counts[b"spares kept"]
         return found | {"counts": counts, "record": record}

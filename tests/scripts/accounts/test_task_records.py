@@ -1,4 +1,6 @@
-"""A token's task has a record of its own only where it differs from what its account's row says of it."""
+"""
+A token's task has a record of its own only where it differs from what its account's row says of it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Keys(Bench):
 
 @pytest.fixture
 async def bench(valkey: Any, audit: Callable[[Any], int], tmp_path: Path) -> AsyncIterator[Keys]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Keys(side, lambda: audit(valkey))
 
 
@@ -48,7 +52,10 @@ async def refreshed(bench: Keys, account: str, base: tuple[int, int] = (1, 1)) -
     task = await bench.take(account)
     await bench.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
     new = bench.row(base[0], base[1] + 1)
-    assert await bench.ledger.stored(QUEUE, account, base, new.pack(), new.due_ms, new.expires_at_ms) == "STORED"
+    assert (
+        await bench.ledger.stored(QUEUE, account, base, new.pack(), new.due_ms, new.expires_at_ms)
+        == "STORED"
+    )
     return new
 
 
@@ -134,7 +141,9 @@ async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
     await bench.put("a")
     await bench.ledger.refresh(QUEUE, "a")  # so that it has a record of its own
     await bench.call("ZADD", f"{bench.prefix('a')}:account_dead", bench.now_ms, "a")
-    await bench.call("HSET", f"{bench.prefix('a')}:account_troubles", "a", RefreshTroubles(dead=True).pack())
+    await bench.call(
+        "HSET", f"{bench.prefix('a')}:account_troubles", "a", RefreshTroubles(dead=True).pack()
+    )
     report = await bench.queues.check(QUEUE, repair=True)
     assert report["found"] == {"task of a dead account": 1}
     assert (await bench.queues.check(QUEUE))["problems"] == 0
@@ -180,7 +189,9 @@ async def test_records_of_the_former_version_go_with_the_next_refresh(bench: Key
         await bench.call("HDEL", f"{prefix}:shard", "accounts")
         await bench.call("HSET", f"{prefix}:shard", "format", 1)
         if account == "a":
-            record = bytes([17, 50]) + (1_007_000).to_bytes(6, "big") + (1_010_000).to_bytes(6, "big")
+            record = (
+                bytes([17, 50]) + (1_007_000).to_bytes(6, "big") + (1_010_000).to_bytes(6, "big")
+            )
             await bench.call("HSET", f"{prefix}:tasks", account, record)
             await bench.call("HINCRBY", f"{prefix}:shard", "stored", 1)
     bench.audit()

@@ -1,4 +1,7 @@
-"""One account whose row nobody can read: the others of the same script go on, and an answer for it is kept."""
+"""
+One account whose row nobody can read: the others of the same script go on, and an answer for it is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ NAMES = ("before", "it", "after")
 
 def row(desk: Any, generation: int = 1) -> bytes:
     mark = b"m%07d" % generation
-    return AccountRow(1, generation, desk.now, desk.now + 10_000, desk.now, mark, mark, refresh=b"sealed").pack()
+    return AccountRow(
+        1, generation, desk.now, desk.now + 10_000, desk.now, mark, mark, refresh=b"sealed"
+    ).pack()
 
 
 def each(*words: Any, names: tuple[str, ...] = NAMES) -> list[Any]:
@@ -40,16 +45,24 @@ def test_a_row_that_nobody_can_read_harms_no_other_account(desk: Any, raw: bytes
     put(desk)
     leases = {taken.id: taken.lease for taken in desk.take(10)}
     desk.client.hset(f"{desk.prefix}:accounts", "it", raw)
-    intents = desk.run("tokens.intent", *(word for name in NAMES for word in (name, leases[name], 1000)))
+    intents = desk.run(
+        "tokens.intent", *(word for name in NAMES for word in (name, leases[name], 1000))
+    )
     assert [one[0] for one in intents] == [b"OK", b"NOTHELD", b"OK"]
     stored = each(1, 1, row(desk, 2), desk.now + 5000, desk.now + 10_000, b"")
     assert desk.run("tokens.stored", *stored) == [b"STORED", b"SPARE", b"STORED"]
-    assert desk.client.hget(f"{desk.prefix}:account_spares", "it") == row(desk, 2), "a pair is never thrown away"
+    assert desk.client.hget(f"{desk.prefix}:account_spares", "it") == row(desk, 2), (
+        "a pair is never thrown away"
+    )
     assert desk.run("tokens.refresh", *each(1, 0, 0)) == [b"QUEUED", b"GONE", b"QUEUED"]
     assert sorted(one.id for one in desk.take(10)) == ["after", "before"]
     (cursor, _, *shown) = desk.run("tokens.page", 0, 10, "all")
     assert (cursor, sorted(one[0] for one in shown)) == (b"0", [b"after", b"before"])
-    assert desk.run("tokens.put", *each(1, 2, row(desk, 3), desk.now, desk.now + 10_000)) == [1, 0, 1]
+    assert desk.run("tokens.put", *each(1, 2, row(desk, 3), desk.now, desk.now + 10_000)) == [
+        1,
+        0,
+        1,
+    ]
     _, _, problems = desk.run("queue.check", "accounts", "0", 100, 1)
     assert [(kind, name) for kind, name, *_ in problems] == [(b"unreadable task, set aside", b"it")]
     assert [bool(gone) for gone in desk.run("tokens.delete", *NAMES)] == [True, True, True]
@@ -69,11 +82,16 @@ def test_it_is_taken_out_of_the_way_before_anybody_asks_for_it(desk: Any, raw: b
 
 
 def test_however_many_are_deleted_there_are_grants_left(desk: Any) -> None:
-    """After a downgrade, say, all rows are a newer version's: who deletes them to import them anew puts the same accounts."""
+    """
+    After a downgrade, say, all rows are a newer version's: who deletes them to import them anew
+    puts the same accounts.
+    """
     names = [f"a{n}" for n in range(5000)]
     for from_ in range(0, len(names), 1000):
         some = names[from_ : from_ + 1000]
-        desk.client.hset(f"{desk.prefix}:accounts", mapping=dict.fromkeys(some, b"\x02" + bytes(80)))
+        desk.client.hset(
+            f"{desk.prefix}:accounts", mapping=dict.fromkeys(some, b"\x02" + bytes(80))
+        )
         assert 0 not in desk.run("tokens.delete", *some)
     _, floor, *_ = desk.run("tokens.get", "it")[0]
     assert desk.run("tokens.put", "it", floor, 0, row(desk), desk.now, desk.now + 10_000) == [1]
@@ -85,7 +103,9 @@ def test_an_intent_that_nobody_can_read_is_over(desk: Any) -> None:
     for raw in (b"", b"x", b"\xff" * 35):
         desk.client.hset(f"{desk.prefix}:account_intents", "it", raw)
         leases = {taken.id: taken.lease for taken in desk.take(10)}
-        intents = desk.run("tokens.intent", *(word for name in NAMES for word in (name, leases[name], 1000)))
+        intents = desk.run(
+            "tokens.intent", *(word for name in NAMES for word in (name, leases[name], 1000))
+        )
         assert [one[0] for one in intents] == [b"OK"] * 3
         done = [w for name in NAMES for w in (name, leases[name], "hold", 0, b"", "keep", "", 0)]
         assert desk.run("tokens.failed", *done) == [1, 1, 1]
@@ -118,7 +138,10 @@ RUBBISH = {
 async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
     valkey: Any, tmp_path: Path, place: str, raw: bytes
 ) -> None:
-    """They are listed, leave the cluster and are sealed anew; and what is not the account's row does not stop its refreshes."""
+    """
+    They are listed, leave the cluster and are sealed anew; and what is not the account's row does
+    not stop its refreshes.
+    """
     async with (
         harness.endpoint() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side,
@@ -126,7 +149,9 @@ async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
         tokens = side.tokens
         for name in NAMES:
             await tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
-        (found,) = [key for key in valkey.client.keys("*:accounts") if valkey.client.hexists(key, "it")]
+        (found,) = [
+            key for key in valkey.client.keys("*:accounts") if valkey.client.hexists(key, "it")
+        ]
         valkey.client.hset(found.decode().removesuffix("accounts") + place, "it", raw)
         whole = {f"p/{name}" for name in NAMES if name != "it" or place != "accounts"}
         listed, _ = await tokens.list()

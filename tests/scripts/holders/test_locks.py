@@ -12,7 +12,14 @@ from tidewarden.errors import Full, Stale
 
 
 def acquire(
-    desk: Any, name: str, key: str = "=k", ms: int = 1000, *, take: int = 1, holder: str = "", uuid: str = ""
+    desk: Any,
+    name: str,
+    key: str = "=k",
+    ms: int = 1000,
+    *,
+    take: int = 1,
+    holder: str = "",
+    uuid: str = "",
 ) -> list[int]:
     return list(desk.run("queue.lock_acquire", name, key, ms, take, 0, uuid, holder=holder)[0])
 
@@ -71,7 +78,9 @@ def test_fences_grow_whatever_becomes_of_the_lock(desk: Any) -> None:
 
 
 def test_the_same_key_gets_the_same_fence_and_the_lock_goes_with_it(desk: Any) -> None:
-    """A retry after a broken connection: the end of that connection, heard of later, ends nothing."""
+    """
+    A retry after a broken connection: the end of that connection, heard of later, ends nothing.
+    """
     fence, lease, _ = acquire(desk, "a", "=k", holder="n0.1")
     desk.now += 500
     again, later, end_ms = acquire(desk, "a", "=k", holder="n1.1")
@@ -82,7 +91,9 @@ def test_the_same_key_gets_the_same_fence_and_the_lock_goes_with_it(desk: Any) -
     assert renew(desk, "a", fence, 700) == [later, desk.now + 700]
     assert acquire(desk, "a", "=other")[0] == 0
     assert desk.end(("a", later), "loss") == 1
-    assert acquire(desk, "a", "=k")[0] > later, "the key of a hold that has ended is nothing special"
+    assert acquire(desk, "a", "=k")[0] > later, (
+        "the key of a hold that has ended is nothing special"
+    )
 
 
 def test_only_what_the_key_holds(desk: Any) -> None:
@@ -122,7 +133,9 @@ def test_a_sessions_lock_outlives_its_node_and_ends_with_the_session(desk: Any) 
     assert acquire(desk, "a", "=k", holder="n1.1", uuid=uuid)[0] == fence
     assert renew(desk, "a", fence)[0]
     desk.audit()
-    assert acquire(desk, "a", "=k", holder="n1.1")[0] == fence, "by a bare connection that knows the key"
+    assert acquire(desk, "a", "=k", holder="n1.1")[0] == fence, (
+        "by a bare connection that knows the key"
+    )
     assert desk.run("queue.lose", uuid, 10) == [0, 0]
     assert acquire(desk, "a", "=k", holder="n1.1", uuid=uuid)[0] == fence
     assert desk.run("queue.lose", uuid, 10) == [1, 0]
@@ -131,12 +144,41 @@ def test_a_sessions_lock_outlives_its_node_and_ends_with_the_session(desk: Any) 
 
 
 def test_several_in_one_script(desk: Any) -> None:
-    args = ["a", "=1", 100, 1, 0, "", "a", "=2", 100, 1, 1, "", "b", "=1", 100, 1, 0, "", "a", "=1", 200, 1, 0, ""]
+    args = [
+        "a",
+        "=1",
+        100,
+        1,
+        0,
+        "",
+        "a",
+        "=2",
+        100,
+        1,
+        1,
+        "",
+        "b",
+        "=1",
+        100,
+        1,
+        0,
+        "",
+        "a",
+        "=1",
+        200,
+        1,
+        0,
+        "",
+    ]
     first, second, other, again = desk.run("queue.lock_acquire", *args)
     assert second == [0, 0, desk.now + 100]
     assert again[0] == first[0] != other[0]
     assert len({first[1], other[1], again[1]}) == 3
-    assert desk.run("queue.lock_release", "a", first[0], "b", other[0], "b", other[0]) == [again[1], other[1], 0]
+    assert desk.run("queue.lock_release", "a", first[0], "b", other[0], "b", other[0]) == [
+        again[1],
+        other[1],
+        0,
+    ]
 
 
 def test_a_lock_that_a_repair_put_aside_can_be_taken(desk: Any) -> None:
@@ -162,7 +204,9 @@ def test_on_a_full_store_locks_are_released_and_kept_but_not_taken(desk: Any) ->
         assert desk.digest() == before
         assert acquire(desk, "a", "=k")[0] == fence
         assert renew(desk, "a", fence)[0]
-        assert desk.run("queue.lock_acquire", "a", "=x", 10, 1, 1, "")[0][0] == 0, "and it is noted that somebody waits"
+        assert desk.run("queue.lock_acquire", "a", "=x", 10, 1, 1, "")[0][0] == 0, (
+            "and it is noted that somebody waits"
+        )
         assert desk.client.hlen(f"{desk.prefix}:waits") == 1
         assert release(desk, "a", fence)
     finally:
@@ -170,7 +214,10 @@ def test_on_a_full_store_locks_are_released_and_kept_but_not_taken(desk: Any) ->
 
 
 def test_any_order_of_everything(desk: Any) -> None:
-    """Against a model: at most one holds a lock, under a fence greater than all before, until its end by any way."""
+    """
+    Against a model: at most one holds a lock, under a fence greater than all before, until its end
+    by any way.
+    """
 
     @settings(
         max_examples=settings().max_examples // 2, deadline=None, database=None, phases=[Phase.generate],
@@ -185,13 +232,17 @@ def test_any_order_of_everything(desk: Any) -> None:
         greatest = dict.fromkeys("ab", 0)
         old: list[tuple[str, int, int]] = []
         for _ in range(data.draw(st.integers(1, 25))):
-            what = data.draw(st.sampled_from(["acquire", "acquire", "renew", "release", "loss", "time", "sweep"]))
+            what = data.draw(
+                st.sampled_from(["acquire", "acquire", "renew", "release", "loss", "time", "sweep"])
+            )
             name = data.draw(st.sampled_from("ab"))
             key, fence, lease, end_ms = held.get(name, ("", 0, 0, 0))
             if what == "acquire":
                 want = data.draw(st.sampled_from(["=1", "=2", "=3"]))
                 ms = data.draw(st.integers(1, 50))
-                got, new, until_ms = acquire(desk, name, want, ms, holder=data.draw(st.sampled_from(["n0.1", "n1.1"])))
+                got, new, until_ms = acquire(
+                    desk, name, want, ms, holder=data.draw(st.sampled_from(["n0.1", "n1.1"]))
+                )
                 if end_ms > desk.now and key != want:
                     assert (got, new, until_ms) == (0, 0, end_ms)
                     continue
@@ -215,12 +266,17 @@ def test_any_order_of_everything(desk: Any) -> None:
                 assert renew(desk, stale, was) == [0, 0]
                 assert release(desk, stale, was) == 0
                 assert desk.end((stale, ended), "loss") == 0
-            elif name in held and desk.state(name):  # it may have ended by its time in another's script
+            elif name in held and desk.state(name):
+                # it may have ended by its time in another's script
                 if what == "renew":
                     assert renew(desk, name, fence, 30) == [lease, desk.now + 30]
                     held[name] = (key, fence, lease, desk.now + 30)
                 else:
-                    done = release(desk, name, fence) if what == "release" else desk.end((name, lease), "loss")
+                    done = (
+                        release(desk, name, fence)
+                        if what == "release"
+                        else desk.end((name, lease), "loss")
+                    )
                     assert done == (lease if what == "release" else 1)
                     old.append((name, fence, lease))
                     del held[name]

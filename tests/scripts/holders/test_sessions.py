@@ -1,4 +1,7 @@
-"""The scripts of sessions one by one, at times that the test sets: graces, dead boots, a full store, rubbish, the doctor."""
+"""
+The scripts of sessions one by one, at times that the test sets: graces, dead boots, a full store,
+rubbish, the doctor.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,8 @@ def test_a_dead_boot_leaves_its_sessions_and_joins_none(book: Book) -> None:
     with pytest.raises(Stale, match=r"n0\.5 was declared dead"):
         book.begin(A)
     with pytest.raises(Stale, match=r"n0\.5 was declared dead"):
-        book("enter", f"{0:032x}", "q 0")  # it has not ended: its grace runs, and the node may join it again
+        # it has not ended: its grace runs, and the node may join it again
+        book("enter", f"{0:032x}", "q 0")
     assert book.begin(A, holder="n0.6") == 1
     assert book("bury", 1, "n0", 5, 3, holder="n1.7") == [0, 0], "an older boot's death again"
     assert book("leave", A, 1) == -1, "the dead boot's close"
@@ -137,8 +141,13 @@ def test_on_a_full_store_sessions_come_and_go(book: Book) -> None:
 
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff", b"1.5", b"-3", b"9" * 30])
 @pytest.mark.parametrize("field", ["number", "nodes", "grace_ms", "at:n0"])
-def test_a_field_of_a_sessions_record_that_nobody_can_read(book: Book, field: str, value: bytes) -> None:
-    """Sessions beside it go on, and so does it: attach numbers only grow, and it ends when its last node has gone."""
+def test_a_field_of_a_sessions_record_that_nobody_can_read(
+    book: Book, field: str, value: bytes
+) -> None:
+    """
+    Sessions beside it go on, and so does it: attach numbers only grow, and it ends when its last
+    node has gone.
+    """
     for uuid in (A, B):
         book.begin(uuid)
     book("join", A, "bob", -1, 0, holder="n1.7")
@@ -272,7 +281,9 @@ def test_the_doctor_finds_what_sessions_and_tasks_know_differently(desk: Any) ->
         for part in ("tasks", "held", "leased:~"):
             cursor, _, problems = desk.run("queue.check", part, 0, 100, repair)
             assert cursor == b"0"
-            found += [(kind.decode(), task_id.decode(), mended) for kind, task_id, _, mended in problems]
+            found += [
+                (kind.decode(), task_id.decode(), mended) for kind, task_id, _, mended in problems
+            ]
         return sorted(found)
 
     wrong = [("lease that ended and its session still knows", "kept"), ("lease that ended and its session still knows", "none"),

@@ -1,8 +1,9 @@
 """
-What a take costs with lanes, in commands of the store: the same with ten lanes as with hundreds, full or waiting.
+What a take costs with lanes, in commands of the store: the same with ten lanes as with hundreds,
+full or waiting.
 
-Named after the traps that users of tarantool/queue's utube fell into (its issues 63, 98, 105), whose take walks over what it
-may not hand out.
+Named after the traps that users of tarantool/queue's utube fell into (its issues 63, 98, 105),
+whose take walks over what it may not hand out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ def commands(desk: Any, act: Callable[[], Any]) -> int:
 
     def total() -> int:
         stats = desk.client.info("commandstats")
-        return sum(row["calls"] for name, row in stats.items() if name not in ("cmdstat_info", "cmdstat_time"))
+        return sum(
+            row["calls"]
+            for name, row in stats.items()
+            if name not in ("cmdstat_info", "cmdstat_time")
+        )
 
     before = total()
     act()
@@ -27,7 +32,11 @@ def commands(desk: Any, act: Callable[[], Any]) -> int:
 
 def fill(desk: Any, lanes: int, each: int, **fields: Any) -> None:
     """So many lanes with so many tasks each."""
-    tasks = [(f"{lane}-{n}", b"", {"lane": f"lane{lane}", **fields}) for n in range(each) for lane in range(lanes)]
+    tasks = [
+        (f"{lane}-{n}", b"", {"lane": f"lane{lane}", **fields})
+        for n in range(each)
+        for lane in range(lanes)
+    ]
     for start in range(0, len(tasks), 500):
         desk.put_all(*tasks[start : start + 500])
 
@@ -91,7 +100,9 @@ def test_trap_63_expired_tasks_are_buried_in_bounded_pieces(desk: Any) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("share", [50, 90])
 def test_trap_105_most_tasks_released_with_a_delay(desk: Any, share: int) -> None:
-    """A consumer that may not do a task now hands it back for later: their queue collapsed under it."""
+    """
+    A consumer that may not do a task now hands it back for later: their queue collapsed under it.
+    """
     costs = []
     for each in (20, 300):
         empty(desk)

@@ -1,4 +1,7 @@
-"""Lanes: few of one lane at a time and no faster than its rate, in turn with the others, at a price that does not grow."""
+"""
+Lanes: few of one lane at a time and no faster than its rate, in turn with the others, at a price
+that does not grow.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def test_one_task_of_a_lane_at_a_time_in_the_order_of_the_puts(desk: Any) -> Non
     desk.ack(row)
     assert desk.woke
     assert drain(desk, 5) == ["t9", "t8"]
-    assert desk.client.keys(f"{desk.prefix}:[lwrs][aul][nios]*") in ([], [f"{desk.prefix}:slots".encode()])
+    assert desk.client.keys(f"{desk.prefix}:[lwrs][aul][nios]*") in (
+        [],
+        [f"{desk.prefix}:slots".encode()],
+    )
     assert desk.record("lanes") == "0"
 
 
@@ -208,7 +214,12 @@ def test_a_lane_is_forgotten_when_its_rate_has_nothing_to_remember(desk: Any) ->
     assert desk.client.hlen(f"{desk.prefix}:lanes") == 50
     desk.now = desk.next_ms
     desk.run("queue.sweep", 1, 100, holder="n9.1")
-    assert desk.client.exists(*(f"{desk.prefix}:{name}" for name in ("lanes", "slots", "waiting", "running"))) == 0
+    assert (
+        desk.client.exists(
+            *(f"{desk.prefix}:{name}" for name in ("lanes", "slots", "waiting", "running"))
+        )
+        == 0
+    )
 
 
 def test_take_by_id_of_a_waiting_task_only_when_its_lane_may_run(desk: Any) -> None:
@@ -310,7 +321,11 @@ def test_more_expired_heads_than_one_script_buries_free_their_lanes_all_the_same
 
 
 def test_a_put_that_does_not_parse_is_refused(desk: Any) -> None:
-    for options in ("0 0 0 0 50 0 0 0 0 keep x", "0 0 0 0 50 0 0 0 0 keep@", f"0 0 0 0 50 0 0 0 0 keep@{'x' * 201}"):
+    for options in (
+        "0 0 0 0 50 0 0 0 0 keep x",
+        "0 0 0 0 50 0 0 0 0 keep@",
+        f"0 0 0 0 50 0 0 0 0 keep@{'x' * 201}",
+    ):
         with pytest.raises(BadArg):
             desk.run("queue.put", "a", options, b"")
     for lane in ("", "x" * 201, "\ud800"):

@@ -1,4 +1,7 @@
-"""Lanes played against a small model: who may run, in which order within a lane, nothing lost, whatever happens in between."""
+"""
+Lanes played against a small model: who may run, in which order within a lane, nothing lost,
+whatever happens in between.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tidewarden.queue.task import STATES
 
@@ -41,7 +50,11 @@ class Lanes(RuleBasedStateMachine):
 
     desk: Any
 
-    @initialize(limit=st.integers(0, 3), rate=st.sampled_from([0, 0, 0, 10_000, 3_000]), burst=st.integers(1, 3))
+    @initialize(
+        limit=st.integers(0, 3),
+        rate=st.sampled_from([0, 0, 0, 10_000, 3_000]),
+        burst=st.integers(1, 3),
+    )
     def begin(self, limit: int, rate: int, burst: int) -> None:
         self.desk.client.flushdb()
         self.desk.now = 1_700_000_000_000
@@ -65,7 +78,9 @@ class Lanes(RuleBasedStateMachine):
 
     def of(self, lane: str | None, state: str) -> list[str]:
         """Ids in order."""
-        found = [name for name, task in self.tasks.items() if (task.lane, task.state) == (lane, state)]
+        found = [
+            name for name, task in self.tasks.items() if (task.lane, task.state) == (lane, state)
+        ]
         return sorted(found, key=lambda name: self.tasks[name].place)
 
     def room(self, lane: str) -> int:
@@ -88,8 +103,12 @@ class Lanes(RuleBasedStateMachine):
         name=ids, lane=st.sampled_from(LANES), delay_ms=st.sampled_from([0, 0, 0, 60]), priority=st.sampled_from([5, 5, 5, 4]),
         ttl_ms=st.sampled_from([0, 0, 0, 130]), mode=st.sampled_from(["keep", "replace"]),
     )  # fmt: skip
-    def put(self, name: str, lane: str | None, delay_ms: int, priority: int, ttl_ms: int, mode: str) -> None:
-        reply = self.desk.put(name, lane=lane, delay_ms=delay_ms, priority=priority, ttl_ms=ttl_ms, if_exists=mode)
+    def put(
+        self, name: str, lane: str | None, delay_ms: int, priority: int, ttl_ms: int, mode: str
+    ) -> None:
+        reply = self.desk.put(
+            name, lane=lane, delay_ms=delay_ms, priority=priority, ttl_ms=ttl_ms, if_exists=mode
+        )
         old = self.tasks.get(name)
         if old is not None and mode == "keep":
             assert reply == 0
@@ -108,9 +127,9 @@ class Lanes(RuleBasedStateMachine):
         """A crowd of one lane, in one script."""
         names = [name for name in IDS if name not in self.tasks]
         if names:
-            assert self.desk.put_all(*((name, b"", {"lane": lane, "priority": 5}) for name in names)) == [1] * len(
-                names
-            )
+            assert self.desk.put_all(
+                *((name, b"", {"lane": lane, "priority": 5}) for name in names)
+            ) == [1] * len(names)
         for name in names:
             self.order += 1
             self.tasks[name] = Task(lane, 5, self.desk.now, self.order, "queued", self.desk.now)
@@ -119,7 +138,9 @@ class Lanes(RuleBasedStateMachine):
         task = self.tasks[row.id]
         task.state, task.at, task.lease = "leased", self.desk.now + lease_ms, row.lease
         if task.lane:
-            self.full_at[task.lane] = max(self.desk.now, self.full_at.get(task.lane, 0.0)) + self.pace
+            self.full_at[task.lane] = (
+                max(self.desk.now, self.full_at.get(task.lane, 0.0)) + self.pace
+            )
 
     @rule(count=st.integers(1, 8), lease_ms=st.sampled_from([100, 1000]))
     def take(self, count: int, lease_ms: int) -> None:
@@ -130,12 +151,16 @@ class Lanes(RuleBasedStateMachine):
         for lane in ("a", "b", "ab"):
             may[lane] = self.of(lane, "queued")[: self.room(lane)]
         assert len(rows) == min(count, sum(map(len, may.values())))
-        highest = sorted(self.tasks[name].priority for names in may.values() for name in names)[: len(rows)]
+        highest = sorted(self.tasks[name].priority for names in may.values() for name in names)[
+            : len(rows)
+        ]
         assert [self.tasks[row.id].priority for row in rows] == highest, "priorities are strict"
         for lane, names in may.items():
             of_lane = [row.id for row in rows if self.tasks[row.id].lane == lane]
             if lane is not None:
-                assert of_lane == names[: len(of_lane)], "within a lane by priority, due time and the order of the puts"
+                assert of_lane == names[: len(of_lane)], (
+                    "within a lane by priority, due time and the order of the puts"
+                )
         for row in rows:
             self.taken(row, lease_ms)
 
@@ -146,7 +171,9 @@ class Lanes(RuleBasedStateMachine):
         rows = self.desk.take(task_id=name, lease_ms=500)
         task = self.tasks.get(name)
         may = (
-            task is not None and task.state in ("queued", "delayed") and (task.lane is None or self.room(task.lane) > 0)
+            task is not None
+            and task.state in ("queued", "delayed")
+            and (task.lane is None or self.room(task.lane) > 0)
         )
         assert [row.id for row in rows] == ([name] if may else [])
         for row in rows:
@@ -171,7 +198,11 @@ class Lanes(RuleBasedStateMachine):
         for name, _ in rows:
             del self.tasks[name]
 
-    @rule(name=ids, how=st.sampled_from(["release", "fail", "loss", "bury"]), delay_ms=st.sampled_from([0, 0, 70]))
+    @rule(
+        name=ids,
+        how=st.sampled_from(["release", "fail", "loss", "bury"]),
+        delay_ms=st.sampled_from([0, 0, 70]),
+    )
     def end(self, name: str, how: str, delay_ms: int) -> None:
         row = self.held(name)
         if not row:
@@ -194,7 +225,11 @@ class Lanes(RuleBasedStateMachine):
         assert self.desk.run("queue.delete", name, 0, 1) == int(name in self.tasks)
         self.tasks.pop(name, None)
 
-    @rule(name=ids, priority=st.sampled_from([-1, 4, 6]), due=st.sampled_from([(0, 0), (1, 0), (1, 300)]))
+    @rule(
+        name=ids,
+        priority=st.sampled_from([-1, 4, 6]),
+        due=st.sampled_from([(0, 0), (1, 0), (1, 300)]),
+    )
     def update(self, name: str, priority: int, due: tuple[int, int]) -> None:
         task = self.tasks.get(name)
         lease = task.lease if task is not None and task.state == "leased" else 0
@@ -220,7 +255,9 @@ class Lanes(RuleBasedStateMachine):
         self.desk.run("queue.sweep", 1, 100, holder="n9.1")
         self.time_passes()
 
-    @rule(limit=st.integers(0, 3), rate=st.sampled_from([0, 0, 5_000, 3_000]), burst=st.integers(1, 3))
+    @rule(
+        limit=st.integers(0, 3), rate=st.sampled_from([0, 0, 5_000, 3_000]), burst=st.integers(1, 3)
+    )
     def configure(self, limit: int, rate: int, burst: int) -> None:
         self.configured(limit, rate, burst)
 
@@ -233,9 +270,10 @@ class Lanes(RuleBasedStateMachine):
         if not hasattr(self, "tasks"):
             return
         found = {name: state for name in IDS if (state := self.desk.state(name))}
-        assert {name: "queued" if state in ("ready", "waiting") else state for name, state in found.items()} == {
-            name: task.state for name, task in self.tasks.items()
-        }
+        assert {
+            name: "queued" if state in ("ready", "waiting") else state
+            for name, state in found.items()
+        } == {name: task.state for name, task in self.tasks.items()}
         for lane in ("a", "b", "ab"):
             heads = [name for name in self.of(lane, "queued") if found[name] == "ready"]
             assert heads in ([], self.of(lane, "queued")[:1]), "the first of a lane, and no other"
@@ -245,7 +283,9 @@ class Lanes(RuleBasedStateMachine):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("desk", ["embedded", pytest.param("own", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize(
+    "desk", ["embedded", pytest.param("own", marks=pytest.mark.soak)], indirect=True
+)
 def test_lanes_do_what_the_model_says(desk: Any) -> None:
     def machine() -> Lanes:
         Lanes.desk = desk

@@ -63,7 +63,11 @@ async def test_damage_is_found_and_mended(node: Any, audit: Any, valkey: Any, da
     n0 = await node("n0")
     await full_house(n0)
     kind, hurt, state = DAMAGES[damage]
-    name = damage.split()[1] if damage.split()[1] in ("ready", "delayed", "leased", "buried") else damage.split()[0]
+    name = (
+        damage.split()[1]
+        if damage.split()[1] in ("ready", "delayed", "leased", "buried")
+        else damage.split()[0]
+    )
     await hurt(n0.link.call)
     report = await n0.queues.check("q")
     assert kind in report["found"]
@@ -94,12 +98,19 @@ async def test_a_task_that_nobody_can_read_is_set_aside(node: Any) -> None:
     await n0.link.call("HSET", f"{P}:tasks", "x", "y")
     await n0.link.call("HINCRBY", f"{P}:shard", "stored", 1)
     report = await n0.queues.check("q", repair=True)
-    assert (report["problems"], report["repaired"], report["found"]) == (1, 1, {"unreadable task": 1})
+    assert (report["problems"], report["repaired"], report["found"]) == (
+        1,
+        1,
+        {"unreadable task": 1},
+    )
     shown = await n0.queues.peek("q", "x")
     assert (shown["state"], shown["reason"]) == ("buried", "unreadable")
     assert (await n0.queues.stats("q"))["count_unreadable"] == 1
     again = await n0.queues.check("q", repair=True)
-    assert (again["repaired"], again["found"]) == (0, {"unreadable task, set aside": 1}), "until somebody deletes it"
+    assert (again["repaired"], again["found"]) == (
+        0,
+        {"unreadable task, set aside": 1},
+    ), "until somebody deletes it"
     assert await n0.queues.delete("q", "x")
     assert (await n0.queues.check("q"))["problems"] == 0
 
@@ -115,7 +126,10 @@ async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
 
 
 def look(desk: Any, *, repair: bool = False) -> Counter[str]:
-    """The kinds of problems that the scripts find in a shard, part by part as :meth:`Queues.check` does."""
+    """
+    The kinds of problems that the scripts find in a shard, part by part as :meth:`Queues.check`
+    does.
+    """
     problems, parts = desk.run("queue.check_record", int(repair))
     for part in (name.decode() for name in parts):
         cursor, ended = "0", False
@@ -150,7 +164,9 @@ def test_a_record_that_is_lost_costs_no_task(desk: Any, scripts_in_pieces: Any, 
     assert sorted(desk.ids()) == ids
 
 
-def test_how_the_former_version_counted_its_pieces_is_no_problem(desk: Any, scripts_in_pieces: Any) -> None:
+def test_how_the_former_version_counted_its_pieces_is_no_problem(
+    desk: Any, scripts_in_pieces: Any
+) -> None:
     spread(desk, scripts_in_pieces)
     desk.client.hset(f"{desk.prefix}:shard", mapping={"cut": 7, "format": 1})
     assert look(desk) == {}
@@ -169,7 +185,9 @@ def test_a_step_back_of_the_stores_clock_is_no_problem(desk: Any) -> None:
 
 def hash_of(desk: Any, name: str) -> bytes:
     """The key of the hash in which a task's record lies."""
-    return next(key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name))
+    return next(
+        key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name)
+    )
 
 
 def test_a_record_in_the_wrong_hash_is_moved_or_dropped(desk: Any, scripts_in_pieces: Any) -> None:
@@ -187,9 +205,13 @@ def test_a_record_in_the_wrong_hash_is_moved_or_dropped(desk: Any, scripts_in_pi
     assert sorted(desk.ids()) == ids
 
 
-def test_a_piece_that_a_repair_empties_holds_up_none_behind_it(desk: Any, scripts_in_pieces: Any) -> None:
+def test_a_piece_that_a_repair_empties_holds_up_none_behind_it(
+    desk: Any, scripts_in_pieces: Any
+) -> None:
     spread(desk, scripts_in_pieces)
-    second = f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    second = (
+        f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    )
     gone = desk.client.zrange(second, 0, -1)
     for name in gone:
         desk.client.hdel(hash_of(desk, name), name)
@@ -202,7 +224,9 @@ def test_a_piece_that_a_repair_empties_holds_up_none_behind_it(desk: Any, script
 
 def test_a_piece_that_is_lost_holds_up_none_behind_it(desk: Any, scripts_in_pieces: Any) -> None:
     spread(desk, scripts_in_pieces)
-    second = f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    second = (
+        f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    )
     gone = desk.client.zrange(second, 0, -1)
     for name in gone:
         desk.client.hdel(hash_of(desk, name), name)

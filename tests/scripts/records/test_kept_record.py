@@ -1,4 +1,7 @@
-"""What the library keeps of a shard's record is never taken for what is stored: whoever wrote it, whatever became of it."""
+"""
+What the library keeps of a shard's record is never taken for what is stored: whoever wrote it,
+whatever became of it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def test_a_store_that_was_emptied_or_restored(shard: Any) -> None:
 
 
 def test_a_history_that_an_older_version_has_written(shard: Any) -> None:
-    """It counts its writes from 1: in an upgrade, two histories of a store that is emptied have the same numbers."""
+    """
+    It counts its writes from 1: in an upgrade, two histories of a store that is emptied have the
+    same numbers.
+    """
     record = f"{shard.prefix}:shard"
     for n in range(1, 10):
         shard.client.flushdb()
@@ -86,7 +92,8 @@ def test_a_history_that_an_older_version_has_written(shard: Any) -> None:
 
 def test_a_script_that_is_refused_on_its_way_leaves_nothing(shard: Any) -> None:
     before = shard.digest()
-    shard.stamp = "~0~1~-50000"  # a step of the clock, which open() puts into the record before the verb refuses
+    # a step of the clock, which open() puts into the record before the verb refuses
+    shard.stamp = "~0~1~-50000"
     with pytest.raises(BadArg):
         shard.run("queue.take", 200, 0, 0, 0, "")
     shard.stamp = ""
@@ -109,8 +116,12 @@ def test_what_a_look_found_is_not_kept(shard: Any) -> None:
     shard.audit()
 
 
-async def test_what_somebody_writes_by_hand_counts_within_a_second(shard: Any, eventually: Any) -> None:
-    shard.client.execute_command("HSET", f"{shard.prefix}:shard", "lease_ms", 7000, "seq", shard.record("seq"))
+async def test_what_somebody_writes_by_hand_counts_within_a_second(
+    shard: Any, eventually: Any
+) -> None:
+    shard.client.execute_command(
+        "HSET", f"{shard.prefix}:shard", "lease_ms", 7000, "seq", shard.record("seq")
+    )
     lease_ms(shard)
     raw = f"{shard.prefix}:shard"
     shard._line.send_command("HSET", raw, "lease_ms", 8000)
@@ -118,7 +129,9 @@ async def test_what_somebody_writes_by_hand_counts_within_a_second(shard: Any, e
     await eventually(lambda: lease_ms(shard) == 8000)
 
 
-def test_records_of_many_shards_are_forgotten_together(shard: Any, valkey_server: StoreServer) -> None:
+def test_records_of_many_shards_are_forgotten_together(
+    shard: Any, valkey_server: StoreServer
+) -> None:
     """Some thousand are kept, of some kilobytes each, however many shards there are."""
 
     def kept_bytes() -> int:

@@ -1,4 +1,7 @@
-"""Records in small hashes and a delayed index in pieces: every verb on many of them, and what they cost."""
+"""
+Records in small hashes and a delayed index in pieces: every verb on many of them, and what they
+cost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ def pieces(desk: Any, scripts_in_pieces: Any) -> Any:
 
 
 def keys(desk: Any, kind: str) -> set[str]:
-    return {key.decode()[len(desk.prefix) + 1 :] for key in desk.client.scan_iter(f"{desk.prefix}:{kind}*", count=1000)}
+    return {
+        key.decode()[len(desk.prefix) + 1 :]
+        for key in desk.client.scan_iter(f"{desk.prefix}:{kind}*", count=1000)
+    }
 
 
 def one_step(desk: Any, rng: random.Random, held: list[Any]) -> None:
@@ -41,12 +47,26 @@ def one_step(desk: Any, rng: random.Random, held: list[Any]) -> None:
     elif act == 5 and held:
         desk.ack(held.pop(rng.randrange(len(held))))
     elif act == 6 and held:
-        desk.end(held.pop(), rng.choice(["release", "fail", "loss"]), rng.choice([-1, 0, 100, 700]), "why")
+        desk.end(
+            held.pop(),
+            rng.choice(["release", "fail", "loss"]),
+            rng.choice([-1, 0, 100, 700]),
+            "why",
+        )
     elif act == 7:
         desk.run("queue.delete", name, 0, 0)
     elif act == 8:
         desk.run(
-            "queue.update", name, 0, "", rng.choice([0, 1]), rng.choice([5, 100, 900]), 0, 0, rng.choice([-1, 1]), 0
+            "queue.update",
+            name,
+            0,
+            "",
+            rng.choice([0, 1]),
+            rng.choice([5, 100, 900]),
+            0,
+            0,
+            rng.choice([-1, 1]),
+            0,
         )
     elif act == 9:
         held += desk.take(task_id=name)
@@ -91,7 +111,9 @@ def test_pages_are_in_order_also_while_pieces_go(pieces: Any) -> None:
         if due <= dues[last] + 300:  # the piece in which the page ended goes, and some behind it
             pieces.run("queue.delete", name, 0, 0)
     rest, _ = pieces.run("queue.peek", "delayed", 1000, cursor)
-    assert [row[0].decode() for row in rest] == [name for name in shown if dues[name] > dues[last] + 300]
+    assert [row[0].decode() for row in rest] == [
+        name for name in shown if dues[name] > dues[last] + 300
+    ]
     with pytest.raises(BadArg, match="cursor"):
         pieces.run("queue.peek", "delayed", 10, "ready:5 1 x")
 
@@ -109,7 +131,12 @@ def test_they_grow_and_when_all_is_gone_nothing_is_left(pieces: Any) -> None:
     rows = pieces.take(1000)
     assert pieces.ack(*rows) == [1] * 50
     assert keys(pieces, "tasks") == set()
-    assert (pieces.record("buckets"), pieces.record("stored"), pieces.record("cut"), pieces.record("later")) == (
+    assert (
+        pieces.record("buckets"),
+        pieces.record("stored"),
+        pieces.record("cut"),
+        pieces.record("later"),
+    ) == (
         "1",
         "0",
         "0",
@@ -139,7 +166,9 @@ def test_a_retrys_own_time_is_known(pieces: Any) -> None:
     for n, row in enumerate(rows):
         assert pieces.peek(row.id)["at_ms"] == pieces.now + 1000 + 10 * n
     assert pieces.run("queue.update", rows[4].id, 1, "new", 0, 0, 0, 0, -1, 0) == 1
-    assert pieces.peek(rows[4].id)["at_ms"] == pieces.now + 1040, "a change that does not speak of time leaves it"
+    assert pieces.peek(rows[4].id)["at_ms"] == pieces.now + 1040, (
+        "a change that does not speak of time leaves it"
+    )
     assert pieces.run("queue.update", rows[5].id, 0, "", 1, 77, 0, 0, -1, 0) == 1
     assert pieces.peek(rows[5].id)["at_ms"] == pieces.now + 77
     assert pieces.run("queue.delete", rows[6].id, 0, 0) == 1
@@ -147,14 +176,21 @@ def test_a_retrys_own_time_is_known(pieces: Any) -> None:
 
 
 def to_format_1(client: Any, prefix: str) -> None:
-    """Make a shard what the former version would have written: each priority in its record, numbered pieces with scores from 0."""
+    """
+    Make a shard what the former version would have written: each priority in its record, numbered
+    pieces with scores from 0.
+    """
     for name in client.scan_iter(f"{prefix}:tasks*"):
         for task_id, raw in client.hgetall(name).items():
             if raw[0] & 128:
                 client.hset(name, task_id, bytes([raw[0] & 127, 50]) + raw[1:])
-    for number, (piece, low) in enumerate(client.zrange(f"{prefix}:pieces", 1, -1, withscores=True), 1):
+    for number, (piece, low) in enumerate(
+        client.zrange(f"{prefix}:pieces", 1, -1, withscores=True), 1
+    ):
         entries = client.zrange(f"{prefix}:delayed:{piece.decode()}", 0, -1, withscores=True)
-        client.zadd(f"{prefix}:delayed:{number}", {task_id: low + score for task_id, score in entries})
+        client.zadd(
+            f"{prefix}:delayed:{number}", {task_id: low + score for task_id, score in entries}
+        )
         client.delete(f"{prefix}:delayed:{piece.decode()}")
         client.zrem(f"{prefix}:pieces", piece)
         client.zadd(f"{prefix}:pieces", {str(number): low})
@@ -163,10 +199,17 @@ def to_format_1(client: Any, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_shard_of_the_former_format_is_read_and_goes_with_its_tasks(pieces: Any, seed: int) -> None:
+def test_a_shard_of_the_former_format_is_read_and_goes_with_its_tasks(
+    pieces: Any, seed: int
+) -> None:
     rng, held = random.Random(seed), []  # type: ignore[var-annotated]
     for n in range(60):
-        pieces.put(f"o{n}", b"x" * n, delay_ms=rng.choice([300, rng.randrange(1, 3000)]), priority=rng.choice([50, 7]))
+        pieces.put(
+            f"o{n}",
+            b"x" * n,
+            delay_ms=rng.choice([300, rng.randrange(1, 3000)]),
+            priority=rng.choice([50, 7]),
+        )
     ids = [row[0] for row in pages(pieces, 9)]
     to_format_1(pieces.client, pieces.prefix)
     assert [row[0] for row in pages(pieces, 7)] == ids
@@ -184,21 +227,33 @@ def test_a_shard_of_the_former_format_is_read_and_goes_with_its_tasks(pieces: An
 def test_pieces_that_grow_at_their_end_stay_full(pieces: Any) -> None:
     for n in range(60):
         pieces.put(f"t{n}", delay_ms=100 + n)
-    sizes = [pieces.client.zcard(f"{pieces.prefix}:{name}") for name in sorted(keys(pieces, "delayed"))]
+    sizes = [
+        pieces.client.zcard(f"{pieces.prefix}:{name}") for name in sorted(keys(pieces, "delayed"))
+    ]
     assert sum(sizes) == 60
     assert len(sizes) <= 16, "cut in halves there would be more than twenty"
 
 
 @pytest.mark.thorough
 def test_with_the_settings_of_an_embedded_store_each_key_is_packed(desk: Any) -> None:
-    """A task of 136 bytes: 190 bytes in all, as benchmarks/memory.py measures; here only that nothing is unpacked."""
+    """
+    A task of 136 bytes: 190 bytes in all, as benchmarks/memory.py measures; here only that nothing
+    is unpacked.
+    """
     for name, value in LISTPACKS.items():
         desk.client.config_set(name, value)
     rng = random.Random(3)
     for n in range(0, 3000, 100):
-        desk.put_all(*((f"{n + i:016x}", b"x" * 136, {"delay_ms": rng.randrange(3_600_000)}) for i in range(100)))
+        desk.put_all(
+            *(
+                (f"{n + i:016x}", b"x" * 136, {"delay_ms": rng.randrange(3_600_000)})
+                for i in range(100)
+            )
+        )
     names = [
-        key for kind in ("tasks", "delayed") for key in desk.client.scan_iter(f"{desk.prefix}:{kind}*", count=1000)
+        key
+        for kind in ("tasks", "delayed")
+        for key in desk.client.scan_iter(f"{desk.prefix}:{kind}*", count=1000)
     ]
     assert len(names) > 50
     assert {desk.client.object("encoding", name) for name in names} <= {b"listpack", b"ziplist"}

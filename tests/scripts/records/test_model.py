@@ -1,4 +1,7 @@
-"""The table of a task's life, played against the scripts: states, counts, attempts and losses after any sequence of verbs."""
+"""
+The table of a task's life, played against the scripts: states, counts, attempts and losses after
+any sequence of verbs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tidewarden.queue.task import STATES, TRANSITIONS
 
@@ -64,10 +73,15 @@ class Life(RuleBasedStateMachine):
         if goal == "done":
             del self.tasks[name]
             return
-        task.state, task.at = ("delayed", at) if goal == "ready" and at > self.desk.now else (goal, task.at)
+        task.state, task.at = (
+            ("delayed", at) if goal == "ready" and at > self.desk.now else (goal, task.at)
+        )
 
     def lose_attempt(self, name: str, event: str, delay_ms: int | None) -> None:
-        """The end of a try that counts: buried at the limit, else later by delay or backoff, which the store draws."""
+        """
+        The end of a try that counts: buried at the limit, else later by delay or backoff, which the
+        store draws.
+        """
         task = self.tasks[name]
         if task.attempts_max and task.attempts >= task.attempts_max:
             self.move(name, "bury")
@@ -98,7 +112,13 @@ class Life(RuleBasedStateMachine):
         options=st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 401, 1500])),
     )
     def put(
-        self, name: str, delay_ms: int, attempts: int, backoff_ms: int, mode: str, options: tuple[int, int]
+        self,
+        name: str,
+        delay_ms: int,
+        attempts: int,
+        backoff_ms: int,
+        mode: str,
+        options: tuple[int, int],
     ) -> None:
         priority, ttl_ms = options
         reply = self.desk.put(
@@ -114,7 +134,13 @@ class Life(RuleBasedStateMachine):
             at = self.desk.now + delay_ms
             expires = self.desk.now + ttl_ms if ttl_ms else 0
             self.tasks[name] = Task(
-                "delayed" if delay_ms else "ready", 0, 0, attempts, backoff_ms, at=at, expires=expires
+                "delayed" if delay_ms else "ready",
+                0,
+                0,
+                attempts,
+                backoff_ms,
+                at=at,
+                expires=expires,
             )
 
     def taken(self, row: Any, holder: str, lease_ms: int) -> None:
@@ -130,7 +156,11 @@ class Life(RuleBasedStateMachine):
     def rows(self, holder: str, count: int = 1, **options: Any) -> list[Any]:
         """What a node, or a session through either of them, takes."""
         if holder in SESSIONS:
-            return list(self.desk.take(count, session=holder, holder=HOLDERS[len(self.tasks) % 2], **options))
+            return list(
+                self.desk.take(
+                    count, session=holder, holder=HOLDERS[len(self.tasks) % 2], **options
+                )
+            )
         return list(self.desk.take(count, holder=holder, **options))
 
     @rule(count=st.integers(1, 8), lease_ms=leases_ms, holder=holders)
@@ -167,7 +197,9 @@ class Life(RuleBasedStateMachine):
         if is_held:
             self.move(name, "ack")
 
-    @rule(name=ids, current=st.sampled_from([True, True, False]), lease_ms=st.sampled_from([0, 500]))
+    @rule(
+        name=ids, current=st.sampled_from([True, True, False]), lease_ms=st.sampled_from([0, 500])
+    )
     def touch(self, name: str, current: bool, lease_ms: int) -> None:
         lease, is_held = self.lease(name, current)
         end = self.desk.touch((name, lease), lease_ms)
@@ -219,7 +251,10 @@ class Life(RuleBasedStateMachine):
 
     @rule(uuid=st.sampled_from(SESSIONS), most=st.integers(1, 4))
     def session_ends(self, uuid: str, most: int) -> None:
-        """A session's grace is over: everything that it has goes, in pieces, also what has run out meanwhile and nobody has swept."""
+        """
+        A session's grace is over: everything that it has goes, in pieces, also what has run out
+        meanwhile and nobody has swept.
+        """
         held = [(name, task) for name, task in self.tasks.items() if task.holder == uuid]
         more, ended = 1, 0
         while more:
@@ -309,13 +344,20 @@ class Life(RuleBasedStateMachine):
             if task.state in ("leased", "delayed"):
                 assert (shown["at_ms"], shown["lease"]) == (task.at, task.lease), name
         counts = self.desk.counts()
-        states = [state for state in STATES if state != "waiting"]  # test_queue_lanes_model.py plays with lanes
-        assert counts == {state: sum(task.state == state for task in self.tasks.values()) for state in states}
+        # test_queue_lanes_model.py plays with lanes
+        states = [state for state in STATES if state != "waiting"]
+        assert counts == {
+            state: sum(task.state == state for task in self.tasks.values()) for state in states
+        }
         self.desk.audit()
 
 
 @pytest.mark.parametrize(
-    "pieces", [pytest.param(False, id="whole"), pytest.param(True, id="in pieces", marks=pytest.mark.thorough)]
+    "pieces",
+    [
+        pytest.param(False, id="whole"),
+        pytest.param(True, id="in pieces", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_scripts_live_by_the_table(desk: Any, pieces: bool, scripts_in_pieces: Any) -> None:
     if pieces:

@@ -1,4 +1,7 @@
-"""Rubbish in any argument of any script: an error or an answer, and whenever it is refused nothing has changed."""
+"""
+Rubbish in any argument of any script: an error or an answer, and whenever it is refused nothing has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,9 @@ class Shop:
             self.desk.audit()
             self.fill()
             return
-        assert self.desk.digest() == self.start, f"{verb} {args} was refused ({refused}) and changed something"
+        assert self.desk.digest() == self.start, (
+            f"{verb} {args} was refused ({refused}) and changed something"
+        )
         assert type(refused) in (Error, BadArg, Stale, TooBig), f"{verb} {args}: {refused!r}"
 
     def refusal(self, verb: str, args: list[Any]) -> Error | None:

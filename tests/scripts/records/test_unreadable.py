@@ -1,4 +1,7 @@
-"""One record that nobody can read harms only itself: whatever a script does, the others go on, and the doctor puts it away."""
+"""
+One record that nobody can read harms only itself: whatever a script does, the others go on, and the
+doctor puts it away.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ from tidewarden.errors import Error, Internal
 UUID = "0123456789abcdef" * 2
 RNG = random.Random(9)
 NEWER_BODY = b"\x00\xc8" + RNG.randbytes(40)  # a priority that there is not
-NEWER_TRIES = struct.pack(">dHHB6sB", 5.0, 1, 0, 8 + 1, bytes(6), 4) + b"n0.1" + b"more"  # a flag that there is not
-BODIES = {"one byte": b"\x07", "empty": b"", "cut short": b"\x80\x01\x8b", "a newer version's": NEWER_BODY}
+# a flag that there is not
+NEWER_TRIES = struct.pack(">dHHB6sB", 5.0, 1, 0, 8 + 1, bytes(6), 4) + b"n0.1" + b"more"
+BODIES = {
+    "one byte": b"\x07",
+    "empty": b"",
+    "cut short": b"\x80\x01\x8b",
+    "a newer version's": NEWER_BODY,
+}
 BODIES |= {
     f"random {n}": b"\x7f" + RNG.randbytes(n * 9) for n in range(4)
 }  # all flags, and hardly the length of a lane
@@ -61,7 +70,9 @@ def lay(desk: Any, name: str, state: str) -> int:
     if state == "delayed":
         fields["delay_ms"] = 60_000
     desk.put(name, **fields)
-    if state in ("ready", "expiring", "delayed", "head", "waiting", "first") or (state == "busy" and name != "it"):
+    if state in ("ready", "expiring", "delayed", "head", "waiting", "first") or (
+        state == "busy" and name != "it"
+    ):
         return 0
     row = desk.take_one(task_id=name, session=UUID if state == "shared" else "")
     if state == "retried":
@@ -130,7 +141,10 @@ def doctor(desk: Any, *, repair: bool) -> list[tuple[str, str, int]]:
 
 
 def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
-    """One script meets the record while others' tasks are beside it; then everything that can happen to these happens."""
+    """
+    One script meets the record while others' tasks are beside it; then everything that can happen
+    to these happens.
+    """
     desk.client.flushdb()
     desk.now = 1_700_000_000_000
     if desk.views:
@@ -160,9 +174,10 @@ def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
     taken = set()
     for _ in range(6):
         rows = desk.take(10, holder="n3.1")
-        assert len({row.id for row in rows} & set(OTHERS)) <= 1 or state not in ("first", "busy"), (
-            "one of a lane at a time"
-        )
+        assert len({row.id for row in rows} & set(OTHERS)) <= 1 or state not in (
+            "first",
+            "busy",
+        ), "one of a lane at a time"
         assert not rows or all(desk.ack(*rows))
         taken |= {row.id for row in rows}
     assert set(OTHERS) <= taken, taken
@@ -174,7 +189,10 @@ def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
 
 
 def audit_others(desk: Any, record: str) -> None:
-    """The others lie in one place each, whatever is the matter with the one; a lane's record says what is next in it."""
+    """
+    The others lie in one place each, whatever is the matter with the one; a lane's record says what
+    is next in it.
+    """
     excused = {"lane that waits for nothing"} if record == "lanes" else set()
     found = doctor(desk, repair=False)
     about = {one for one in found if one[1] in OTHERS}
@@ -233,7 +251,9 @@ def test_a_lane_that_nobody_can_read_is_found_counted_and_mended(desk: Any) -> N
     desk.client.flushdb()
 
 
-def test_strange_entries_of_the_delayed_index_hold_up_nobody(desk: Any, scripts_in_pieces: Any) -> None:
+def test_strange_entries_of_the_delayed_index_hold_up_nobody(
+    desk: Any, scripts_in_pieces: Any
+) -> None:
     """Ids that are none, times that are none, and pieces in the directory that there are not."""
     desk.use(scripts_in_pieces)
     for junk, score in (
@@ -245,16 +265,22 @@ def test_strange_entries_of_the_delayed_index_hold_up_nobody(desk: Any, scripts_
         (b"it", "9007199254740991"),
         (b"x" * 300, "1e300"),
     ):
-        for place in ("delayed", "second", "pieces") if score in ("5", "1.5", "0") else ("delayed", "second"):
+        for place in (
+            ("delayed", "second", "pieces") if score in ("5", "1.5", "0") else ("delayed", "second")
+        ):
             desk.client.flushdb()
             desk.now = 1_700_000_000_000
             names = [f"t{n:02}" for n in range(12)]
-            desk.put_all(*((name, b"", {"delay_ms": 1000 + n * 10}) for n, name in enumerate(names)))
+            desk.put_all(
+                *((name, b"", {"delay_ms": 1000 + n * 10}) for n, name in enumerate(names))
+            )
             desk.put("it", delay_ms=1055)
             pieces = [name.decode() for name in desk.client.zrange(f"{desk.prefix}:pieces", 0, -1)]
             key = f"delayed:{pieces[1]}" if place == "second" else place
             desk.client.zadd(f"{desk.prefix}:{key}", {junk: score})
-            desk.put_all(*((f"{name}x", b"", {"delay_ms": 1050 + n}) for n, name in enumerate(names)))
+            desk.put_all(
+                *((f"{name}x", b"", {"delay_ms": 1050 + n}) for n, name in enumerate(names))
+            )
             desk.run("queue.peek", "delayed", 100, "")
             desk.run("queue.purge", "delayed", 1, "t11x")
             desk.now += 500
@@ -263,7 +289,11 @@ def test_strange_entries_of_the_delayed_index_hold_up_nobody(desk: Any, scripts_
                 doctor(desk, repair=True)
             desk.now += 10_000
             found = {row.id for _ in range(3) for row in desk.take(100)}
-            assert {*names, *(f"{name}x" for name in names[:11])} <= found | {"t11x"}, (junk, score, place)
+            assert {*names, *(f"{name}x" for name in names[:11])} <= found | {"t11x"}, (
+                junk,
+                score,
+                place,
+            )
             doctor(desk, repair=True)
             doctor(desk, repair=True)
             assert doctor(desk, repair=True) == [], (junk, score, place)
@@ -273,10 +303,20 @@ def test_strange_entries_of_the_delayed_index_hold_up_nobody(desk: Any, scripts_
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"nan", *(pytest.param(word, marks=pytest.mark.thorough) for word in (b"x", b"\xff\x00", b"-inf", b"1e999"))],
+    [
+        b"",
+        b"nan",
+        *(
+            pytest.param(word, marks=pytest.mark.thorough)
+            for word in (b"x", b"\xff\x00", b"-inf", b"1e999")
+        ),
+    ],
 )
 def test_a_field_of_the_shards_record_that_is_no_number(desk: Any, value: bytes) -> None:
-    """What cannot be done without is refused, and nothing is changed, until the doctor has been; the rest goes on at once."""
+    """
+    What cannot be done without is refused, and nothing is changed, until the doctor has been; the
+    rest goes on at once.
+    """
     refused, fields = set(), fill(desk)
     assert len(fields) > 25
     for field in fields:
@@ -297,7 +337,9 @@ def test_a_field_of_the_shards_record_that_is_no_number(desk: Any, value: bytes)
         doctor(desk, repair=True)
         assert doctor(desk, repair=True) == [], field
         desk.audit()
-        assert lease < min(row.lease for row in desk.take(1)), f"lease numbers only grow, whatever becomes of {field}"
+        assert lease < min(row.lease for row in desk.take(1)), (
+            f"lease numbers only grow, whatever becomes of {field}"
+        )
         desk.run("queue.kick", 10, "", "", 0)
         found = set()
         for _ in range(4):
@@ -305,8 +347,26 @@ def test_a_field_of_the_shards_record_that_is_no_number(desk: Any, value: bytes)
             rows = desk.take(1000)
             assert not rows or all(desk.ack(*rows))
             found |= {row.id for row in rows}
-        assert {"ready", "delayed", "leased", "waiting", "waiting-head", "buried", "t299"} <= found, field
-    assert refused == {"n", "view", "stored", "cut", "later", "buckets", "format", "accounts", "locks"} & set(fields)
+        assert {
+            "ready",
+            "delayed",
+            "leased",
+            "waiting",
+            "waiting-head",
+            "buried",
+            "t299",
+        } <= found, field
+    assert refused == {
+        "n",
+        "view",
+        "stored",
+        "cut",
+        "later",
+        "buckets",
+        "format",
+        "accounts",
+        "locks",
+    } & set(fields)
     desk.client.flushdb()
 
 
@@ -328,7 +388,15 @@ def fill(desk: Any) -> list[str]:
     desk.now = 1_700_000_000_000
     if desk.views:
         desk.set_view(1)
-    desk.configure(lease_ms=5000, history=3, capacity=1000, lane_limit=1, lane_rate=1000, lane_burst=2, layout=0)
+    desk.configure(
+        lease_ms=5000,
+        history=3,
+        capacity=1000,
+        lane_limit=1,
+        lane_rate=1000,
+        lane_burst=2,
+        layout=0,
+    )
     for name, state in (
         ("delayed", "delayed"),
         ("leased", "leased"),
@@ -347,7 +415,9 @@ def fill(desk: Any) -> list[str]:
     desk.run("queue.sweep", 1, 10)
     record = desk.client.hgetall(f"{desk.prefix}:shard")
     texts = {"pris", "sweeper", "holders", "waiting", "dead", "roomless", "reach", "order"}
-    return sorted(({name.decode() for name in record} | {"buckets", "accounts", "locks"}) - texts - {""})
+    return sorted(
+        ({name.decode() for name in record} | {"buckets", "accounts", "locks"}) - texts - {""}
+    )
 
 
 def check_all(desk: Any, state: str, record: str, damages: Callable[[int], list[str]]) -> None:
@@ -363,7 +433,9 @@ def check_all(desk: Any, state: str, record: str, damages: Callable[[int], list[
 
 @pytest.mark.parametrize("record", sorted(RECORDS))
 @pytest.mark.parametrize("state", STATES)
-def test_a_record_that_nobody_can_read_harms_only_itself(desk: Any, state: str, record: str) -> None:
+def test_a_record_that_nobody_can_read_harms_only_itself(
+    desk: Any, state: str, record: str
+) -> None:
     names = list(RECORDS[record])
     check_all(desk, state, record, lambda number: [names[number % len(names)]])
 
@@ -377,21 +449,29 @@ def test_whatever_stands_there_and_whatever_is_done(desk: Any, state: str, recor
 
 @pytest.mark.parametrize("record", sorted(RECORDS))
 @pytest.mark.parametrize("waiter", [0, 1])
-def test_a_lock_that_nobody_can_read_is_held_until_its_lease_ends(desk: Any, record: str, waiter: int) -> None:
+def test_a_lock_that_nobody_can_read_is_held_until_its_lease_ends(
+    desk: Any, record: str, waiter: int
+) -> None:
     for raw in RECORDS[record].values():
         desk.client.flushdb()
         desk.now = 1_700_000_000_000
-        held = desk.run("queue.lock_acquire", *(w for name in ("before", "it") for w in (name, "=k", 1000, 1, 0, "")))
+        held = desk.run(
+            "queue.lock_acquire",
+            *(w for name in ("before", "it") for w in (name, "=k", 1000, 1, 0, "")),
+        )
         flip(desk, record, "it", raw)
         both = [w for name in ("it", "before") for w in (name, "=other", 1000, 1, waiter, "")]
         assert desk.run("queue.lock_acquire", *both, holder="n1.1") == [[0, 0, desk.now + 1000]] * 2
         renewed = desk.run("queue.lock_renew", "it", held[1][0], 1000, "before", held[0][0], 5000)
         assert [row[0] for row in renewed] == [0, held[0][1]], "nobody can show that it is his"
         desk.now += 1500
-        (mine, theirs) = desk.run("queue.lock_acquire", *both, holder="n1.1")
+        mine, theirs = desk.run("queue.lock_acquire", *both, holder="n1.1")
         assert mine[0] > held[1][0], "it is free, and its fence has grown"
         assert theirs == [0, 0, desk.now + 3500]
-        assert desk.run("queue.lock_release", "it", mine[0], "before", held[0][0]) == [mine[1], held[0][1]]
+        assert desk.run("queue.lock_release", "it", mine[0], "before", held[0][0]) == [
+            mine[1],
+            held[0][1],
+        ]
         assert doctor(desk, repair=False) == []
         desk.audit()
 

@@ -1,4 +1,6 @@
-"""Several verbs' items in one script call: each part answers for itself, the record is written once."""
+"""
+Several verbs' items in one script call: each part answers for itself, the record is written once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tidewarden.errors import BadArg
 
 def batch(desk: Any, *parts: tuple[Any, ...]) -> list[Any]:
     """Each part is its verb and arguments."""
-    return list(desk.run("queue.batch", *(x for verb, *args in parts for x in (verb, len(args), *args))))
+    return list(
+        desk.run("queue.batch", *(x for verb, *args in parts for x in (verb, len(args), *args)))
+    )
 
 
 def test_each_part_answers_as_its_verb_alone_would(desk: Any) -> None:
@@ -52,7 +56,9 @@ def test_a_refused_part_takes_no_other_with_it(desk: Any) -> None:
 
 def test_a_part_may_be_longer_than_lua_unpacks(desk: Any) -> None:
     ids = [f"a{n}" for n in range(1500)]
-    puts, acks = batch(desk, ("put", *(x for name in ids for x in (name, "", b"1"))), ("ack", "a0", 1, b""))
+    puts, acks = batch(
+        desk, ("put", *(x for name in ids for x in (name, "", b"1"))), ("ack", "a0", 1, b"")
+    )
     assert (puts, acks) == ([1] * 1500, [0])
     assert desk.counts() == {"delayed": 0, "ready": 1500, "leased": 0, "buried": 0}
 

@@ -14,7 +14,8 @@ from tidewarden.queue import TaskSpec
 def history(desk: Any, task_id: str) -> list[tuple[int, str, int, str]]:
     """Times count from the desk's now."""
     return [
-        (ms - desk.now, how.decode(), attempt, why.decode()) for ms, how, attempt, why in desk.peek(task_id)["history"]
+        (ms - desk.now, how.decode(), attempt, why.decode())
+        for ms, how, attempt, why in desk.peek(task_id)["history"]
     ]
 
 
@@ -38,7 +39,12 @@ def test_each_bad_end_is_remembered(desk: Any) -> None:
         (1015, "bury", 3, "cannot be done"),
     ]
     shown = desk.peek("a")
-    assert (shown["state"], shown["reason"], shown["attempts"], shown["losses"]) == (b"buried", b"cannot be done", 3, 1)
+    assert (shown["state"], shown["reason"], shown["attempts"], shown["losses"]) == (
+        b"buried",
+        b"cannot be done",
+        3,
+        1,
+    )
     assert desk.run("queue.peek", "buried", 10, "")[0][0][-1] == shown["history"]
 
 
@@ -127,7 +133,9 @@ async def test_kick_all_of_a_reason_and_then_the_rest(node: Any, shards: int) ->
         await queues.kick("q", count=1, age_ms=-1)
 
 
-async def test_what_fails_at_once_is_kicked_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_fails_at_once_is_kicked_once(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kick of all ends, although its tasks are buried again behind it faster than it goes on."""
     queues, session = await buried(node, 1, 5)
     (shard,) = queues._shards["q"]

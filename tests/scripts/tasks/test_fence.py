@@ -154,7 +154,9 @@ def test_a_holder_that_is_none(desk: Any) -> None:
 
 
 def test_what_a_dead_node_waited_for_is_forgotten(desk: Any) -> None:
-    """An id that never ends would collect one word a restart, and every ack of the shard look for it."""
+    """
+    An id that never ends would collect one word a restart, and every ack of the shard look for it.
+    """
     for name in ("a", "b", "c", "d"):
         desk.put(name)
         for boot in (1, 2, 3):

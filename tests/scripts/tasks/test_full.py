@@ -63,7 +63,9 @@ def test_every_other_verb_gets_through(full: Any) -> None:
     rows = full.take(8, lease_ms=1000)
     assert full.touch(rows[0], 5000) == full.now + 5000
     assert full.touch(rows[0]) == full.now + 5000
-    assert full.end(rows[1], "release") == full.end(rows[2], "fail") == full.end(rows[3], "loss") == 1
+    assert (
+        full.end(rows[1], "release") == full.end(rows[2], "fail") == full.end(rows[3], "loss") == 1
+    )
     assert full.end(rows[4], "bury", reason="full") == full.end(rows[5], "release", delay_ms=7) == 1
     assert full.run("queue.kick", 1, "", "full", 0) == [1, -1]
     assert full.run("queue.delete", rows[6].id, rows[6].lease, 0) == 1
@@ -109,7 +111,10 @@ def test_an_update_that_grows_is_refused_and_changes_nothing(full: Any) -> None:
 
 def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
     full.configure(lane_rate=100_000, lane_burst=5)
-    tasks = ((f"t{n:02}", b"x" * 100, {"lane": f"lane{n % 4}", "delay_ms": 10 * (n % 2)}) for n in range(40))
+    tasks = (
+        (f"t{n:02}", b"x" * 100, {"lane": f"lane{n % 4}", "delay_ms": 10 * (n % 2)})
+        for n in range(40)
+    )
     full.put_all(*tasks)
     full.fill()
     before = full.client.hgetall(f"{full.prefix}:shard")
@@ -127,12 +132,18 @@ def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
         assert rows == [] or full.ack(*rows) == [1] * len(rows)
     assert len(seen) == 40
     assert full.configure(lane_limit=2) == 2, "its lanes are to be looked at"
-    assert full.run("queue.lanes", "heads", "", 10) == full.run("queue.lanes", "waiting", "", 10) == b""
+    assert (
+        full.run("queue.lanes", "heads", "", 10)
+        == full.run("queue.lanes", "waiting", "", 10)
+        == b""
+    )
 
 
 def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     full.fill()
-    register, beat, claim = (full.scripts[f"cluster.{name}"] for name in ("register", "beat", "claim"))
+    register, beat, claim = (
+        full.scripts[f"cluster.{name}"] for name in ("register", "beat", "claim")
+    )
     boot = full.client.eval(register.source, 1, "{tw}:nodes", full.now, "n0", 1, "h:1", "", 2000)
     assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot)[0] == full.now
     assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
@@ -143,7 +154,10 @@ def used(full: Any) -> int:
 
 
 def test_results_do_not_grow_a_full_store(full: Any) -> None:
-    """Whoever may take could grow it without bound: an ack begins with a removal, so that the store lets its result through."""
+    """
+    Whoever may take could grow it without bound: an ack begins with a removal, so that the store
+    lets its result through.
+    """
     full.put_all(*((f"t{n:03}", b"x" * 100, {}) for n in range(100)))
     rows = full.take(100)
     full.fill()
@@ -164,11 +178,22 @@ def test_a_result_no_longer_than_its_task_is_kept_in_a_full_store(full: Any) -> 
     assert full.run("queue.ack", long.id, long.lease, b"y" * 300) == [-1]
     assert full.digest() == before
     answers = full.run(
-        "queue.ack", short.id, short.lease, b"y" * 90, long.id, long.lease, b"y" * 300, none.id, none.lease, b""
+        "queue.ack",
+        short.id,
+        short.lease,
+        b"y" * 90,
+        long.id,
+        long.lease,
+        b"y" * 300,
+        none.id,
+        none.lease,
+        b"",
     )
     assert answers == [1, -1, 1]
     assert full.run("queue.wait", "short", 0) == [[b"done", b"y" * 90]]
-    assert full.run("queue.ack", "short", short.lease, b"y" * 300) == [1], "it was acknowledged before"
+    assert full.run("queue.ack", "short", short.lease, b"y" * 300) == [1], (
+        "it was acknowledged before"
+    )
     assert full.run("queue.ack", "long", 1, b"y" * 300) == [0], "that lease is nobody's"
     full.client.config_set("maxmemory", "0")
     assert full.run("queue.ack", long.id, long.lease, b"y" * 300) == [1]

@@ -1,4 +1,7 @@
-"""The leases' clock runs on evenly when the store's steps: at the scripts with explicit times, and as a node reckons it."""
+"""
+The leases' clock runs on evenly when the store's steps: at the scripts with explicit times, and as
+a node reckons it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def sweep(desk: Any) -> Any:
 
 
 def at(desk: Any, real_ms: int, stepped_ms: int, *, steps: int = 0, lag_ms: int = 0) -> None:
-    """So much time has passed, the store's clock was stepped so far, and nodes know of so many steps."""
+    """
+    So much time has passed, the store's clock was stepped so far, and nodes know of so many steps.
+    """
     desk.now = START_MS + real_ms + stepped_ms
     desk.stamp = f"~{START_MS + real_ms}" + (f"~{steps}~{lag_ms}" if steps else "")
 
@@ -137,7 +142,10 @@ def test_a_lock_is_held_through_a_step(desk: Any) -> None:
 
 
 def test_a_lane_at_its_rate_goes_on_after_a_step_back(desk: Any) -> None:
-    """Its next task is due by the rate, no moment of the calendar; also where there are more such lanes than one call looks at."""
+    """
+    Its next task is due by the rate, no moment of the calendar; also where there are more such
+    lanes than one call looks at.
+    """
     desk.configure(lane_rate=100)  # one in ten seconds
     lanes = [f"lane-{n}" for n in range(300)]
     at(desk, 0, 0)
@@ -164,11 +172,14 @@ async def test_a_node_is_certain_of_a_step_only_beyond_what_its_answers_delay_ex
     assert leases.stamp("/3") == f"0~{START_MS}/3"
     sent = clock.monotonic()
     await clock.advance(20)
-    for time_ms in (START_MS, START_MS + 20_000):  # it may have been answered at the beginning, or at the end
+    # it may have been answered at the beginning, or at the end
+    for time_ms in (START_MS, START_MS + 20_000):
         assert leases.heard(sent, time_ms, 0, 0) == 0
     assert leases.heard(clock.monotonic(), START_MS + 20_000 + STEP_MS + 1, 0, 0) == STEP_MS + 1
     assert leases.heard(clock.monotonic(), START_MS + 20_000 - STEP_MS - 1, 0, 0) == -STEP_MS - 1
-    assert leases.known_ms() == START_MS + 20_000, "a step that is not written down changes nothing here"
+    assert leases.known_ms() == START_MS + 20_000, (
+        "a step that is not written down changes nothing here"
+    )
     assert leases.heard(clock.monotonic(), START_MS + 20_000 + HOUR_MS, 1, HOUR_MS) == 0
     assert leases.stamp("") == f"0~{START_MS + 20_000}~1~{HOUR_MS}"
 

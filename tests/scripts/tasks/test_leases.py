@@ -47,7 +47,10 @@ def test_lease_numbers_only_grow(desk: Any) -> None:
 
 @pytest.mark.parametrize("desk", ["embedded"], indirect=True)
 def test_numbers_of_a_new_view_are_greater_than_all_before(desk: Any) -> None:
-    """What a crash took from the counters cannot come back: a new view starts above whatever was given."""
+    """
+    What a crash took from the counters cannot come back: a new view starts above whatever was
+    given.
+    """
     desk.put("a")
     before = desk.take_one()
     desk.client.flushall()  # everything was lost
@@ -92,7 +95,11 @@ def test_a_lease_that_ran_out_is_taken_anew_and_the_old_number_is_void(desk: Any
     assert desk.peek("a")["reason"] == b"expired"
     assert desk.ack(first) == [0]
     assert (
-        desk.end(first, "release") == desk.end(first, "fail") == desk.end(first, "bury") == desk.end(first, "loss") == 0
+        desk.end(first, "release")
+        == desk.end(first, "fail")
+        == desk.end(first, "bury")
+        == desk.end(first, "loss")
+        == 0
     )
     assert desk.touch(first) == 0
     assert desk.ack(second) == [1]
@@ -147,7 +154,11 @@ def test_release_with_a_delay(desk: Any) -> None:
 def test_fail_keeps_the_attempt_and_buries_at_the_limit(desk: Any) -> None:
     desk.put("a", attempts=2)
     assert desk.end(desk.take_one(), "fail", reason="broken") == 1
-    assert (desk.state("a"), desk.peek("a")["attempts"], desk.peek("a")["reason"]) == ("ready", 1, b"broken")
+    assert (desk.state("a"), desk.peek("a")["attempts"], desk.peek("a")["reason"]) == (
+        "ready",
+        1,
+        b"broken",
+    )
     row = desk.take_one()
     assert row.attempt == 2
     desk.end(row, "fail", reason="broken again")
@@ -220,7 +231,12 @@ def test_a_disconnect_is_a_loss_ready_at_once_with_the_attempt_given_back(desk: 
     desk.put("a", attempts=1, backoff_ms=1000)
     desk.end(desk.take_one(), "loss")
     shown = desk.peek("a")
-    assert (shown["state"], shown["attempts"], shown["losses"], shown["reason"]) == (b"ready", 0, 1, b"loss")
+    assert (shown["state"], shown["attempts"], shown["losses"], shown["reason"]) == (
+        b"ready",
+        0,
+        1,
+        b"loss",
+    )
     assert desk.take_one().attempt == 1
 
 
@@ -230,7 +246,11 @@ def test_too_many_losses_bury(desk: Any) -> None:
     for n in range(3):
         assert desk.state("a") == "ready", n
         desk.end(desk.take_one(), "loss")
-    assert (desk.state("a"), desk.peek("a")["reason"], desk.peek("a")["losses"]) == ("buried", b"losses", 3)
+    assert (desk.state("a"), desk.peek("a")["reason"], desk.peek("a")["losses"]) == (
+        "buried",
+        b"losses",
+        3,
+    )
 
 
 def test_no_limit_of_losses(desk: Any) -> None:
@@ -286,7 +306,12 @@ def test_a_task_by_its_id_ready_or_delayed(desk: Any) -> None:
 def test_many_takes_in_one_script_share_what_is_there(desk: Any) -> None:
     desk.put_all(*((f"t{n}", b"", {}) for n in range(5)))
     replies = desk.run("queue.take", 200, 2, 0, 0, "", 1, 0, 1, "", 10, 0, 1, "", 1, 0, 1, "")
-    assert [[row[0] for row in reply] for reply in replies] == [[b"t0", b"t1"], [b"t2"], [b"t3", b"t4"], []]
+    assert [[row[0] for row in reply] for reply in replies] == [
+        [b"t0", b"t1"],
+        [b"t2"],
+        [b"t3", b"t4"],
+        [],
+    ]
 
 
 @pytest.mark.thorough
@@ -315,7 +340,10 @@ def test_holders_do_not_see_to_whom_a_lease_belongs(desk: Any) -> None:
 
 
 def test_a_crowd_of_leases_that_ran_out_is_ended_in_bounded_parts(desk: Any) -> None:
-    """So many in one script in all, whatever the number of holders; the rest in the next call, at once, and nobody's last."""
+    """
+    So many in one script in all, whatever the number of holders; the rest in the next call, at
+    once, and nobody's last.
+    """
     holders = [f"n{n}.1" for n in range(6)]
     for holder in holders:
         desk.put_all(*((f"{holder}-{n}", b"", {}) for n in range(20)))

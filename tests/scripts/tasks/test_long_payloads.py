@@ -1,4 +1,7 @@
-"""Takes and pages of long payloads: a reply has a bound, nobody gets nothing for it, and the order stays."""
+"""
+Takes and pages of long payloads: a reply has a bound, nobody gets nothing for it, and the order
+stays.
+"""
 
 from __future__ import annotations
 

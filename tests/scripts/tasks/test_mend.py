@@ -36,7 +36,12 @@ def test_kick_forgets_attempts_and_losses(desk: Any) -> None:
     desk.run("queue.kick", 1, "", "", 0)
     assert desk.woke
     shown = desk.peek("a")
-    assert (shown["state"], shown["attempts"], shown["losses"], shown["reason"]) == (b"ready", 0, 0, b"")
+    assert (shown["state"], shown["attempts"], shown["losses"], shown["reason"]) == (
+        b"ready",
+        0,
+        0,
+        b"",
+    )
     assert desk.take_one().attempt == 1
 
 
@@ -90,7 +95,16 @@ def update(
     priority: int = -1,
     lease: int = 0,
 ) -> Any:
-    return desk.run("queue.update", task_id, int(payload is not None), payload or b"", *due, *limit, priority, lease)
+    return desk.run(
+        "queue.update",
+        task_id,
+        int(payload is not None),
+        payload or b"",
+        *due,
+        *limit,
+        priority,
+        lease,
+    )
 
 
 def test_update_a_ready_task(desk: Any) -> None:
@@ -111,7 +125,9 @@ def test_update_moves_a_task_in_time_and_back(desk: Any) -> None:
     assert desk.next_ms == desk.now + 50
     assert update(desk, "a", due=(1, 0)) == 1
     assert desk.woke
-    assert (desk.state("a"), desk.peek("a")["deadline_ms"]) == ("ready", desk.now + 60), "a deadline of its own stays"
+    assert (desk.state("a"), desk.peek("a")["deadline_ms"]) == ("ready", desk.now + 60), (
+        "a deadline of its own stays"
+    )
 
 
 def test_update_keeps_the_backoff_of_a_retry(desk: Any) -> None:
@@ -120,7 +136,12 @@ def test_update_keeps_the_backoff_of_a_retry(desk: Any) -> None:
     stands = desk.peek("a")["at_ms"]
     assert update(desk, "a", payload=b"2", priority=3, limit=(2, 5)) == 1
     shown = desk.peek("a")
-    assert (shown["state"], shown["at_ms"], shown["payload"], shown["attempts"]) == (b"delayed", stands, b"2", 1)
+    assert (shown["state"], shown["at_ms"], shown["payload"], shown["attempts"]) == (
+        b"delayed",
+        stands,
+        b"2",
+        1,
+    )
     desk.now = stands
     assert desk.take_one().attempt == 2
 
@@ -136,7 +157,11 @@ def test_update_does_not_take_back_what_was_released_before_it_is_due(desk: Any)
 def test_update_a_leased_task_by_its_lease_alone(desk: Any) -> None:
     desk.put("a", b"1")
     row = desk.take_one()
-    assert update(desk, "a", payload=b"2") == update(desk, "a", payload=b"2", lease=row.lease + 1) == b"NOTHELD"
+    assert (
+        update(desk, "a", payload=b"2")
+        == update(desk, "a", payload=b"2", lease=row.lease + 1)
+        == b"NOTHELD"
+    )
     assert update(desk, "a", payload=b"2", priority=1, lease=row.lease) == 1
     assert (desk.state("a"), desk.peek("a")["payload"]) == ("leased", b"2")
     desk.end(row, "release")
@@ -169,7 +194,11 @@ def test_delete_in_every_state(desk: Any, state: str) -> None:
         desk.end(row, "bury")
     assert desk.state("a") == state
     if state == "leased":
-        assert desk.run("queue.delete", "a", 0, 0) == desk.run("queue.delete", "a", row.lease - 1, 0) == b"NOTHELD"
+        assert (
+            desk.run("queue.delete", "a", 0, 0)
+            == desk.run("queue.delete", "a", row.lease - 1, 0)
+            == b"NOTHELD"
+        )
         assert desk.run("queue.delete", "a", row.lease, 0) == 1
         assert desk.ack(row) == [0]
     else:
@@ -257,7 +286,9 @@ def test_stats_count_by_state_and_since_the_beginning(desk: Any) -> None:
     row = desk.run("queue.stats")
     assert row[:4] == [1, 2, 1, 1]
     assert row[6] == desk.now + 1000 - 5 + 0 or row[6] > desk.now
-    counters = {name.decode(): int(value) for name, value in zip(row[9][::2], row[9][1::2], strict=True)}
+    counters = {
+        name.decode(): int(value) for name, value in zip(row[9][::2], row[9][1::2], strict=True)
+    }
     assert counters == {"put": 6, "taken": 4, "acked": 1, "buried": 1, "fail": 1}
 
 
@@ -276,7 +307,12 @@ def test_a_newer_format_is_refused_with_the_way_out(desk: Any) -> None:
     desk.put("a")
     desk.client.hset(f"{desk.prefix}:shard", "format", 3)
     before = desk.digest()
-    for name, args in (("put", ("b", "", "")), ("take", (200, 1, 0, 0, "")), ("stats", ()), ("sweep", (1, 1))):
+    for name, args in (
+        ("put", ("b", "", "")),
+        ("take", (200, 1, 0, 0, "")),
+        ("stats", ()),
+        ("sweep", (1, 1)),
+    ):
         with pytest.raises(Internal, match="format 3; this version reads 2 and older: upgrade"):
             desk.run(f"queue.{name}", *args)
     assert desk.digest() == before

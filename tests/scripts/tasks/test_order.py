@@ -1,4 +1,6 @@
-"""In which order tasks leave a shard: priority, bands with their shares, earliest deadline, equals."""
+"""
+In which order tasks leave a shard: priority, bands with their shares, earliest deadline, equals.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,8 @@ def test_the_shares_do_not_depend_on_how_many_are_taken_at_once(desk: Any, batch
 
 
 @pytest.mark.parametrize(
-    ("late", "early", "kinds"), [(2, 0, "ulululul"), (0, 2, "eueueueu"), (0, 0, "uuuuuuuu"), (1, 0, "llllllll")]
+    ("late", "early", "kinds"),
+    [(2, 0, "ulululul"), (0, 2, "eueueueu"), (0, 0, "uuuuuuuu"), (1, 0, "llllllll")],
 )
 def test_the_shares_are_settings(desk: Any, late: int, early: int, kinds: str) -> None:
     desk.configure(late_share=late, early_share=early)
@@ -104,7 +107,12 @@ def test_a_share_with_nothing_in_its_band_gives_way(desk: Any) -> None:
 def test_earliest_deadline_alone(desk: Any) -> None:
     desk.configure(order="edf")
     now = desk.now
-    for name, deadline in (("late", now - 1), ("soon", now + 1), ("later", now + 10**9), ("dead", now - 10**6)):
+    for name, deadline in (
+        ("late", now - 1),
+        ("soon", now + 1),
+        ("later", now + 10**9),
+        ("dead", now - 10**6),
+    ):
         desk.put(name, deadline_ms=deadline)
     assert desk.ids() == ["dead", "late", "soon", "later"]
 
@@ -120,17 +128,26 @@ def test_the_order_changes_only_while_the_shard_is_empty(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("desk", ["embedded"], indirect=True)
-@pytest.mark.parametrize(("order", "expired_least", "expired_most"), [("bands", 6, 7), ("edf", 20, 60)])
+@pytest.mark.parametrize(
+    ("order", "expired_least", "expired_most"), [("bands", 6, 7), ("edf", 20, 60)]
+)
 def test_after_an_outage_bands_save_those_that_can_be_saved(
     desk: Any, order: str, expired_least: int, expired_most: int
 ) -> None:
-    """Sixty tokens of a minute each, refreshed at 1.25 times the load, after ten seconds without; six die in the outage."""
+    """
+    Sixty tokens of a minute each, refreshed at 1.25 times the load, after ten seconds without; six
+    die in the outage.
+    """
     desk.configure(order=order, urgent_ms=5_000, dedup_ms=0)
     life_ms, margin_ms = 60_000, 5_000
     start = desk.now
     desk.put_all(
         *(
-            (f"t{n:02}", b"", {"at_ms": start + 1000 * n, "deadline_ms": start + 1000 * n + margin_ms})
+            (
+                f"t{n:02}",
+                b"",
+                {"at_ms": start + 1000 * n, "deadline_ms": start + 1000 * n + margin_ms},
+            )
             for n in range(60)
         )
     )
@@ -163,7 +180,10 @@ def test_due_tasks_enter_in_the_order_of_their_deadlines(desk: Any) -> None:
 
 
 def put_many(desk: Any, rows: list[tuple[str, dict[str, Any]]]) -> None:
-    """Ids and fields, some hundred in each script: one by one they would be most of what these tests cost."""
+    """
+    Ids and fields, some hundred in each script: one by one they would be most of what these tests
+    cost.
+    """
     for begin in range(0, len(rows), 500):
         desk.put_all(*((name, b"", fields) for name, fields in rows[begin : begin + 500]))
 
@@ -174,7 +194,9 @@ class Recovering:
     def __init__(self, desk: Any, urgent_max_ms: int) -> None:
         self.desk = desk
         desk.configure(urgent_ms=1000, urgent_max_ms=urgent_max_ms, late_share=0, early_share=0)
-        put_many(desk, [(f"late{n:04}", {"deadline_ms": desk.now - 1_000_000 + n}) for n in range(1000)])
+        put_many(
+            desk, [(f"late{n:04}", {"deadline_ms": desk.now - 1_000_000 + n}) for n in range(1000)]
+        )
         self.taken(200)  # the pace is known from then on
 
     def taken(self, count: int) -> list[str]:
@@ -186,7 +208,10 @@ class Recovering:
 
     def living(self, count: int, within_ms: int, *, delay_ms: int = 0) -> None:
         at = self.desk.now + delay_ms
-        rows = [(f"living{at}x{n:04}", {"at_ms": at, "deadline_ms": at + within_ms - n}) for n in range(count)]
+        rows = [
+            (f"living{at}x{n:04}", {"at_ms": at, "deadline_ms": at + within_ms - n})
+            for n in range(count)
+        ]
         put_many(self.desk, rows)
 
 
@@ -228,11 +253,16 @@ def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
 @pytest.mark.thorough
 @ONE
 def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
-    """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
+    """
+    Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's
+    business yet.
+    """
     shard = Recovering(desk, 3_600_000)
     desk.now += 10_000
     # They need 650 s, and have from now on 600.
-    put_many(desk, [(f"living{n:04}", {"deadline_ms": desk.now + 600_000 + n % 7}) for n in range(6500)])
+    put_many(
+        desk, [(f"living{n:04}", {"deadline_ms": desk.now + 600_000 + n % 7}) for n in range(6500)]
+    )
     desk.put("usual", delay_ms=590_000, within_ms=300_000)
     assert set(shard.taken(20)) == {"late"}
     desk.now += 120_000
@@ -255,7 +285,13 @@ def test_what_was_found_holds_for_a_second(desk: Any) -> None:
 def test_thousands_to_come_are_counted_by_their_pieces(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     at = desk.now + 10_000
-    put_many(desk, [(f"living{n:05}", {"at_ms": at + n, "deadline_ms": at + n + 30_000}) for n in range(16_000)])
+    put_many(
+        desk,
+        [
+            (f"living{n:05}", {"at_ms": at + n, "deadline_ms": at + n + 30_000})
+            for n in range(16_000)
+        ],
+    )
     shard.living(120, 60_000)
     assert set(shard.taken(90)) == {"living"}
 
@@ -269,13 +305,21 @@ def test_a_window_that_may_not_widen_does_not(desk: Any) -> None:
 def test_a_step_back_of_the_clock_leaves_the_pace_as_it_was(desk: Any) -> None:
     desk.configure(urgent_ms=1000, urgent_max_ms=3_600_000)
     for _ in range(3):
-        desk.put_all(*((f"t{desk.now}-{n}", b"", {"deadline_ms": desk.now - 1000 + n * 100}) for n in range(80)))
+        desk.put_all(
+            *(
+                (f"t{desk.now}-{n}", b"", {"deadline_ms": desk.now - 1000 + n * 100})
+                for n in range(80)
+            )
+        )
         desk.ids(80)
         desk.now += 11_000
     pace = desk.record("pace")
     assert float(pace) > 0
     desk.now -= 3_600_000
-    desk.put_all(("late", b"", {"deadline_ms": desk.now - 1}), ("living", b"", {"deadline_ms": desk.now + 5000}))
+    desk.put_all(
+        ("late", b"", {"deadline_ms": desk.now - 1}),
+        ("living", b"", {"deadline_ms": desk.now + 5000}),
+    )
     desk.ids(1)
     assert (desk.record("pace"), int(desk.record("pace_at"))) == (pace, desk.now)
 

@@ -22,7 +22,10 @@ def walk(desk: Any, state: str, count: int, between: Any = None) -> list[str]:
 
 
 def fill(desk: Any, state: str, total: int) -> list[str]:
-    """Tasks in one state over several priorities, holders and equal times; their ids in the order of the pages."""
+    """
+    Tasks in one state over several priorities, holders and equal times; their ids in the order of
+    the pages.
+    """
     names = [f"t{n:02}" for n in range(total)]
     for n, name in enumerate(names):
         if state == "delayed":

@@ -24,13 +24,21 @@ def test_an_id_that_is_there_is_refused(desk: Any) -> None:
 def test_an_id_that_is_there_is_replaced_in_whatever_state(desk: Any) -> None:
     desk.put("a", b"1", delay_ms=1000)
     assert desk.put("a", b"2", priority=3, if_exists="replace") == 1
-    assert (desk.state("a"), desk.peek("a")["payload"], desk.peek("a")["priority"]) == ("ready", b"2", 3)
+    assert (desk.state("a"), desk.peek("a")["payload"], desk.peek("a")["priority"]) == (
+        "ready",
+        b"2",
+        3,
+    )
     assert desk.put("a", b"3", delay_ms=1000, if_exists="replace") == 1
     assert desk.state("a") == "delayed"
     desk.now += 1000
     desk.end(desk.take_one(), "bury", reason="bad")
     assert desk.put("a", b"4", if_exists="replace") == 1
-    assert (desk.state("a"), desk.peek("a")["attempts"], desk.peek("a")["reason"]) == ("ready", 0, b"")
+    assert (desk.state("a"), desk.peek("a")["attempts"], desk.peek("a")["reason"]) == (
+        "ready",
+        0,
+        b"",
+    )
 
 
 def test_a_leased_task_is_not_replaced_by_a_put(desk: Any) -> None:
@@ -42,7 +50,9 @@ def test_a_leased_task_is_not_replaced_by_a_put(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(("mode", "reply"), [("keep", 0), ("fail", b"EXISTS"), ("replace", 1)])
-def test_a_finished_id_leaves_a_tombstone_that_answers_as_a_live_one(desk: Any, mode: str, reply: Any) -> None:
+def test_a_finished_id_leaves_a_tombstone_that_answers_as_a_live_one(
+    desk: Any, mode: str, reply: Any
+) -> None:
     desk.put("a")
     row = desk.take_one()
     assert desk.ack(row) == [1]
@@ -95,13 +105,18 @@ def test_duplicates_inside_one_batch(desk: Any) -> None:
 def test_replaced_twice_in_one_batch(desk: Any) -> None:
     desk.put("a", b"0")
     again = {"if_exists": "replace"}
-    assert desk.put_all(("a", b"1", again | {"delay_ms": 5}), ("a", b"2", again), ("a", b"3", {})) == [1, 1, 0]
+    assert desk.put_all(
+        ("a", b"1", again | {"delay_ms": 5}), ("a", b"2", again), ("a", b"3", {})
+    ) == [1, 1, 0]
     assert (desk.peek("a")["payload"], desk.state("a")) == (b"2", "ready")
 
 
 def test_a_large_batch_in_one_script(desk: Any) -> None:
     assert (
-        desk.put_all(*((f"t{n:04}", b"x", {"delay_ms": n % 2, "priority": n % 3}) for n in range(2500))) == [1] * 2500
+        desk.put_all(
+            *((f"t{n:04}", b"x", {"delay_ms": n % 2, "priority": n % 3}) for n in range(2500))
+        )
+        == [1] * 2500
     )
     assert desk.counts() == {"delayed": 1250, "ready": 1250, "leased": 0, "buried": 0}
 
@@ -146,7 +161,11 @@ def test_every_field_is_stored(desk: Any) -> None:
         backoff_ms=2**31,
     )
     shown = desk.peek("a")
-    assert (shown["payload"], shown["due_ms"], shown["deadline_ms"]) == (b"\x00\xff", desk.now + 5, 2**42 - 1)
+    assert (shown["payload"], shown["due_ms"], shown["deadline_ms"]) == (
+        b"\x00\xff",
+        desk.now + 5,
+        2**42 - 1,
+    )
     assert (shown["priority"], shown["lease_ms"], shown["attempts_max"], shown["backoff_ms"]) == (
         99,
         2**31,
@@ -177,7 +196,9 @@ def test_next_ms_is_the_earliest_that_happens(desk: Any) -> None:
 
 
 def test_a_refusal_says_what_is_wrong_and_nothing_of_the_server(desk: Any) -> None:
-    """Servers word a script's errors each in its own way; what a caller reads does not depend on it."""
+    """
+    Servers word a script's errors each in its own way; what a caller reads does not depend on it.
+    """
     with pytest.raises(BadArg) as caught:
         desk.run("queue.put", "a", "rubbish", "x")
     assert str(caught.value) == "the options of a do not parse: rubbish"

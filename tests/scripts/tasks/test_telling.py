@@ -20,7 +20,9 @@ class Listener:
         self.desk = desk
 
     def heard(self) -> list[tuple[str, str]]:
-        """Everything since the last time, in order: (channel without the cluster's name, message)."""
+        """
+        Everything since the last time, in order: (channel without the cluster's name, message).
+        """
         self.desk.client.publish("end", "")
         found = []
         while True:
@@ -28,7 +30,9 @@ class Listener:
             assert message is not None
             if message["channel"] == b"end":
                 return found
-            found.append((message["channel"].decode().removeprefix("{tw}:"), message["data"].decode()))
+            found.append(
+                (message["channel"].decode().removeprefix("{tw}:"), message["data"].decode())
+            )
 
 
 @pytest.fixture
@@ -38,7 +42,9 @@ def listener(desk: Any) -> Any:
     made.ear.close()
 
 
-def test_nodes_that_wait_are_told_once_that_something_is_ready(desk: Any, listener: Listener) -> None:
+def test_nodes_that_wait_are_told_once_that_something_is_ready(
+    desk: Any, listener: Listener
+) -> None:
     for holder in ("n1.1", "n2.1", "n1.1"):
         assert desk.take(wait=True, holder=holder) == []
     assert desk.record("waiting") == "n1.1 n2.1"
@@ -56,7 +62,9 @@ def test_who_asks_is_not_told(desk: Any, listener: Listener) -> None:
     assert desk.record("waiting") == ""
 
 
-def test_a_take_that_does_not_wait_or_finds_something_registers_nobody(desk: Any, listener: Listener) -> None:
+def test_a_take_that_does_not_wait_or_finds_something_registers_nobody(
+    desk: Any, listener: Listener
+) -> None:
     desk.take(holder="n1.1")
     desk.put("a")
     desk.take(wait=True, holder="n2.1")
@@ -64,7 +72,9 @@ def test_a_take_that_does_not_wait_or_finds_something_registers_nobody(desk: Any
     assert listener.heard() == []
 
 
-def test_nodes_that_wait_and_the_sweeper_hear_of_something_earlier(desk: Any, listener: Listener) -> None:
+def test_nodes_that_wait_and_the_sweeper_hear_of_something_earlier(
+    desk: Any, listener: Listener
+) -> None:
     desk.run("queue.sweep", 1, 10, holder="n9.1")
     desk.take(wait=True, holder="n1.1")
     desk.put("a", delay_ms=5000)
@@ -108,7 +118,9 @@ def test_nobody_is_told_in_a_paused_shard_until_it_resumes(desk: Any, listener: 
 
 
 async def test_what_is_heard_of_other_nodes(node: Any, eventually: Any) -> None:
-    """Queues.heard: wake-ups for shards, the next event for the sweep, a queue that is new or changed."""
+    """
+    Queues.heard: wake-ups for shards, the next event for the sweep, a queue that is new or changed.
+    """
     n0 = await node()
     nexts: list[tuple[str, int, int]] = []
     n0.queues.on_next = lambda *found: nexts.append(found)

@@ -132,7 +132,9 @@ async def test_who_waits_for_the_task_is_told(node: Any) -> None:
     assert await take == []
 
 
-@pytest.mark.parametrize("fields", [{"ttl_ms": -1}, {"ttl_ms": 2**42}, {"ttl_ms": 5, "delay_ms": 5}])
+@pytest.mark.parametrize(
+    "fields", [{"ttl_ms": -1}, {"ttl_ms": 2**42}, {"ttl_ms": 5, "delay_ms": 5}]
+)
 def test_what_may_not_be_put(fields: dict[str, int]) -> None:
     with pytest.raises(BadArg, match="TTL"):
         TaskSpec(**fields).check(10)

@@ -1,4 +1,7 @@
-"""Disks for live tests: slow ones (an LD_PRELOAD of ours delays fsync, fdatasync and msync) and full ones (a small tmpfs)."""
+"""
+Disks for live tests: slow ones (an LD_PRELOAD of ours delays fsync, fdatasync and msync) and full
+ones (a small tmpfs).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def missing_mounts(folder: Path) -> str:
         return "mounting a tmpfs needs root"
     probe = folder / "probe"
     probe.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "none", str(probe)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "none", str(probe)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         return f"no tmpfs: {done.stderr.strip()}"
     subprocess.run(["umount", str(probe)], check=True)
@@ -34,7 +39,9 @@ def missing_mounts(folder: Path) -> str:
 def build(folder: Path) -> Path:
     """Compile the library that delays."""
     library = folder / "slow_disk.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True
+    )
     return library
 
 
@@ -42,7 +49,10 @@ def forget_the_dead() -> None:
     """Unmount what a run that was killed left behind; its process id is in the name."""
     for line in Path("/proc/mounts").read_text().splitlines():
         source, folder, *_ = line.split(" ")
-        if source.startswith(SOURCE_NAME) and not Path(f"/proc/{source.removeprefix(SOURCE_NAME)}").exists():
+        if (
+            source.startswith(SOURCE_NAME)
+            and not Path(f"/proc/{source.removeprefix(SOURCE_NAME)}").exists()
+        ):
             subprocess.run(["umount", "-l", folder], check=False, capture_output=True)
 
 
@@ -53,7 +63,11 @@ class SlowDisk:
         self._file = file
         self._file.write_bytes(struct.pack("i", 0))
         self._synced = file.with_name(file.name + ".synced")
-        self.environ = {"LD_PRELOAD": str(library), "SLOW_DISK": str(file), "SLOW_DISK_SYNCED": str(self._synced)}
+        self.environ = {
+            "LD_PRELOAD": str(library),
+            "SLOW_DISK": str(file),
+            "SLOW_DISK_SYNCED": str(self._synced),
+        }
 
     def delay(self, ms: int) -> None:
         """Every sync takes so many milliseconds longer from now on; 0: none."""
@@ -76,7 +90,9 @@ class SmallDisk:
         folder.mkdir(parents=True, exist_ok=True)
         forget_the_dead()
         source = f"{SOURCE_NAME}{os.getpid()}"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", source, str(folder)], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", source, str(folder)], check=True
+        )
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:

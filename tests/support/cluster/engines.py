@@ -1,4 +1,6 @@
-"""Engines that fail over by themselves, as the fault runs see them: killed, paused, and looked at."""
+"""
+Engines that fail over by themselves, as the fault runs see them: killed, paused, and looked at.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def shard_key(shard: int) -> str:
 
 
 class Engine(Protocol):
-    """A store whose life is its own affair. ``faults``: what else can be done to it than to kill and pause a primary."""
+    """
+    A store whose life is its own affair. ``faults``: what else can be done to it than to kill and
+    pause a primary.
+    """
 
     port: int
     faults: tuple[str, ...]
@@ -45,14 +50,14 @@ class Engine(Protocol):
 
     def kill_primary(self, key: str = "", then: Callable[[], object] = bool) -> None:
         """
-        SIGKILL to the primary of ``key``, or of any; ``then()`` at once. Returns when another has taken over and the dead one is
-        back as its replica, whole.
+        SIGKILL to the primary of ``key``, or of any; ``then()`` at once. Returns when another has
+        taken over and the dead one is back as its replica, whole.
         """
 
     def freeze_replica(self, key: str) -> Callable[[], object]:
         """
-        The replica of the primary of ``key`` is stopped and its connection cut, so that it lacks what is written from now on.
-        Returns what has it go on.
+        The replica of the primary of ``key`` is stopped and its connection cut, so that it lacks
+        what is written from now on. Returns what has it go on.
         """
 
     def pause_primary(self, seconds: float) -> None:
@@ -63,7 +68,10 @@ class Engine(Protocol):
 
 
 def frozen(replica: subprocess.Popen[bytes], primary: redis.Redis) -> Callable[[], object]:
-    """See :meth:`Engine.freeze_replica`. What was on its way to a stopped process, it would read when it goes on."""
+    """
+    See :meth:`Engine.freeze_replica`. What was on its way to a stopped process, it would read when
+    it goes on.
+    """
     replica.send_signal(signal.SIGSTOP)
     primary.client_kill_filter(_type="replica")
     return lambda: replica.send_signal(signal.SIGCONT)
@@ -132,20 +140,27 @@ class UnderCluster:
         """Who made it ends it."""
 
     def client(self, key: str = "") -> redis.Redis:
-        return redis.Redis(port=self._servers.owner(slot_of(key)), password=self._servers.password or None)
+        return redis.Redis(
+            port=self._servers.owner(slot_of(key)), password=self._servers.password or None
+        )
 
     def _primary(self) -> int:
         """One that has a shard of the queue of jobs."""
         return self._servers.owner(slot_of(shard_key(self._dice.randrange(SHARDS))))
 
     def _calm(self) -> None:
-        """Every slot has a primary that runs, every server is heard of, and each replica is whole."""
+        """
+        Every slot has a primary that runs, every server is heard of, and each replica is whole.
+        """
 
         def settled() -> bool:
             for port in self._servers.ports:
                 owners, role = self._servers.owners(port), self._servers.say(port, "ROLE")
                 known = {one for *_, primary, replicas in owners for one in (primary, *replicas)}
-                if known != set(self._servers.ports) or self._servers.info(port)["cluster_state"] != "ok":
+                if (
+                    known != set(self._servers.ports)
+                    or self._servers.info(port)["cluster_state"] != "ok"
+                ):
                     return False
                 if role[0] != "master" and role[3] != "connected":
                     return False
@@ -163,7 +178,9 @@ class UnderCluster:
 
     def freeze_replica(self, key: str) -> Callable[[], object]:
         primary = self._servers.owner(slot_of(key))
-        (replica,) = next(rest for _, _, one, rest in self._servers.owners(primary) if one == primary)
+        (replica,) = next(
+            rest for _, _, one, rest in self._servers.owners(primary) if one == primary
+        )
         return frozen(self._servers.processes[replica], self._servers.client(primary))
 
     def pause_primary(self, seconds: float) -> None:
@@ -188,13 +205,20 @@ class UnderCluster:
 
 class EngineCluster(Cluster):
     """
-    Nodes on an engine of one's own, and a provider that counts, whose answers are waited for ``timeout_s``.
+    Nodes on an engine of one's own, and a provider that counts, whose answers are waited for
+    ``timeout_s``.
 
     ``options``: as of :class:`Cluster`.
     """
 
     def __init__(
-        self, folder: Path, engine: Engine, provider: CountingProvider, *, timeout_s: float = 3.0, **options: Any
+        self,
+        folder: Path,
+        engine: Engine,
+        provider: CountingProvider,
+        *,
+        timeout_s: float = 3.0,
+        **options: Any,
     ) -> None:
         self._engine, self._provider, self._timeout_s = engine, provider, timeout_s
         super().__init__(folder, log__file_bytes=str(LOG_BYTES), **options)
@@ -203,8 +227,11 @@ class EngineCluster(Cluster):
         return self._engine
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
-        text = super().config_text(name, store_port, store__url=json.dumps(self._engine.url()), **changes)
+        text = super().config_text(
+            name, store_port, store__url=json.dumps(self._engine.url()), **changes
+        )
         return text + self._provider.toml(self._provider.port, MARGIN_S, self._timeout_s)
 
     def make_node(self, name: str, base: int, text: str) -> Node:
-        return FaultyNode(name, self.folder / name, base, text, self.secret)  # whose log is all of it
+        # whose log is all of it
+        return FaultyNode(name, self.folder / name, base, text, self.secret)

@@ -1,8 +1,10 @@
 """
-Time that passes faster, for the store and for the nodes alike: an hour's incident is over in a minute, and no limit is another.
+Time that passes faster, for the store and for the nodes alike: an hour's incident is over in a
+minute, and no limit is another.
 
-The store is a valkey-server under libfaketime; nodes are handed a :class:`FastClock`. Authorization servers live in the usual
-time: what they say of an access token's life counts in the fast one, for nobody shows them access tokens. So does a Retry-After.
+The store is a valkey-server under libfaketime; nodes are handed a :class:`FastClock`. Authorization
+servers live in the usual time: what they say of an access token's life counts in the fast one, for
+nobody shows them access tokens. So does a Retry-After.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 
 class FastClock:
-    """A :class:`tidewarden.clock.Clock` on which ``times`` seconds pass in one; ``unix_ms``: what it shows now."""
+    """
+    A :class:`tidewarden.clock.Clock` on which ``times`` seconds pass in one; ``unix_ms``: what it
+    shows now.
+    """
 
     def __init__(self, times: float, unix_ms: int) -> None:
         self._times = times
@@ -45,11 +50,18 @@ class FastClock:
 
 @contextlib.contextmanager
 def fast_store(times: float) -> Iterator[tuple[StoreServer, FastClock]]:
-    """A store in memory whose seconds are that short, and a clock that agrees with it. Skips where libfaketime is missing."""
+    """
+    A store in memory whose seconds are that short, and a clock that agrees with it. Skips where
+    libfaketime is missing.
+    """
     if LIBRARY is None:
         pytest.skip("libfaketime is not installed (Debian: faketime)")
     folder = Path(tempfile.mkdtemp(prefix="tw-"))
-    fake = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+0 x{times:g}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    fake = {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME": f"+0 x{times:g}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
     with mock.patch.dict(os.environ, fake):
         process, server = serve(str(get_binary_path()), folder)
     try:

@@ -1,6 +1,6 @@
 """
-What the nursery has done, once: all that a node imports and reads of the package, which is then out of sight of its
-collector of rings.
+What the nursery has done, once: all that a node imports and reads of the package, which is then out
+of sight of its collector of rings.
 """
 
 import contextlib
@@ -21,7 +21,9 @@ with contextlib.redirect_stdout(io.StringIO()):
     cli.command_line("node")(["node", "--check"], standalone_mode=False)
 # And each would put the same Lua together anew.
 process_parts.Scripts = functools.cache(process_parts.Scripts)  # type: ignore[misc, assignment]
-process_parts.Scripts(process_parts.SHARED, process_parts.SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+process_parts.Scripts(
+    process_parts.SHARED, process_parts.SCRIPT_ROOMS, plain=("tidewarden.cluster",)
+)
 
 gc.collect()
 gc.freeze()

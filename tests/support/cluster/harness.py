@@ -1,5 +1,6 @@
 """
-Whole clusters for the live tests: a valkey-server, node processes with real configuration files, and what is seen of them.
+Whole clusters for the live tests: a valkey-server, node processes with real configuration files,
+and what is seen of them.
 
 :meth:`Cluster.close` ends exactly the processes that were started here.
 """
@@ -49,9 +50,9 @@ class Cluster:
     """
     Three nodes (by default) on one valkey-server.
 
-    Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between each node and the store.
-    ``store``: settings of the valkey-server.
-    ``changes``: as of :meth:`config_text`.
+    Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between
+    each node and the store. ``store``: settings of the valkey-server. ``changes``: as of
+    :meth:`config_text`.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class Cluster:
         for name, base in self.members.items():
             if proxied:
                 self.proxies[name] = self.make_proxy(name)
-            text = self.config_text(name, self.proxies[name].port if proxied else 0, **changes) + extra
+            text = (
+                self.config_text(name, self.proxies[name].port if proxied else 0, **changes) + extra
+            )
             self.nodes[name] = self.make_node(name, base, text)
 
     # What a cluster of another kind makes otherwise.
@@ -108,7 +111,11 @@ class Cluster:
         settings: dict[str, dict[str, str]] = {
             "cluster": {
                 "secret_file": json.dumps(str(self.folder / "cluster.key")),
-                "members": "{" + ", ".join(f'{n} = "{self.host(n)}:{p}"' for n, p in self.members.items()) + "}",
+                "members": (
+                    "{"
+                    + ", ".join(f'{n} = "{self.host(n)}:{p}"' for n, p in self.members.items())
+                    + "}"
+                ),
             },
             "node": {
                 "name": f'"{name}"',
@@ -125,7 +132,12 @@ class Cluster:
         lines = []
         for section, pairs in settings.items():
             lines += [f"[{section}]", *(f"{setting} = {value}" for setting, value in pairs.items())]
-        lines += ["[[users]]", f'name = "{ADMIN}"', f'secret_hash = "{hash_generated(self.secret)}"', ""]
+        lines += [
+            "[[users]]",
+            f'name = "{ADMIN}"',
+            f'secret_hash = "{hash_generated(self.secret)}"',
+            "",
+        ]
         return "\n".join(lines)
 
     def heal(self) -> Node:
@@ -164,7 +176,11 @@ class Cluster:
         def agreed() -> Node | None:
             seen = self.statuses()
             leaders = {status["leader"] for status in seen.values()}
-            leading = [name for name, status in seen.items() if status["role"] == "leader" and status["sweeping"]]
+            leading = [
+                name
+                for name, status in seen.items()
+                if status["role"] == "leader" and status["sweeping"]
+            ]
             return self.nodes[leading[0]] if len(leading) == 1 and leaders == {leading[0]} else None
 
         node: Node = until(agreed, limit_s, what="one leader, and it sweeps")
@@ -177,7 +193,10 @@ class Cluster:
     # The store's keys.
 
     def audit(self, queue: str, shards: int = 1) -> Counter[str]:
-        """How many tasks lie where; fails when one is in no place or in two, or an index or record has no task."""
+        """
+        How many tasks lie where; fails when one is in no place or in two, or an index or record has
+        no task.
+        """
         total: Counter[str] = Counter()
         with self.valkey.client() as store:
             for shard in range(shards):
@@ -203,7 +222,9 @@ class Cluster:
         """What no node may ever log: a trace, an exception that nobody looked at."""
         lines = [line for node in self.nodes.values() for line in node.log().splitlines()]
         return [
-            shown(line) for line in lines if '"trace"' in line or "never retrieved" in line or "never awaited" in line
+            shown(line)
+            for line in lines
+            if '"trace"' in line or "never retrieved" in line or "never awaited" in line
         ]
 
     def close(self, show: bool) -> None:
@@ -212,7 +233,9 @@ class Cluster:
             if show:
                 print(f"\n--- {node.name} ({'runs' if node.running else 'ended'}), {node.folder}")
                 for line in (
-                    node.output.read_text("utf-8", "replace").splitlines()[-60:] if node.output.exists() else ()
+                    node.output.read_text("utf-8", "replace").splitlines()[-60:]
+                    if node.output.exists()
+                    else ()
                 ):
                     print(shown(line))
             node.close()
@@ -224,7 +247,8 @@ class Cluster:
 CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
 Made = TypeVar("Made", bound=Cluster)
 
-# Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is in it.
+# Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is
+# in it.
 _LOOK = """\
 local indexes, bodies = {}, {}
 for _, name in ipairs(redis.call('KEYS', KEYS[1] .. ':*')) do
@@ -246,7 +270,9 @@ def audit_shard(store: redis.Redis, prefix: str) -> Counter[str]:
     for kind, ids in indexes:
         for task_id in ids:
             places.setdefault(task_id, []).append(kind.decode())
-    assert not {task_id: where for task_id, where in places.items() if len(where) > 1}, "a task in two places"
+    assert not {task_id: where for task_id, where in places.items() if len(where) > 1}, (
+        "a task in two places"
+    )
     assert set(bodies) - places.keys() == set(), "tasks that lie nowhere"
     assert places.keys() - set(bodies) == set(), "places without a task"
     assert set(tries) - set(bodies) == set(), "tries of no task"
@@ -278,7 +304,10 @@ def serving(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
 
 @contextlib.asynccontextmanager
 async def background(*jobs: Any) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Coroutines that run beside the body; one that fails is raised at its end, the rest are cancelled."""
+    """
+    Coroutines that run beside the body; one that fails is raised at its end, the rest are
+    cancelled.
+    """
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
         yield tasks

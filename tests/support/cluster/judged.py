@@ -1,4 +1,7 @@
-"""A trial of what is concluded from answers: two nodes, a real authorization server, and a reverse proxy that puts in faults."""
+"""
+A trial of what is concluded from answers: two nodes, a real authorization server, and a reverse
+proxy that puts in faults.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,17 @@ class Trial:
     sides: list[harness.Side]
 
     async def put(self, name: str, seeds: Seeds, **fields: Any) -> None:
-        """Take in grants of a provider; ``fields``: more of each, such as an access token that it has already."""
+        """
+        Take in grants of a provider; ``fields``: more of each, such as an access token that it has
+        already.
+        """
         tokens = self.sides[0].tokens
-        await asyncio.gather(*(tokens.put(f"{name}/{who}", {"refresh_token": token} | fields) for who, token in seeds))
+        await asyncio.gather(
+            *(
+                tokens.put(f"{name}/{who}", {"refresh_token": token} | fields)
+                for who, token in seeds
+            )
+        )
 
     async def rows(self, name: str) -> dict[str, dict[str, Any]]:
         """Every account of a provider as a list shows it."""
@@ -61,13 +72,19 @@ class Trial:
     async def states(self, name: str, accounts: Collection[str] | None = None) -> Counter[str]:
         """How many are how."""
         rows = await self.rows(name)
-        return Counter(row["state"] for who, row in rows.items() if accounts is None or who in accounts)
+        return Counter(
+            row["state"] for who, row in rows.items() if accounts is None or who in accounts
+        )
 
-    async def refreshed(self, name: str, accounts: Collection[str], since: float = 0.0, limit_s: float = 60) -> None:
+    async def refreshed(
+        self, name: str, accounts: Collection[str], since: float = 0.0, limit_s: float = 60
+    ) -> None:
         """Wait until each of these was answered well after that moment."""
 
         def left() -> set[str]:
-            return set(accounts) - {one.account for one in self.proxy.asked(name, since) if one.status == 200}
+            return set(accounts) - {
+                one.account for one in self.proxy.asked(name, since) if one.status == 200
+            }
 
         try:
             await harness.eventually(lambda: not left(), limit_s)
@@ -76,8 +93,12 @@ class Trial:
                 print(who, [one for one in self.proxy.asked(name) if one.account == who])
             raise
 
-    def late(self, name: str, accounts: Iterable[str], begun: float, ended: float) -> dict[str, float]:
-        """Who of these was without a living token between the moments, and for how long at the worst."""
+    def late(
+        self, name: str, accounts: Iterable[str], begun: float, ended: float
+    ) -> dict[str, float]:
+        """
+        Who of these was without a living token between the moments, and for how long at the worst.
+        """
         times = self.proxy.refreshed(name)
         return lateness({who: times.get(who, []) for who in accounts}, begun, ended, LIFE_S)
 
@@ -86,11 +107,18 @@ class Trial:
         events, found, after = self.sides[0].tokens.events, [], START
         while page := await events.after(after):
             after = page[-1][0]
-            found += [one.type for _, one in page if one.data["provider"] == name and "account" not in one.data]
+            found += [
+                one.type
+                for _, one in page
+                if one.data["provider"] == name and "account" not in one.data
+            ]
         return found
 
     async def accepted_again(self, name: str, accounts: Iterable[str], limit_s: float = 60) -> None:
-        """No fault is put in any more, and each account is refreshed once more: the refresh token that we hold is the living one."""
+        """
+        No fault is put in any more, and each account is refreshed once more: the refresh token that
+        we hold is the living one.
+        """
         self.proxy.rules.pop(name, None)
         self.proxy.limits.pop(name, None)
         before = {who: row["generation"] for who, row in (await self.rows(name)).items()}
@@ -126,7 +154,10 @@ async def trial(
     of_each: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Trial]:
-    """Nodes that run, with providers of these names, which are all the same server; ``settings``: of each of them."""
+    """
+    Nodes that run, with providers of these names, which are all the same server; ``settings``: of
+    each of them.
+    """
     with reverse_proxy(server, seed) as proxy:
         chosen = [provider(server, proxy, name, **settings) for name in names]
         async with contextlib.AsyncExitStack() as stack:
@@ -136,7 +167,13 @@ async def trial(
                 if number:  # One vault for all of them.
                     shutil.copytree(folder / "n0" / "secrets", home / "secrets")
                 made = harness.node(
-                    store, home, chosen[0], f"n{number}", more=chosen[1:], nodes=lambda: nodes, **(of_each or {})
+                    store,
+                    home,
+                    chosen[0],
+                    f"n{number}",
+                    more=chosen[1:],
+                    nodes=lambda: nodes,
+                    **(of_each or {}),
                 )
                 sides.append(await stack.enter_async_context(made))
             yield Trial(server, proxy, sides)

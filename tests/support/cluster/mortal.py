@@ -1,7 +1,8 @@
 """
 Nodes that stop at a given step of a given account's refresh, to be killed or paused exactly there.
 
-They are real nodes, and it is a real SIGKILL: what the product does is wrapped in the node's process, before it is one.
+They are real nodes, and it is a real SIGKILL: what the product does is wrapped in the node's
+process, before it is one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ STEPS = {
     "storing": "during the write-back: the store has done it and was not heard",
     "stored": "after the write-back, before the journal knows",
 }
-"""Every step of a refresh in its order. At ``sent`` and ``answered`` :mod:`support.providers.gateway` holds what is under way."""
+"""
+Every step of a refresh in its order. At ``sent`` and ``answered`` :mod:`support.providers.gateway`
+holds what is under way.
+"""
 
 Method = Callable[..., Awaitable[Any]]
 
@@ -37,10 +41,11 @@ Method = Callable[..., Awaitable[Any]]
 @dataclass
 class Stage:
     """
-    What a node's process does at the steps. ``plan``: account (with its provider) -> the step at which it stops.
+    What a node's process does at the steps. ``plan``: account (with its provider) -> the step at
+    which it stops.
 
-    ``marks``: a folder in which each that has stopped leaves a file; they go on when there is one named ``go``.
-    ``suicide``: the last that stops kills the process there and then.
+    ``marks``: a folder in which each that has stopped leaves a file; they go on when there is one
+    named ``go``. ``suicide``: the last that stops kills the process there and then.
     """
 
     marks: Path
@@ -87,7 +92,9 @@ def mark(marks: Path, account: str) -> Path:
 
 
 def install(marks: Path, plan: Mapping[str, str], suicide: bool, lease_slack_s: float) -> None:
-    """Wrap what this process does of a refresh. ``lease_slack_s``: of the leases; 0: as they are."""
+    """
+    Wrap what this process does of a refresh. ``lease_slack_s``: of the leases; 0: as they are.
+    """
     from tidewarden.tokens.accounts.account_store import AccountStore
     from tidewarden.tokens.journal.journal import Journal
     from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
@@ -119,7 +126,9 @@ def _tear(journal: Any, data: bytes) -> None:
 
 
 class MortalNode(Node):
-    """A node whose next start, and that alone, is of a process that stops at the steps of ``plan``."""
+    """
+    A node whose next start, and that alone, is of a process that stops at the steps of ``plan``.
+    """
 
     lease_slack_s = 0.0
     plan: Mapping[str, str] = {}

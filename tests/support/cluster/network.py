@@ -1,9 +1,11 @@
 """
-A network for live tests: every node in a network namespace of its own, joined by a router in another (ip netns, veth).
+A network for live tests: every node in a network namespace of its own, joined by a router in
+another (ip netns, veth).
 
-Cuts are rules of the router that throw packets away, so that neither side is told, and each direction is cut by itself.
-Connections can be led through a proxy in the router, too (:meth:`Network.led`), which neither side is told either.
-Needs root and Debian's iproute2; :func:`missing` says what is not there.
+Cuts are rules of the router that throw packets away, so that neither side is told, and each
+direction is cut by itself. Connections can be led through a proxy in the router, too
+(:meth:`Network.led`), which neither side is told either. Needs root and Debian's iproute2;
+:func:`missing` says what is not there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from typing import TypeVar
 CLONE_NEWNET = 0x40000000
 NAMED = Path("/run/netns")
 CUTS, LED = "100", "200"
-"""Preferences of the router's rules: a cut comes before what leads a connection to a proxy, so that it is true of both."""
+"""
+Preferences of the router's rules: a cut comes before what leads a connection to a proxy, so that it
+is true of both.
+"""
 LED_TABLE = "77"
 CONNECT_S = 3.0
 """How long the way on is tried for; a peer that is there answers at once."""
@@ -43,7 +48,9 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "network namespaces need root"
     probe = f"twprobe-{os.getpid()}-{random.randrange(10**6)}"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ip", "netns", "add", probe], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         return f"no network namespaces: {done.stderr.strip()}"
     ip("netns", "del", probe)
@@ -51,11 +58,27 @@ def missing() -> str:
 
 
 def missing_led() -> str:
-    """Why no connection can be led through a proxy here, where there can be a network; empty when it can."""
+    """
+    Why no connection can be led through a proxy here, where there can be a network; empty when it
+    can.
+    """
     probe = f"twprobe-{os.getpid()}-{random.randrange(10**6)}"
     ip("netns", "add", probe)
     try:
-        ip("-n", probe, "rule", "add", "pref", LED, "ipproto", "tcp", "dport", "1", "lookup", LED_TABLE)
+        ip(
+            "-n",
+            probe,
+            "rule",
+            "add",
+            "pref",
+            LED,
+            "ipproto",
+            "tcp",
+            "dport",
+            "1",
+            "lookup",
+            LED_TABLE,
+        )
         with inside(str(NAMED / probe), socket.socket) as tried:
             tried.setsockopt(socket.SOL_IP, socket.IP_TRANSPARENT, 1)
     except (AssertionError, OSError) as error:
@@ -66,7 +89,10 @@ def missing_led() -> str:
 
 
 def inside(namespace: str, make: Callable[[], Made]) -> Made:
-    """What ``make()`` returns in that namespace (its file); sockets stay in the one where they were made."""
+    """
+    What ``make()`` returns in that namespace (its file); sockets stay in the one where they were
+    made.
+    """
     made: list[Made] = []
     failed: list[BaseException] = []
 
@@ -91,14 +117,16 @@ class Network:
     """
     Namespaces for ``names``, the router's, and this process's way to all of them.
 
-    ``addresses``: each node's. They are its own within this machine; two networks at a time get different ones.
+    ``addresses``: each node's. They are its own within this machine; two networks at a time get
+    different ones.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._forget_the_dead()
         self._tag = f"tw{os.getpid()}x{random.randrange(16**4):04x}"
         self._router = f"{self._tag}-router"
-        self._veth = f"tw{random.randrange(16**6):06x}"  # 15 characters are the longest name of a link
+        # 15 characters are the longest name of a link
+        self._veth = f"tw{random.randrange(16**6):06x}"
         net = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
         self.addresses: dict[str, str] = {}
         self._doors: dict[str, str] = {}  # the router's end of each node's veth
@@ -115,7 +143,18 @@ class Network:
             ip("route", "add", f"{net}.0/24", "via", f"{net}.1")
             ip("netns", "exec", self._router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
             ip("-n", self._router, "link", "set", "lo", "up")
-            ip("-n", self._router, "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", LED_TABLE)
+            ip(
+                "-n",
+                self._router,
+                "route",
+                "add",
+                "local",
+                "0.0.0.0/0",
+                "dev",
+                "lo",
+                "table",
+                LED_TABLE,
+            )
         except BaseException:
             self.close()
             raise
@@ -139,23 +178,36 @@ class Network:
         return str(NAMED / f"{self._tag}-{name}")
 
     def listening(self, name: str) -> Callable[[int], socket.socket]:
-        """Makes listening sockets on the loopback of that namespace: they lead from there into this process."""
-        return lambda port: inside(self.namespace(name), lambda: socket.create_server(("127.0.0.1", port)))
-
-    def led(self, target: str, port: int) -> tuple[Callable[[int], socket.socket], Callable[[str], socket.socket]]:
         """
-        Lead all connections that other nodes make to that port of ``target`` into this process, from now on.
+        Makes listening sockets on the loopback of that namespace: they lead from there into this
+        process.
+        """
+        return lambda port: inside(
+            self.namespace(name), lambda: socket.create_server(("127.0.0.1", port))
+        )
 
-        Returns: what makes the socket they come to, and what makes a connection on from there, given whose it is (an address).
-        The two ends go on seeing each other's addresses, and cuts go on being true, of the packets on either side. It is what
-        TPROXY does, by rules of the router alone: what comes in at a node's door is delivered there, to sockets that may have
+    def led(
+        self, target: str, port: int
+    ) -> tuple[Callable[[int], socket.socket], Callable[[str], socket.socket]]:
+        """
+        Lead all connections that other nodes make to that port of ``target`` into this process,
+        from now on.
+
+        Returns: what makes the socket they come to, and what makes a connection on from there,
+        given whose it is (an address). The two ends go on seeing each other's addresses, and cuts
+        go on being true, of the packets on either side. It is what TPROXY does, by rules of the
+        router alone: what comes in at a node's door is delivered there, to sockets that may have
         any address (IP_TRANSPARENT); what these send is routed as usual.
         """
         there, router = self.addresses[target], str(NAMED / self._router)
         for source, here in self.addresses.items():
             if source != target:
-                self._deliver(source, "from", here, "to", there, "ipproto", "tcp", "dport", str(port))
-                self._deliver(target, "from", there, "to", here, "ipproto", "tcp", "sport", str(port))
+                self._deliver(
+                    source, "from", here, "to", there, "ipproto", "tcp", "dport", str(port)
+                )
+                self._deliver(
+                    target, "from", there, "to", here, "ipproto", "tcp", "sport", str(port)
+                )
 
         def bound(address: tuple[str, int]) -> socket.socket:
             made = inside(router, socket.socket)
@@ -186,7 +238,19 @@ class Network:
         return listening, connected
 
     def _deliver(self, door: str, *what: str) -> None:
-        ip("-n", self._router, "rule", "add", "pref", LED, "iif", self._doors[door], *what, "lookup", LED_TABLE)
+        ip(
+            "-n",
+            self._router,
+            "rule",
+            "add",
+            "pref",
+            LED,
+            "iif",
+            self._doors[door],
+            *what,
+            "lookup",
+            LED_TABLE,
+        )
 
     def cut(self, source: str, target: str) -> None:
         """What ``source`` sends to ``target`` is lost from now on; the other way is open."""
@@ -221,7 +285,8 @@ class Network:
         """Remove all of it. The processes inside must have ended."""
         for name in reversed(self._made):
             ip("netns", "del", name, allowed_to_fail=True)
-        # Sockets of dead processes can keep a namespace for a minute; our end of the veth goes with us, not with it.
+        # Sockets of dead processes can keep a namespace for a minute; our end of the veth goes with
+        # us, not with it.
         ip("link", "del", f"{self._veth}n0", allowed_to_fail=True)
 
     @staticmethod

@@ -26,7 +26,8 @@ class Node:
     """
     One node process: its configuration file, its logs, its signals, its doors.
 
-    ``host``: where it listens. ``namespace``, ``environ``: as of :func:`support.cluster.processes.spawn`.
+    ``host``: where it listens. ``namespace``, ``environ``: as of
+    :func:`support.cluster.processes.spawn`.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class Node:
         self.output = folder / "output.log"
         self._secret = secret
         self._process: Child | subprocess.Popen[bytes] | None = None
-        # Without `verify`, for which it would read every certificate there is; and nothing kept alive that a kill would cut.
+        # Without `verify`, for which it would read every certificate there is; and nothing kept
+        # alive that a kill would cut.
         self._http = httpx.Client(
             trust_env=False,
             verify=False,
@@ -78,7 +80,9 @@ class Node:
         """Start the process; :meth:`ready` tells when it serves."""
         if self._environ:  # such as LD_PRELOAD, which concerns only what is executed
             argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-            self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
+            self._process = spawn(
+                argv, self.output, namespace=self._namespace, environ=self._environ
+            )
         else:
             self._process = Child(self.config, self.output, self._namespace)
 
@@ -119,7 +123,11 @@ class Node:
 
     def messages(self, since: int = 0) -> list[str]:
         """The messages of its log, from character ``since`` on."""
-        return [json.loads(line)["message"] for line in self.log()[since:].splitlines() if line.startswith("{")]
+        return [
+            json.loads(line)["message"]
+            for line in self.log()[since:].splitlines()
+            if line.startswith("{")
+        ]
 
     def client(self, **options: Any) -> redis.Redis:
         """A plain client, one connection, nothing repeated."""
@@ -183,6 +191,9 @@ def shown(line: str) -> str:
     """A line of a node's JSON log, for people."""
     with contextlib.suppress(ValueError, KeyError):
         record = json.loads(line)
-        text = f"{record['time'][11:23]} {record['level']:7} {record['logger'][11:]}: {record['message']}"
+        text = (
+            f"{record['time'][11:23]} {record['level']:7} {record['logger'][11:]}:"
+            f" {record['message']}"
+        )
         return text + ("\n" + record["trace"] if "trace" in record else "")
     return line

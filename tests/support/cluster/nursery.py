@@ -1,9 +1,8 @@
 """
 Nodes as copies of a process that has imported the product and done nothing else.
 
-Importing it takes most of a node's start, and live tests start a hundred nodes. ``live/up/test_up.py``, ``live/up/test_examples.py`` and
-others
-start them as users do.
+Importing it takes most of a node's start, and live tests start a hundred nodes.
+``live/up/test_up.py``, ``live/up/test_examples.py`` and others start them as users do.
 """
 
 from __future__ import annotations
@@ -29,7 +28,10 @@ NURSERY.set_forkserver_preload(["support.cluster.nursery", "support.cluster.grow
 
 
 def link_password(secret: str, cluster: str) -> str:
-    """Of the nursery's nodes, in place of the product's: to stretch it takes half as long as the rest of a copy's start."""
+    """
+    Of the nursery's nodes, in place of the product's: to stretch it takes half as long as the rest
+    of a copy's start.
+    """
     return f"{secret} of {cluster}"
 
 
@@ -41,7 +43,10 @@ def become(
     store_wait_s: float,
     before: Callable[[], None] | None,
 ) -> None:
-    """``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot outlive us."""
+    """
+    ``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot
+    outlive us.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if namespace:
@@ -69,7 +74,8 @@ def begin(function: Callable[..., None], *args: Any) -> BaseProcess:
     """A process that was copied from the nursery, and does this."""
     environ = dict(os.environ)
     os.environ["PYTHONPATH"] = (
-        f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"  # by this alone it finds what to import
+        # by this alone it finds what to import
+        f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"
     )
     try:
         forkserver.ensure_running()
@@ -95,10 +101,13 @@ class Child:
         """
         A node by its configuration file; what it prints is appended to ``output``.
 
-        ``namespace``: as of :func:`support.cluster.processes.spawn`. ``store_wait_s``: how long it waits for its store; 0: as usual.
-        ``before``: what it does before it is a node; a function of a module, or a partial of one.
+        ``namespace``: as of :func:`support.cluster.processes.spawn`. ``store_wait_s``: how long it
+        waits for its store; 0: as usual. ``before``: what it does before it is a node; a function
+        of a module, or a partial of one.
         """
-        self._process = begin(become, config, output, dict(os.environ), namespace, store_wait_s, before)
+        self._process = begin(
+            become, config, output, dict(os.environ), namespace, store_wait_s, before
+        )
         self.pid = self._process.pid or 0
 
     def poll(self) -> int | None:

@@ -1,7 +1,9 @@
 """
-The processes of a live test: starting programs, waiting for conditions, free ports, and a valkey-server.
+The processes of a live test: starting programs, waiting for conditions, free ports, and a
+valkey-server.
 
-Every process asks the kernel for SIGKILL at our death, so that an aborted test run leaves nothing behind.
+Every process asks the kernel for SIGKILL at our death, so that an aborted test run leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ SELDOM_S = 0.12
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
 """What a client meets when its node or the store goes."""
 
-# Arguments: our pid, a network namespace's file or nothing, then the program. SIGKILL at our death (PR_SET_PDEATHSIG),
-# asked for between fork and exec; CLONE_NEWNET is 0x40000000.
+# Arguments: our pid, a network namespace's file or nothing, then the program. SIGKILL at our death
+# (PR_SET_PDEATHSIG), asked for between fork and exec; CLONE_NEWNET is 0x40000000.
 _BECOME = """\
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -52,12 +54,18 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def spawn(
-    argv: Sequence[str], output: Path, *, namespace: str = "", environ: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    output: Path,
+    *,
+    namespace: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """
-    Start a program in a process group of its own that cannot outlive us; its output is appended to ``output``.
+    Start a program in a process group of its own that cannot outlive us; its output is appended to
+    ``output``.
 
-    ``namespace``: the file of the network namespace it lives in. ``environ``: what is added to our environment.
+    ``namespace``: the file of the network namespace it lives in. ``environ``: what is added to our
+    environment.
     """
     with output.open("ab") as file:
         return subprocess.Popen(
@@ -70,11 +78,14 @@ def spawn(
         )
 
 
-def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, every_s: float = 0.02, what: str = "") -> Any:
+def until(
+    condition: Callable[[], Any], limit_s: float = LIMIT_S, every_s: float = 0.02, what: str = ""
+) -> Any:
     """
     What ``condition()`` returns once that is true; clients' errors count as false.
 
-    It is asked every ``every_s`` seconds, of a long wait more and more seldom: to ask costs nodes and us more than they do.
+    It is asked every ``every_s`` seconds, of a long wait more and more seldom: to ask costs nodes
+    and us more than they do.
     """
     end = time.monotonic() + limit_s
     pause_s = every_s
@@ -86,7 +97,9 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, every_s: float
                 return last
         except (*TROUBLE, httpx.HTTPError) as error:
             last = error
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}; last: {last!r}"
+        assert time.monotonic() < end, (
+            f"not within {limit_s:g} s: {what or condition}; last: {last!r}"
+        )
         time.sleep(pause_s)
         pause_s = max(every_s, min(pause_s * 1.2, SELDOM_S))
 
@@ -111,13 +124,18 @@ def free_base_port() -> int:
 
 class Valkey:
     """
-    A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come.
+    A valkey-server with AOF and a password on a TCP port; each start raises the view before clients
+    may come.
 
-    ``options``: more of its settings, and others. ``environ``: what its process gets beside our environment.
+    ``options``: more of its settings, and others. ``environ``: what its process gets beside our
+    environment.
     """
 
     def __init__(
-        self, folder: Path, options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        options: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.options = dict(options or {})
@@ -137,7 +155,10 @@ class Valkey:
         self.serve(self.launch())
 
     def launch(self) -> str:
-        """Start the process, from the thread with which it may die; the password by which :meth:`serve` opens it."""
+        """
+        Start the process, from the thread with which it may die; the password by which
+        :meth:`serve` opens it.
+        """
         hidden = secrets.token_urlsafe(16)
         # The last as an embedded store has it, for backups.
         options = {
@@ -146,7 +167,9 @@ class Valkey:
             "repl-diskless-sync-delay": "0", **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ)
+        self._process = spawn(
+            [str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ
+        )
         return hidden
 
     def serve(self, hidden: str) -> None:
@@ -157,7 +180,10 @@ class Valkey:
             client.config_set("requirepass", self.password)
 
     def client(self, key: str = "") -> redis.Redis:
-        """A client of the store itself, for looking at keys. ``key``: one of them, for engines of several servers."""
+        """
+        A client of the store itself, for looking at keys. ``key``: one of them, for engines of
+        several servers.
+        """
         return redis.Redis(port=self.port, password=self.password)
 
     def freeze(self) -> None:

@@ -1,4 +1,7 @@
-"""What a refresh is watched on: authorization servers that count, a gateway before them, and nodes that stop where they are told to."""
+"""
+What a refresh is watched on: authorization servers that count, a gateway before them, and nodes
+that stop where they are told to.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,15 @@ from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
 
 KINDS = ("urgent", "patient")
-"""``urgent``: no access token that lives, so that nobody waits for another node. ``patient``: one that does, for an hour."""
+"""
+``urgent``: no access token that lives, so that nobody waits for another node. ``patient``: one that
+does, for an hour.
+"""
 LIFE_S = 600
 GRACE_S = 300
 TIMEOUT_S = 6.0
-LEASE_SLACK_S = 4.5  # Instead of ten; two more where a silent node is asked: what is left then has to do for a request.
+# Instead of ten; two more where a silent node is asked: what is left then has to do for a request.
+LEASE_SLACK_S = 4.5
 ROLLED = "rolled"
 """A further provider at the last of the servers, whose client has two secrets."""
 
@@ -28,7 +35,10 @@ Dealt = tuple[str, str, str]
 
 
 class Servers:
-    """The authorization servers of a scene, each account of which is used once. ``names``: which of grace, plain, oidc."""
+    """
+    The authorization servers of a scene, each account of which is used once. ``names``: which of
+    grace, plain, oidc.
+    """
 
     def __init__(self, request: pytest.FixtureRequest, names: Sequence[str], accounts: int) -> None:
         self.all: dict[str, Any] = {}
@@ -37,7 +47,9 @@ class Servers:
                 self.all[name] = request.getfixturevalue("oidc")(accounts=accounts, life=LIFE_S)
             else:
                 grace_s = GRACE_S if name == "grace" else 0
-                self.all[name] = request.getfixturevalue("dot")(accounts=accounts, grace=grace_s, life=LIFE_S)
+                self.all[name] = request.getfixturevalue("dot")(
+                    accounts=accounts, grace=grace_s, life=LIFE_S
+                )
         self._used = 0
 
     def deal(self, steps: Sequence[str], kinds: Sequence[str] = KINDS) -> dict[str, Dealt]:
@@ -55,12 +67,18 @@ class Servers:
 
     def stats(self, name: str = "") -> dict[str, Any]:
         """What a server counted; without a name: each of them."""
-        return self.all[name].stats() if name else {each: server.stats() for each, server in self.all.items()}
+        return (
+            self.all[name].stats()
+            if name
+            else {each: server.stats() for each, server in self.all.items()}
+        )
 
     def toml(self, door: Gateway) -> str:
         lines = []
         for name, server in self.all.items():
-            lines += _provider(name, f"{door.url}/{name}/token", server, GRACE_S if name == "grace" else 0)
+            lines += _provider(
+                name, f"{door.url}/{name}/token", server, GRACE_S if name == "grace" else 0
+            )
         lines += _provider(ROLLED, f"{door.url}/{name}/token?{ROLLED}", server, 0)
         return "\n".join([*lines, f'next_secret = "{NEXT_SECRET}"', ""])
 
@@ -82,7 +100,9 @@ def listed(node: Node) -> dict[str, dict[str, Any]]:
     found, cursor = {}, ""
     with node.client() as client:
         while True:
-            rows, cursor = client.execute_command("T.LIST", "COUNT", 500, *(["AFTER", cursor] if cursor else []))
+            rows, cursor = client.execute_command(
+                "T.LIST", "COUNT", 500, *(["AFTER", cursor] if cursor else [])
+            )
             for row in rows:
                 row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
                 found[row["account"]] = row
@@ -127,7 +147,10 @@ def staged(
     lease_slack_s: float = LEASE_SLACK_S,
     **options: Any,
 ) -> Iterator[Stage]:
-    """Servers with so many accounts each, the gateway before them, and a cluster of which no node has started yet."""
+    """
+    Servers with so many accounts each, the gateway before them, and a cluster of which no node has
+    started yet.
+    """
     failed = request.session.testsfailed
     servers = Servers(request, names, accounts)
     with gateway(servers.all) as door:
@@ -152,11 +175,16 @@ def settled(row: Mapping[str, Any]) -> bool:
 
 def refresh_again(node: Node, accounts: Iterable[str], limit_s: float = 60) -> set[str]:
     """
-    Have those that are fresh refreshed once more, which shows whether their grants live; those that were refused.
+    Have those that are fresh refreshed once more, which shows whether their grants live; those that
+    were refused.
 
     A server that is too slow to answer shows nothing yet: it is asked again.
     """
-    before = {account: row for account, row in listed(node).items() if account in accounts and row["state"] == "fresh"}
+    before = {
+        account: row
+        for account, row in listed(node).items()
+        if account in accounts and row["state"] == "fresh"
+    }
     say_all(node, [("T.REFRESH", account) for account in before])
 
     def tried() -> bool:

@@ -219,7 +219,9 @@ class Node:
 
         text = ""
         headers = {"Authorization": f"Bearer admin:{self.secret}"}
-        with httpx.stream("GET", f"http://127.0.0.1:{self.port + 1}{path}", headers=headers, timeout=2) as answer:
+        with httpx.stream(
+            "GET", f"http://127.0.0.1:{self.port + 1}{path}", headers=headers, timeout=2
+        ) as answer:
             answer.raise_for_status()
             with contextlib.suppress(httpx.ReadTimeout):
                 for piece in answer.iter_text():
@@ -251,8 +253,12 @@ def exported(node: Node) -> dict[str, dict[str, Any]]:
         assert not unreadable, unreadable
         for line in lines:
             raw = base64.b64decode(line)
-            associated = b"tidewarden export" + bytes.fromhex(EXPORT_ID) + number.to_bytes(8, "big") + b"\0"
-            row = json.loads(AESGCM(bytes.fromhex(EXPORT_KEY)).decrypt(raw[:12], raw[12:], associated))
+            associated = (
+                b"tidewarden export" + bytes.fromhex(EXPORT_ID) + number.to_bytes(8, "big") + b"\0"
+            )
+            row = json.loads(
+                AESGCM(bytes.fromhex(EXPORT_KEY)).decrypt(raw[:12], raw[12:], associated)
+            )
             found[row["account"]] = row
             number += 1
         if not cursor:
@@ -290,7 +296,9 @@ class Up:
             str(folder.parent / "config.toml"),
         ]
         with self.output.open("wb") as file:
-            self.process = subprocess.Popen([program, *words], stdout=file, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                [program, *words], stdout=file, stderr=subprocess.STDOUT
+            )
         until(
             lambda: "READY" in self.output.read_text() or self.process.poll() is not None,
             f"{nodes} nodes serve",
@@ -322,7 +330,9 @@ def processes_in(folder: Path) -> dict[int, str]:
     return found
 
 
-def fill_queues(node: Node, plain: redis.Redis, session: redis.Redis, leases: dict[str, int]) -> None:
+def fill_queues(
+    node: Node, plain: redis.Redis, session: redis.Redis, leases: dict[str, int]
+) -> None:
     """Put tasks in every state into queues of every kind; note the ``leases`` that stay held."""
     ask = node.ask
     ask(
@@ -350,7 +360,9 @@ def fill_queues(node: Node, plain: redis.Redis, session: redis.Redis, leases: di
         ask("Q.PUT", "mail", f"payload of {task_id}", "ID", task_id, *words)
     ask("Q.PUT", "mail", bytes(range(256)), "ID", "bytes", "PRIORITY", 90)
     ask("Q.PUT", "mail", "long " * 20_000, "ID", "long", "PRIORITY", 91)
-    for priority, task_id in enumerate(("done", "buried", "failed", "worn", "left", "kept", "deleted"), start=40):
+    for priority, task_id in enumerate(
+        ("done", "buried", "failed", "worn", "left", "kept", "deleted"), start=40
+    ):
         words = ["ATTEMPTS", 1] if task_id == "worn" else []
         ask("Q.PUT", "mail", f"payload of {task_id}", "ID", task_id, "PRIORITY", priority, *words)
 
@@ -414,7 +426,9 @@ def fill_queues(node: Node, plain: redis.Redis, session: redis.Redis, leases: di
     ask("Q.MOVE", "broken", "COUNT", 1, "TO", "repaired")
 
 
-def fill_locks(node: Node, plain: redis.Redis, session: redis.Redis, fences: dict[str, int]) -> None:
+def fill_locks(
+    node: Node, plain: redis.Redis, session: redis.Redis, fences: dict[str, int]
+) -> None:
     """Acquire locks by a connection and by a session, and one that is released again."""
     fences["free"] = node.ask("L.ACQUIRE", "free", 1000)
     fences["held"] = plain.execute_command("L.ACQUIRE", "held", 30 * DAY_MS)
@@ -523,16 +537,27 @@ def leave_half_done(node: Node, provider: Provider, store: redis.Redis, folder: 
     )
     node.ask("T.PUT", "shop/journaled", json.dumps({"refresh_token": "shop.journaled.0"}))
     until(lambda: provider.count("shop.journaled.0"), "shop/journaled is asked for")
-    size = sum(path.stat().st_size for path in folder.glob("n*/*.journal") if path.name.startswith("tokens"))
+    size = sum(
+        path.stat().st_size
+        for path in folder.glob("n*/*.journal")
+        if path.name.startswith("tokens")
+    )
     (pid,) = (pid for pid, line in processes_in(folder).items() if "valkey-server" in line)
     for account in ("shop/held", "bank/held"):
         node.ask("T.PUT", account, json.dumps({"refresh_token": first_token(account)}))
-        until(lambda account=account: provider.count(first_token(account)), f"{account} is asked for")
+        until(
+            lambda account=account: provider.count(first_token(account)), f"{account} is asked for"
+        )
     os.kill(pid, signal.SIGSTOP)
     provider.let_go.set()
     until(
         lambda: (
-            sum(path.stat().st_size for path in folder.glob("n*/*.journal") if path.name.startswith("tokens")) > size
+            sum(
+                path.stat().st_size
+                for path in folder.glob("n*/*.journal")
+                if path.name.startswith("tokens")
+            )
+            > size
         ),
         "an answer is in a journal",
     )
@@ -568,7 +593,9 @@ def answers(node: Node) -> dict[str, Any]:
 
 def configuration(program: str) -> str:
     """Return the release's ``config.toml``, which has every setting, with ours in it."""
-    ours = tomllib.loads(SETTINGS.replace("@READER@", hashlib.sha256(READER_SECRET.encode()).hexdigest()))
+    ours = tomllib.loads(
+        SETTINGS.replace("@READER@", hashlib.sha256(READER_SECRET.encode()).hexdigest())
+    )
     ours["webhooks"]["ops"]["secret"] = HOOK_SECRET
     whole = tomllib.loads((Path(program).parents[2] / "config.toml").read_text())
     for section, table in ours.items():
@@ -627,7 +654,9 @@ def wait_for_members(folder: Path, names: set[str]) -> None:
 
     def there() -> bool:
         status = node.ask("R.STATUS")
-        heard = {name for name, member in status["members"].items() if member["met"] and member["votes"]}
+        heard = {
+            name for name, member in status["members"].items() if member["met"] and member["votes"]
+        }
         return heard == names and bool(status["leader"])
 
     until(there, f"members are {', '.join(sorted(names))}")
@@ -660,7 +689,11 @@ def make(program: str, target: Path) -> None:
 
 def _packed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     name = Path(entry.name).name
-    if name in LEFT_OUT or name.endswith((".log", ".sock", ".pid")) or not (entry.isfile() or entry.isdir()):
+    if (
+        name in LEFT_OUT
+        or name.endswith((".log", ".sock", ".pid"))
+        or not (entry.isfile() or entry.isdir())
+    ):
         return None
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""

@@ -1,4 +1,7 @@
-"""Nodes for the SDK's tests: real queues on a real store behind real RESP doors, in this process, and proxies before them."""
+"""
+Nodes for the SDK's tests: real queues on a real store behind real RESP doors, in this process, and
+proxies before them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from tidewarden.queue.locks import Locks
 
 class Site:
     """
-    A few nodes on one store. ``urls``: their doors; ``proxied(i)``: the same door behind a proxy that tests can cut.
+    A few nodes on one store. ``urls``: their doors; ``proxied(i)``: the same door behind a proxy
+    that tests can cut.
     """
 
     def __init__(self) -> None:
@@ -36,7 +40,9 @@ class Site:
     async def add(self, make_node: Any, **options: Any) -> None:
         """One more node; ``options`` are the door's."""
         node = await make_node(f"n{len(self.nodes)}")
-        door = await self.stack.enter_async_context(server_doubles.Door(queues=node.queues, **options))
+        door = await self.stack.enter_async_context(
+            server_doubles.Door(queues=node.queues, **options)
+        )
         door.server.locks = Locks(node.queues, wait_max_ms=3_600_000, waiting_max=1_000)
         self.nodes.append(node)
         self.doors.append(door)

@@ -76,7 +76,8 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._parser = hiredis.Reader()  # of reply() alone: whoever reads by it does not read by line()
+        # of reply() alone: whoever reads by it does not read by line()
+        self._parser = hiredis.Reader()
 
     def send(self, *requests: str | bytes | tuple[str | bytes, ...]) -> None:
         """Requests as tuples of arguments or as text split at blanks; together, as one piece."""
@@ -116,7 +117,9 @@ class Line:
         """Go without a word; with ``reset`` as a host does that crashed and came back."""
         if reset:
             linger = struct.pack("ii", 1, 0)
-            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, linger
+            )
         self.writer.transport.abort()
 
     async def close(self) -> None:
@@ -131,4 +134,6 @@ def framed(request: str | bytes | tuple[str | bytes, ...]) -> bytes:
     """A request as RESP."""
     words = request.split() if isinstance(request, str | bytes) else request
     parts = [word.encode() if isinstance(word, str) else word for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+    )

@@ -1,4 +1,6 @@
-"""A node's double for the command line: records what it is asked, answers what the test has laid out."""
+"""
+A node's double for the command line: records what it is asked, answers what the test has laid out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ NIL = object()
 
 
 class RecordingNode(socketserver.ThreadingTCPServer):
-    """``answers`` maps a verb to its result, an :class:`Error`, a function of the request, NIL, or None: hang up."""
+    """
+    ``answers`` maps a verb to its result, an :class:`Error`, a function of the request, NIL, or
+    None: hang up.
+    """
 
     daemon_threads = True
     allow_reuse_address = True

@@ -20,7 +20,10 @@ class RecordingSession:
 
 
 class RecordingQueues:
-    """First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it is set."""
+    """
+    First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it
+    is set.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -41,7 +44,9 @@ class RecordingQueues:
         self.closed.append(session)
         self.arrived.set()
 
-    async def join_session(self, session: Any, user: str, uuid: str = "", grace_ms: int | None = None) -> str:
+    async def join_session(
+        self, session: Any, user: str, uuid: str = "", grace_ms: int | None = None
+    ) -> str:
         self.calls.append(("join_session", user, uuid, grace_ms))
         await self._gate()
         return uuid or "made"
@@ -108,7 +113,11 @@ class RecordingQueues:
         return "done", b"\xff"
 
     async def ack(
-        self, session: RecordingSession, queue: str, pairs: list[tuple[str, int]], result: bytes = b""
+        self,
+        session: RecordingSession,
+        queue: str,
+        pairs: list[tuple[str, int]],
+        result: bytes = b"",
     ) -> list[int]:
         self.calls.append(("ack", queue, tuple(pairs), *([result] if result else [])))
         await self._gate()
@@ -120,28 +129,52 @@ class RecordingQueues:
         return answers
 
     async def release(
-        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
+        self,
+        session: Any,
+        queue: str,
+        task_id: str,
+        lease: int,
+        delay_ms: int = 0,
+        reason: str = "",
     ) -> None:
         self.calls.append(("release", queue, task_id, lease, delay_ms, reason))
         if lease == 1:
             raise NotHeld("this lease has ended\r\n+OK")
 
     async def fail(
-        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int | None = None, reason: str = ""
+        self,
+        session: Any,
+        queue: str,
+        task_id: str,
+        lease: int,
+        delay_ms: int | None = None,
+        reason: str = "",
     ) -> None:
         self.calls.append(("fail", queue, task_id, lease, delay_ms, reason))
 
-    async def bury(self, session: Any, queue: str, task_id: str, lease: int, reason: str = "") -> None:
+    async def bury(
+        self, session: Any, queue: str, task_id: str, lease: int, reason: str = ""
+    ) -> None:
         self.calls.append(("bury", queue, task_id, lease, reason))
 
-    async def touch(self, session: Any, queue: str, task_id: str, lease: int, lease_ms: int = 0) -> int:
+    async def touch(
+        self, session: Any, queue: str, task_id: str, lease: int, lease_ms: int = 0
+    ) -> int:
         self.calls.append(("touch", queue, task_id, lease, lease_ms))
         return 2**41
 
     async def kick(
-        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+        self,
+        queue: str,
+        *,
+        count: int = 0,
+        task_id: str = "",
+        reason_prefix: str = "",
+        age_ms: int = 0,
     ) -> int:
-        self.calls.append(("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else [])))
+        self.calls.append(
+            ("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else []))
+        )
         return 3
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
@@ -155,7 +188,9 @@ class RecordingQueues:
         self.calls.append(("peek", queue, task_id))
         return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
 
-    async def page(self, queue: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+    async def page(
+        self, queue: str, state: str, count: int, after: str
+    ) -> tuple[list[dict[str, Any]], str]:
         self.calls.append(("page", queue, state, count, after))
         return [{"id": "a"}], "next"
 
@@ -173,8 +208,12 @@ class RecordingQueues:
         self.calls.append(("release_all", queue))
         return 5
 
-    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
-        self.calls.append(("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else [])))
+    async def move(
+        self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        self.calls.append(
+            ("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else []))
+        )
         return 6
 
     async def link(self, topic: str, queue: str) -> int:
@@ -224,7 +263,11 @@ class RecordingCustody:
         self.calls = calls
 
     async def export(
-        self, sealing: tuple[bytes, bytes, int], provider: str = "", count: int = 100, after: str = ""
+        self,
+        sealing: tuple[bytes, bytes, int],
+        provider: str = "",
+        count: int = 100,
+        after: str = "",
     ) -> tuple[list[bytes], str, list[str]]:
         self.calls.append(("export", sealing, provider, count, after))
         return [b"c2VhbGVk"], "", []
@@ -258,7 +301,9 @@ class RecordingTokens:
         self.calls.append(("put", account, fields, *(["keep"] if keep else [])))
         return Put(5, "new", "fresh")
 
-    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> RecordingToken:
+    async def get(
+        self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
+    ) -> RecordingToken:
         self.calls.append(("get", account, min_ttl_ms, wait_ms, *((newer,) if newer else ())))
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
@@ -267,7 +312,11 @@ class RecordingTokens:
     async def get_many(self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0) -> list[Any]:
         self.calls.append(("get_many", names, min_ttl_ms, wait_ms))
         return [
-            NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken(self.extras)
+            (
+                NotFound("there is no such account")
+                if name.endswith("/nobody")
+                else RecordingToken(self.extras)
+            )
             for name in names
         ]
 
@@ -311,7 +360,13 @@ class RecordingTokens:
         return await self.stats(), 0.5
 
     def metrics(self) -> dict[str, Any]:
-        return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
+        return {
+            "refreshes": {("p", "ok"): 9},
+            "in_flight": {"p": 1},
+            "late": {},
+            "spares": 3,
+            "journal_pending": 4,
+        }
 
 
 class RecordingLocks:

@@ -1,4 +1,7 @@
-"""What is sent to a RESP door to break it, and what may be answered: shared by the door in this process and a real node's."""
+"""
+What is sent to a RESP door to break it, and what may be answered: shared by the door in this
+process and a real node's.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from tidewarden.errors import BY_CODE
 from tidewarden.server.verbs.table import COMMANDS
 
 # Those a healthy node may answer; NOPROTO and EXECABORT are Redis's own.
-WORDS = BY_CODE.keys() - {"INTERNAL", "STOREDOWN", "CONFIG", "UNREACHABLE"} | {"NOPROTO", "EXECABORT"}
+WORDS = BY_CODE.keys() - {"INTERNAL", "STOREDOWN", "CONFIG", "UNREACHABLE"} | {
+    "NOPROTO",
+    "EXECABORT",
+}
 
 # Requests of every verb that it was made for. From these, all others are made by breaking some.
 GOOD_TEXT = """
@@ -158,10 +164,17 @@ ARGUMENT = st.one_of(
 
 @st.composite
 def broken(draw: Any, examples: list[list[bytes]]) -> list[bytes]:
-    """A request of one of the verbs, with some of its arguments replaced, left out, doubled, moved, or more put in."""
+    """
+    A request of one of the verbs, with some of its arguments replaced, left out, doubled, moved, or
+    more put in.
+    """
     words = list(draw(st.sampled_from(examples)))
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
-        how = draw(st.sampled_from(["replace", "replace", "replace", "drop", "add", "double", "swap", "case", "many"]))
+        how = draw(
+            st.sampled_from(
+                ["replace", "replace", "replace", "drop", "add", "double", "swap", "case", "many"]
+            )
+        )
         at = draw(st.integers(1, max(1, len(words) - 1)))
         if how == "add" or at >= len(words):
             words.insert(at, draw(ARGUMENT))
@@ -214,12 +227,18 @@ def stream(draw: Any) -> bytes:
 
 def ending(marker: str, login: tuple[str, ...] = ()) -> bytes:
     """Requests after which a connection, whatever was done to it, answers the marker."""
-    requests = [("AUTH", *login)] * bool(login) + [("DISCARD",), ("CLIENT", "REPLY", "ON"), ("ECHO", marker)]
+    requests = [("AUTH", *login)] * bool(login) + [
+        ("DISCARD",),
+        ("CLIENT", "REPLY", "ON"),
+        ("ECHO", marker),
+    ]
     return b"".join(framed(request) for request in requests)
 
 
 class Answers:
-    """What a door sent, reply by reply. Raises AssertionError at the first that no door may send."""
+    """
+    What a door sent, reply by reply. Raises AssertionError at the first that no door may send.
+    """
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)

@@ -1,4 +1,7 @@
-"""What happens to processes, disks, clocks and the provider, each with its end; links are in ``link_faults``."""
+"""
+What happens to processes, disks, clocks and the provider, each with its end; links are in
+``link_faults``.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ async def pause_the_store(storm: Storm) -> None:
 
 @fault("the store stands still for long", weight=1, process=True)
 async def stop_the_store(storm: Storm) -> None:
-    """About as long as a link waits for an answer, which is when some of a node's links are cut and others not."""
+    """
+    About as long as a link waits for an answer, which is when some of a node's links are cut and
+    others not.
+    """
     storm.cluster.valkey.freeze()
     await asyncio.sleep(storm.dice.uniform(5.0, 20.0))
     storm.cluster.valkey.thaw()
@@ -64,7 +70,8 @@ async def stop_the_store(storm: Storm) -> None:
 
 @fault("stop the leader (SIGTERM)", weight=1, process=True)
 async def stop_the_leader(storm: Storm) -> None:
-    await asyncio.to_thread((await storm.leader()).terminate, 40.0)  # whatever else goes on: END_S, and then some
+    # whatever else goes on: END_S, and then some
+    await asyncio.to_thread((await storm.leader()).terminate, 40.0)
 
 
 # Disks and clocks.

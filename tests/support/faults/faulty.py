@@ -1,4 +1,7 @@
-"""A cluster that faults can be brought upon: links through proxies, nodes in namespaces, slow, small and stepping parts."""
+"""
+A cluster that faults can be brought upon: links through proxies, nodes in namespaces, slow, small
+and stepping parts.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,12 @@ class FaultyCluster(Cluster):
     Three nodes on one store that writes before it answers, with everything that can fail.
 
     ``synced``: it does; without, what must not be lost waits for the disk by a link of its own.
-    ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's data folder on a tmpfs of
-    its own. ``absent``: what cannot be done here, and why. ``slow_disks``: whether a disk may be told to be slow, for which
-    nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost. ``apart``: whether
-    each node has a network namespace of its own, and ``led``: whether Raft's connections go through proxies there.
+    ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's
+    data folder on a tmpfs of its own. ``absent``: what cannot be done here, and why.
+    ``slow_disks``: whether a disk may be told to be slow, for which nodes have to be started as
+    programs, with a library of ours; without, they start at a fifth of the cost. ``apart``: whether
+    each node has a network namespace of its own, and ``led``: whether Raft's connections go through
+    proxies there.
     """
 
     def __init__(
@@ -80,7 +85,10 @@ class FaultyCluster(Cluster):
             self._prepare(folder, names)
             self._fsync = "always" if synced else "everysec"
             self._provider = provider
-            options = {"log__file_bytes": str(LOG_BYTES), "store__fsync": f'"{self._fsync}"'} | options
+            options = {
+                "log__file_bytes": str(LOG_BYTES),
+                "store__fsync": f'"{self._fsync}"',
+            } | options
             super().__init__(folder, nodes=len(names), extra=extra, proxied=True, **options)
         except BaseException:
             self._dismantle()
@@ -91,7 +99,9 @@ class FaultyCluster(Cluster):
         self.disks: dict[str, SmallDisk] = {}
         if "slow disk" not in self.absent:
             library = build(folder)
-            self.slow = {name: SlowDisk(library, folder / f"{name}.delay") for name in (*names, "store")}
+            self.slow = {
+                name: SlowDisk(library, folder / f"{name}.delay") for name in (*names, "store")
+            }
         if "small disk" not in self.absent:
             self.disks = {name: SmallDisk(folder / name, DISK_BYTES) for name in names}
         self._clock = folder / "store.clock"
@@ -112,7 +122,9 @@ class FaultyCluster(Cluster):
         environ = dict(self.slow["store"].environ) if self.slow else {}
         if FAKETIME is not None:
             environ |= {
-                "LD_PRELOAD": ":".join(filter(None, (str(FAKETIME), environ.get("LD_PRELOAD", "")))),
+                "LD_PRELOAD": ":".join(
+                    filter(None, (str(FAKETIME), environ.get("LD_PRELOAD", "")))
+                ),
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock),
                 "FAKETIME_NO_CACHE": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -120,7 +132,9 @@ class FaultyCluster(Cluster):
         return Valkey(self.folder / "store", {"appendfsync": self._fsync}, environ)
 
     def make_proxy(self, name: str) -> Proxy:
-        return Proxy(self.valkey.port, listening=self.network.listening(name) if self.network else None)
+        return Proxy(
+            self.valkey.port, listening=self.network.listening(name) if self.network else None
+        )
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         text = super().config_text(name, store_port, **changes)
@@ -128,7 +142,9 @@ class FaultyCluster(Cluster):
             return text
         port = self._provider.port
         if self.network:  # the provider's port, on the loopback of that namespace
-            way = self.proxies[f"provider:{name}"] = Proxy(port, listening=self.network.listening(name))
+            way = self.proxies[f"provider:{name}"] = Proxy(
+                port, listening=self.network.listening(name)
+            )
             port = way.port
         return text + self._provider.toml(port, MARGIN_S)
 
@@ -138,14 +154,26 @@ class FaultyCluster(Cluster):
             port = base + RAFT
             listening, connect = self.network.led(name, port)
             proxy = self.proxies[f"raft:{name}"] = Proxy(port, listening=listening, connect=connect)
-            proxy.of_peer = {self.host(one): {"up": Way(), "down": Way()} for one in self.members if one != name}
+            proxy.of_peer = {
+                self.host(one): {"up": Way(), "down": Way()} for one in self.members if one != name
+            }
         slow = self.slow[name].environ if self.slow else {}
         return FaultyNode(
-            name, self.folder / name, base, text, self.secret, host=self.host(name), namespace=place, environ=slow
+            name,
+            self.folder / name,
+            base,
+            text,
+            self.secret,
+            host=self.host(name),
+            namespace=place,
+            environ=slow,
         )
 
     def between(self, source: str, target: str) -> list[Way]:
-        """What one node says to another by Raft: on the connections that it made, and on those that the other made."""
+        """
+        What one node says to another by Raft: on the connections that it made, and on those that
+        the other made.
+        """
         made, found = self.proxies[f"raft:{target}"], self.proxies[f"raft:{source}"]
         return [made.of_peer[self.host(source)]["up"], found.of_peer[self.host(target)]["down"]]
 

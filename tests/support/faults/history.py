@@ -1,8 +1,9 @@
 """
-What clients asked of a cluster and were told, and whether it could have been so: a record of operations, and a checker.
+What clients asked of a cluster and were told, and whether it could have been so: a record of
+operations, and a checker.
 
-An operation that was not answered may or may not have happened, so that nothing is concluded from it. From the others much
-is: each rule below is a function that returns what contradicts it.
+An operation that was not answered may or may not have happened, so that nothing is concluded from
+it. From the others much is: each rule below is a function that returns what contradicts it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 USES = ("ack", "touch", "release", "fail")
 """Verbs that succeed only under a lease number that is current."""
 REMEMBERED_S = 10.0
-"""For so long after a put nobody has forgotten the task, whatever the store's clock did: far below `dedup_ms`, two steps taken off."""
+"""
+For so long after a put nobody has forgotten the task, whatever the store's clock did: far below
+`dedup_ms`, two steps taken off.
+"""
 
 
 @dataclass(slots=True)
 class Operation:
     """
-    One thing that a client asked for. ``invoked``, ``answered``: monotonic seconds; never answered: infinity.
+    One thing that a client asked for. ``invoked``, ``answered``: monotonic seconds; never answered:
+    infinity.
 
-    ``key``: a task, a lock, an account, a fence. ``lease``: the number it spoke of or was given. ``value``: what a read found.
+    ``key``: a task, a lock, an account, a fence. ``lease``: the number it spoke of or was given.
+    ``value``: what a read found.
     """
 
     kind: str
@@ -55,13 +61,18 @@ class Operation:
 
 @dataclass
 class History:
-    """Everything that was asked. ``claims``: epoch, and the holder who says that it leads under it."""
+    """
+    Everything that was asked. ``claims``: epoch, and the holder who says that it leads under it.
+    """
 
     operations: list[Operation] = field(default_factory=list)
     claims: list[tuple[int, str]] = field(default_factory=list)
 
     def begin(self, kind: str, who: str, place: str, key: str = "", lease: int = 0) -> Operation:
-        """Write down that something is asked now. Until it is told otherwise, nobody knows what becomes of it."""
+        """
+        Write down that something is asked now. Until it is told otherwise, nobody knows what
+        becomes of it.
+        """
         operation = Operation(kind, who, place, key, lease, invoked=time.monotonic())
         self.operations.append(operation)
         return operation
@@ -69,7 +80,9 @@ class History:
     def granted(self, asked: Operation, key: str, lease: int, place: str = "") -> Operation:
         """A take was answered with this task."""
         now = time.monotonic()
-        grant = Operation("grant", asked.who, place or asked.place, key, lease, None, asked.invoked, now, OK)
+        grant = Operation(
+            "grant", asked.who, place or asked.place, key, lease, None, asked.invoked, now, OK
+        )
         self.operations.append(grant)
         return grant
 
@@ -82,21 +95,33 @@ class History:
         counts = Counter((one.kind, one.outcome) for one in self.operations)
         kinds = sorted({kind for kind, _ in counts})
         return "; ".join(
-            f"{kind} " + " ".join(f"{counts[kind, how]} {how}" for how in (OK, REFUSED, UNKNOWN) if counts[kind, how])
+            f"{kind} "
+            + " ".join(
+                f"{counts[kind, how]} {how}" for how in (OK, REFUSED, UNKNOWN) if counts[kind, how]
+            )
             for kind in kinds
         )
 
 
 def lacking(history: History, kinds: Collection[str], places: Collection[str]) -> list[str]:
-    """What a run has to hold for its checks to say anything: an OK of each kind of operation, a task handed out of each queue."""
-    there, handed = {one.kind for one in history.of(*kinds)}, {one.place for one in history.of("grant")}
+    """
+    What a run has to hold for its checks to say anything: an OK of each kind of operation, a task
+    handed out of each queue.
+    """
+    there, handed = (
+        {one.kind for one in history.of(*kinds)},
+        {one.place for one in history.of("grant")},
+    )
     return [f"not one {kind} was answered OK" for kind in kinds if kind not in there] + [
         f"nothing was handed out of {place}" for place in places if place not in handed
     ]
 
 
 def lost_puts(history: History, left: Mapping[str, Collection[str]]) -> list[str]:
-    """Every task whose put was answered OK was delivered, or still lies in its queue (``left``: ids by queue)."""
+    """
+    Every task whose put was answered OK was delivered, or still lies in its queue (``left``: ids by
+    queue).
+    """
     delivered = {(one.place, one.key) for one in history.of("grant")}
     return [
         f"lost: {put.key} of {put.place}, put with OK by {put.who} at {put.answered:.3f}"
@@ -106,8 +131,15 @@ def lost_puts(history: History, left: Mapping[str, Collection[str]]) -> list[str
 
 
 def unfinished(history: History, left: Mapping[str, Collection[str]]) -> list[str]:
-    """Every task that was delivered was acknowledged, perhaps unheard, or still lies in its queue (those of ``left``)."""
-    ended = {(one.place, one.key) for one in history.operations if one.kind == "ack" and one.outcome != REFUSED}
+    """
+    Every task that was delivered was acknowledged, perhaps unheard, or still lies in its queue
+    (those of ``left``).
+    """
+    ended = {
+        (one.place, one.key)
+        for one in history.operations
+        if one.kind == "ack" and one.outcome != REFUSED
+    }
     handed = {(one.place, one.key) for one in history.of("grant") if one.place in left}
     return [
         f"gone: {key} of {place} was delivered, but nobody acknowledged it"
@@ -117,7 +149,10 @@ def unfinished(history: History, left: Mapping[str, Collection[str]]) -> list[st
 
 
 def put_once(history: History, place: str, left: Collection[str], puts: int) -> list[str]:
-    """A queue made as many tasks as there were ids (``puts``: by its own count), however often each put was repeated."""
+    """
+    A queue made as many tasks as there were ids (``puts``: by its own count), however often each
+    put was repeated.
+    """
     ids = {one.key for one in history.of("grant") if one.place == place} | set(left)
     return [] if puts == len(ids) else [f"{puts} tasks were put for {len(ids)} ids in {place}"]
 
@@ -138,13 +173,21 @@ def results(history: History) -> list[str]:
         if word == "done":
             done[task] = min(done.get(task, math.inf), wait.answered)
             if not sent or (result and result not in sent):
-                wrong.append(f"{key} in {place} was told to be done ({result!r}); acknowledged under {sorted(sent)}")
+                wrong.append(
+                    f"{key} in {place} was told to be done ({result!r}); acknowledged under"
+                    f" {sorted(sent)}"
+                )
         elif word not in ("timeout", "unknown"):
             wrong.append(f"{key} in {place} was told to be {word}")
         elif any(ack.answered < wait.invoked for ack in acks[task]) and word == "timeout":
             wrong.append(f"{key} in {place} was acknowledged, and told not to have ended")
         put = puts.get(task)
-        if word == "unknown" and put and put.answered < wait.invoked and wait.answered < put.invoked + REMEMBERED_S:
+        if (
+            word == "unknown"
+            and put
+            and put.answered < wait.invoked
+            and wait.answered < put.invoked + REMEMBERED_S
+        ):
             wrong.append(f"{key} in {place} was put with OK, and told to be unknown soon after")
     return wrong + [
         f"{one.key} in {one.place} was given to {one.who} after it was told to be done"
@@ -157,9 +200,11 @@ def surely_held(
     history: History, lane_of: Callable[[str, str], str | None]
 ) -> dict[tuple[str, str], list[tuple[float, float, str]]]:
     """
-    By place and lane (``lane_of(place, key)``, None: of none), from when until when each task or lock was certainly held, and which.
+    By place and lane (``lane_of(place, key)``, None: of none), from when until when each task or
+    lock was certainly held, and which.
 
-    That is from when its number was told until the last time that something was asked for which then succeeded under it.
+    That is from when its number was told until the last time that something was asked for which
+    then succeeded under it.
     """
     last: dict[tuple[str, str, int], float] = {}
     for use in history.of(*USES):
@@ -167,13 +212,18 @@ def surely_held(
         last[number] = max(last.get(number, -math.inf), use.invoked)
     held: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for one in history.of("grant"):
-        lane, until = lane_of(one.place, one.key), last.get((one.place, one.key, one.lease), -math.inf)
+        lane, until = (
+            lane_of(one.place, one.key),
+            last.get((one.place, one.key, one.lease), -math.inf),
+        )
         if lane is not None and until > one.answered:
             held[one.place, lane].append((one.answered, until, one.key))
     return held
 
 
-def crowded(history: History, lane_of: Callable[[str, str], str | None], limit: int = 1) -> list[str]:
+def crowded(
+    history: History, lane_of: Callable[[str, str], str | None], limit: int = 1
+) -> list[str]:
     """Of one lane never more than ``limit`` tasks were held at a time."""
     wrong = []
     for (place, lane), many in surely_held(history, lane_of).items():
@@ -183,7 +233,10 @@ def crowded(history: History, lane_of: Callable[[str, str], str | None], limit: 
                 heapq.heappop(open_until)
             heapq.heappush(open_until, (until, key))
             if len(open_until) > limit:
-                wrong.append(f"{sorted(key for _, key in open_until)} of {lane} in {place} were held at a time")
+                wrong.append(
+                    f"{sorted(key for _, key in open_until)} of {lane} in {place} were held at a"
+                    " time"
+                )
     return wrong
 
 
@@ -203,8 +256,13 @@ def lateness_s(history: History, since: float) -> list[float]:
     )
 
 
-def newest_before(grants: Iterable[Operation], asked: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
-    """Each of ``asked`` with the grant of the greatest number that had been told before it was asked, where there is one."""
+def newest_before(
+    grants: Iterable[Operation], asked: Iterable[Operation]
+) -> Iterator[tuple[Operation, Operation]]:
+    """
+    Each of ``asked`` with the grant of the greatest number that had been told before it was asked,
+    where there is one.
+    """
     told = sorted(grants, key=lambda one: one.answered)
     newest, n = None, 0
     for one in sorted(asked, key=lambda one: one.invoked):
@@ -224,10 +282,15 @@ def by_task(operations: Iterable[Operation]) -> defaultdict[tuple[str, str], lis
 
 
 def lease_numbers(history: History) -> list[str]:
-    """Each number is given once, and who got a task after somebody else's lease had been told got a greater one."""
+    """
+    Each number is given once, and who got a task after somebody else's lease had been told got a
+    greater one.
+    """
     given = Counter((one.place, one.key, one.lease) for one in history.of("grant"))
     wrong = [
-        f"lease {lease} of {key} in {place} was given {n} times" for (place, key, lease), n in given.items() if n > 1
+        f"lease {lease} of {key} in {place} was given {n} times"
+        for (place, key, lease), n in given.items()
+        if n > 1
     ]
     for (place, key), many in by_task(history.of("grant")).items():
         wrong += [
@@ -239,12 +302,16 @@ def lease_numbers(history: History) -> list[str]:
 
 
 def old_numbers(history: History) -> list[str]:
-    """Nothing succeeded under a number once a greater one had been handed out; no task was acknowledged under two."""
+    """
+    Nothing succeeded under a number once a greater one had been handed out; no task was
+    acknowledged under two.
+    """
     wrong = []
     grants, acks = by_task(history.of("grant")), by_task(history.of("ack"))
     for (place, key), uses in by_task(history.of(*USES)).items():
         wrong += [
-            f"{use.kind} of {key} in {place} under {use.lease} succeeded after {newer.lease} was with {newer.who}"
+            f"{use.kind} of {key} in {place} under {use.lease} succeeded after {newer.lease} was"
+            f" with {newer.who}"
             for use, newer in newest_before(grants[place, key], uses)
             if newer.lease > use.lease
         ]
@@ -263,39 +330,60 @@ def old_numbers(history: History) -> list[str]:
 def epochs(history: History) -> list[str]:
     """The cluster's epoch only grows, and no two holders led under the same one."""
     seen = history.of("fence")
-    wrong = [f"the fence went from epoch {a.lease} to {b.lease}" for a, b in pairwise(seen) if b.lease < a.lease]
+    wrong = [
+        f"the fence went from epoch {a.lease} to {b.lease}"
+        for a, b in pairwise(seen)
+        if b.lease < a.lease
+    ]
     holders: defaultdict[int, set[str]] = defaultdict(set)
     for epoch, holder in history.claims:
         holders[epoch].add(holder)
-    wrong += [f"epoch {epoch} was led by {sorted(who)}" for epoch, who in sorted(holders.items()) if len(who) > 1]
+    wrong += [
+        f"epoch {epoch} was led by {sorted(who)}"
+        for epoch, who in sorted(holders.items())
+        if len(who) > 1
+    ]
     return wrong
 
 
 def ticks(ids: Iterable[str], puts: int, every_ms: int, catchup: str) -> list[str]:
     """
-    A schedule's tasks (``NAME:TICK``, each id that was seen or still lies there): each tick once, none left out.
+    A schedule's tasks (``NAME:TICK``, each id that was seen or still lies there): each tick once,
+    none left out.
 
-    ``puts``: how many tasks its queue says were put. With ``catchup`` other than ``all``, ticks may be missing.
+    ``puts``: how many tasks its queue says were put. With ``catchup`` other than ``all``, ticks may
+    be missing.
     """
     at = sorted(int(one.rpartition(":")[2]) for one in set(ids))
     wrong = []
     if puts != len(at):
         wrong.append(f"{puts} tasks were put for {len(at)} ticks")
     if catchup == "all":
-        wrong += [f"no tick between {a} and {b}, every {every_ms} ms" for a, b in pairwise(at) if b - a != every_ms]
-    wrong += [f"ticks {a} and {b} are too near, every {every_ms} ms" for a, b in pairwise(at) if (b - a) % every_ms]
+        wrong += [
+            f"no tick between {a} and {b}, every {every_ms} ms"
+            for a, b in pairwise(at)
+            if b - a != every_ms
+        ]
+    wrong += [
+        f"ticks {a} and {b} are too near, every {every_ms} ms"
+        for a, b in pairwise(at)
+        if (b - a) % every_ms
+    ]
     return wrong
 
 
 def generations(history: History, log: Iterable[Presented]) -> list[str]:
     """
-    Readers never see an account go back; the provider is shown its tokens in order, and none again once its successor lies
-    in the store. The first stored pair is generation 1, its token the provider's generation 0.
+    Readers never see an account go back; the provider is shown its tokens in order, and none again
+    once its successor lies in the store. The first stored pair is generation 1, its token the
+    provider's generation 0.
     """
     wrong = []
     reads: defaultdict[str, list[Operation]] = defaultdict(list)
     wrong += [
-        f"{one.key}: there is no such account" for one in history.of("read", outcome=REFUSED) if one.value == "NOTFOUND"
+        f"{one.key}: there is no such account"
+        for one in history.of("read", outcome=REFUSED)
+        if one.value == "NOTFOUND"
     ]
     for read in history.of("read"):
         reads[read.key].append(read)
@@ -314,11 +402,18 @@ def generations(history: History, log: Iterable[Presented]) -> list[str]:
         if one.answer == "refused":
             wrong.append(f"{one.account}: the provider refused generation {one.generation}")
         if one.generation < shown.get(one.account, 0):
-            wrong.append(f"{one.account}: generation {one.generation} was sent after {shown[one.account]}")
+            wrong.append(
+                f"{one.account}: generation {one.generation} was sent after {shown[one.account]}"
+            )
         shown[one.account] = max(shown.get(one.account, 0), one.generation)
         stored = [
-            read.value for read in reads[one.account] if read.answered < one.at and read.value > one.generation + 1
+            read.value
+            for read in reads[one.account]
+            if read.answered < one.at and read.value > one.generation + 1
         ]
         if stored:
-            wrong.append(f"{one.account}: generation {one.generation} was sent when {max(stored) - 1} was stored")
+            wrong.append(
+                f"{one.account}: generation {one.generation} was sent when {max(stored) - 1} was"
+                " stored"
+            )
     return wrong

@@ -1,4 +1,6 @@
-"""What happens to links: between nodes, those of Raft besides, and to the store; each with its end."""
+"""
+What happens to links: between nodes, those of Raft besides, and to the store; each with its end.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,17 @@ from support.store.proxy import Part, Proxy, Way
 
 
 def ways(storm: Storm, source: str = "", target: str = "") -> list[Way]:
-    """What nodes say to each other by Raft: that one to the others, the others to that one, or all to all."""
+    """
+    What nodes say to each other by Raft: that one to the others, the others to that one, or all to
+    all.
+    """
     pairs = itertools.permutations(storm.cluster.nodes, 2)
-    return [way for a, b in pairs if source in ("", a) and target in ("", b) for way in storm.cluster.between(a, b)]
+    return [
+        way
+        for a, b in pairs
+        if source in ("", a) and target in ("", b)
+        for way in storm.cluster.between(a, b)
+    ]
 
 
 # Links between nodes.
@@ -94,7 +104,9 @@ async def slow_leader(storm: Storm) -> None:
     await storm.last()
 
 
-@fault("one-way: what the leader says to its peers is held back, and let go at once", "raft links", 3)
+@fault(
+    "one-way: what the leader says to its peers is held back, and let go at once", "raft links", 3
+)
 async def hold_leader(storm: Storm) -> None:
     leader = await storm.leader()
     for way in ways(storm, source=leader.name):
@@ -195,14 +207,19 @@ PURPOSES = ("data", "control", "sweep", "accounts", "ears", "commit")
 
 
 async def one_link_to_the_store(storm: Storm) -> tuple[Proxy, str]:
-    """The proxy of a node, and one of its links by its purpose; of all nodes only the leader sweeps."""
+    """
+    The proxy of a node, and one of its links by its purpose; of all nodes only the leader sweeps.
+    """
     purpose = storm.dice.choice(PURPOSES)
     node = await (storm.leader() if purpose == "sweep" else storm.someone())
     return storm.cluster.proxies[node.name], purpose
 
 
 async def lose(storm: Storm, part: Part, proxy: Proxy, purpose: str) -> None:
-    """What passes next on that link, which is cut with it; nothing, where nothing passes for as long as a fault goes on."""
+    """
+    What passes next on that link, which is cut with it; nothing, where nothing passes for as long
+    as a fault goes on.
+    """
     loss = proxy.lose(purpose, part, reset=storm.dice.random() < 0.7)
     await asyncio.to_thread(loss.happened.wait, storm.longest_s)
 

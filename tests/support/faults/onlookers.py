@@ -1,4 +1,7 @@
-"""Clients of a fault run that put and take nothing: they read tokens, contend for a lock, wait for ends, watch the fence."""
+"""
+Clients of a fault run that put and take nothing: they read tokens, contend for a lock, wait for
+ends, watch the fence.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ async def read_tokens(load: Workload, node: Node) -> None:
 
 async def lock(load: Workload, node: Node) -> None:
     """
-    Two of these contend for one lock: its fences only grow, no old one releases it, and no two hold it at a time.
+    Two of these contend for one lock: its fences only grow, no old one releases it, and no two hold
+    it at a time.
 
     Now and then one keeps it for longer than its lease, and lets go of it then.
     """

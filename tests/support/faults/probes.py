@@ -1,8 +1,10 @@
 """
-What must go on whatever link was cut: each probe has somebody wait at a node, and does what ends the wait.
+What must go on whatever link was cut: each probe has somebody wait at a node, and does what ends
+the wait.
 
-A probe begins its fault when all is in place, and says what is about to pass, so that the fault hits just that. Nothing else
-happens in a probe's queue: no later put, no lease's end and no alarm wakes whom the probe itself should have woken.
+A probe begins its fault when all is in place, and says what is about to pass, so that the fault
+hits just that. Nothing else happens in a probe's queue: no later put, no lease's end and no alarm
+wakes whom the probe itself should have woken.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ def configure(cluster: Cluster) -> None:
 @dataclass
 class Probe:
     """
-    One at ``node``, ``there`` being another; ``begin(asked, heard)`` begins the fault, aimed at a request or its answer with the
-    one in it, or at a message with the other.
+    One at ``node``, ``there`` being another; ``begin(asked, heard)`` begins the fault, aimed at a
+    request or its answer with the one in it, or at a message with the other.
     """
 
     load: Workload
@@ -92,8 +94,13 @@ class Probe:
     def asked(self, kind: str, place: str, lease: int = 0, key: str = "") -> Operation:
         return self.load.history.begin(kind, self.who, place, key or self.key, lease)
 
-    async def until_ok(self, client: redis.asyncio.Redis, asked: Callable[[], Operation], *words: Any) -> Any:
-        """Ask until it is answered otherwise than by what any request may meet whose link is cut, each time written down."""
+    async def until_ok(
+        self, client: redis.asyncio.Redis, asked: Callable[[], Operation], *words: Any
+    ) -> Any:
+        """
+        Ask until it is answered otherwise than by what any request may meet whose link is cut, each
+        time written down.
+        """
         while True:
             with contextlib.suppress(redis.ResponseError):
                 return await self.load.ask(asked(), client, *words, answer_s=ANSWER_S)
@@ -103,7 +110,14 @@ class Probe:
         place = place or self.queue
         async with self.client(node) as client:
             await self.until_ok(
-                client, lambda: self.asked("put", place), "Q.PUT", place, self.key, "ID", self.key, *options
+                client,
+                lambda: self.asked("put", place),
+                "Q.PUT",
+                place,
+                self.key,
+                "ID",
+                self.key,
+                *options,
             )
 
     async def take(self, client: redis.asyncio.Redis, place: str = "") -> int:
@@ -112,7 +126,9 @@ class Probe:
         while True:
             asked = self.asked("take", place)
             try:
-                rows = await self.load.ask(asked, client, "Q.TAKE", "WAIT", WAIT_MS, "FROM", place, answer_s=ANSWER_S)
+                rows = await self.load.ask(
+                    asked, client, "Q.TAKE", "WAIT", WAIT_MS, "FROM", place, answer_s=ANSWER_S
+                )
             except redis.ResponseError:
                 await asyncio.sleep(REPEAT_S)
                 continue
@@ -123,24 +139,35 @@ class Probe:
 
     async def ack(self, client: redis.asyncio.Redis, lease: int, place: str = "") -> None:
         place = place or self.queue
-        await self.until_ok(client, lambda: self.asked("ack", place, lease), "Q.ACK", place, self.key, lease)
+        await self.until_ok(
+            client, lambda: self.asked("ack", place, lease), "Q.ACK", place, self.key, lease
+        )
 
     async def parked(self, place: str = "") -> None:
         """A take waits at the node."""
         async with self.client(self.node) as client:
 
             async def waits() -> bool:
-                return bool((await client.execute_command("Q.STATS", place or self.queue))["waiting_takes_here"])
+                return bool(
+                    (await client.execute_command("Q.STATS", place or self.queue))[
+                        "waiting_takes_here"
+                    ]
+                )
 
             while not await waits():
                 await asyncio.sleep(0.01)
 
     async def noted(self, queue: str, what: str, shard: int = 0) -> None:
-        """The store knows of somebody who waits: ``what`` is a hash of a shard, and a field that is there then."""
+        """
+        The store knows of somebody who waits: ``what`` is a hash of a shard, and a field that is
+        there then.
+        """
         name, _, entry = what.partition(" ")
         with self.load.cluster.valkey.client() as store:
             key = f"{prefix_of(CLUSTER, queue, shard)}:{name}"
-            await until_async(lambda: store.hget(key, entry), what=f"{what} of {queue} is in the store")
+            await until_async(
+                lambda: store.hget(key, entry), what=f"{what} of {queue} is in the store"
+            )
 
 
 PROBES: dict[str, Callable[[Probe], Awaitable[None]]] = {}
@@ -152,7 +179,10 @@ def probe(function: Callable[[Probe], Awaitable[None]]) -> Callable[[Probe], Awa
 
 
 async def _waits_for(one: Probe, act: Callable[[], Awaitable[None]]) -> None:
-    """A take waits at the node; then the fault begins and something is done. The task comes and is acknowledged."""
+    """
+    A take waits at the node; then the fault begins and something is done. The task comes and is
+    acknowledged.
+    """
     async with one.client(one.node) as client:
         waiting = asyncio.ensure_future(one.take(client))
         try:
@@ -229,7 +259,9 @@ async def end(one: Probe) -> None:
     async with one.client(one.node) as holder, one.client(one.node) as client:
         lease = await one.take(holder)
         asked = one.asked("wait", one.queue)
-        waiting = asyncio.ensure_future(one.until_ok(client, lambda: asked, "Q.WAIT", one.queue, one.key, WAIT_MS))
+        waiting = asyncio.ensure_future(
+            one.until_ok(client, lambda: asked, "Q.WAIT", one.queue, one.key, WAIT_MS)
+        )
         try:
             await one.noted(one.queue, f"waits {one.key}")
             one.begin(one.key, one.key)
@@ -248,7 +280,9 @@ async def room(one: Probe) -> None:
         lease = await one.take(holder, place)
         later = f"{key}-later"
         words = ("Q.PUT", place, later, "ID", later, "WAIT", WAIT_MS)
-        waiting = asyncio.ensure_future(one.until_ok(client, lambda: one.asked("put", place, key=later), *words))
+        waiting = asyncio.ensure_future(
+            one.until_ok(client, lambda: one.asked("put", place, key=later), *words)
+        )
         try:
             await one.noted(place, "shard roomless")
             one.begin(key, place)
@@ -271,14 +305,27 @@ async def lock(one: Probe) -> None:
                 asked = one.asked("acquire", "_locks", key=name)
                 with contextlib.suppress(redis.ResponseError):
                     fence = await one.load.ask(
-                        asked, client, "L.ACQUIRE", name, LEASE_MS, "WAIT", WAIT_MS, answer_s=ANSWER_S
+                        asked,
+                        client,
+                        "L.ACQUIRE",
+                        name,
+                        LEASE_MS,
+                        "WAIT",
+                        WAIT_MS,
+                        answer_s=ANSWER_S,
                     )
                     one.load.history.granted(asked, name, fence)
                     return int(fence)
                 await asyncio.sleep(REPEAT_S)
 
         async def let_go(client: redis.asyncio.Redis, fence: int) -> None:
-            await one.until_ok(client, lambda: one.asked("release", "_locks", fence, name), "L.RELEASE", name, fence)
+            await one.until_ok(
+                client,
+                lambda: one.asked("release", "_locks", fence, name),
+                "L.RELEASE",
+                name,
+                fence,
+            )
 
         fence = await acquire(holder)
         waiting = asyncio.ensure_future(acquire(client))
@@ -297,7 +344,15 @@ async def settings(one: Probe) -> None:
     place, value = settings_of(one.node), LEASE_MS + int(one.key.partition("-")[0][1:]) + 1
     async with one.client(one.there) as client, one.client(one.node) as here:
         one.begin(place, place)
-        await one.until_ok(client, lambda: one.asked("configure", place), "Q.CONFIG", place, "SET", "lease_ms", value)
+        await one.until_ok(
+            client,
+            lambda: one.asked("configure", place),
+            "Q.CONFIG",
+            place,
+            "SET",
+            "lease_ms",
+            value,
+        )
         while True:
             with contextlib.suppress(redis.ResponseError):
                 if (await here.execute_command("Q.CONFIG", place))["lease_ms"] == value:

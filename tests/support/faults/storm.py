@@ -1,4 +1,7 @@
-"""What a fault is, the catalogue of them all, and the storm that brings them upon a cluster, drawn by a seed."""
+"""
+What a fault is, the catalogue of them all, and the storm that brings them upon a cluster, drawn by
+a seed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ Act = Callable[["Storm"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind. ``needs``: the part of a :class:`FaultyCluster` that may be absent. ``weight``: how often it is drawn."""
+    """
+    One kind. ``needs``: the part of a :class:`FaultyCluster` that may be absent. ``weight``: how
+    often it is drawn.
+    """
 
     name: str
     act: Act
@@ -30,7 +36,9 @@ class Fault:
 CATALOGUE: dict[str, Fault] = {}
 
 
-def fault(name: str, needs: str = "", weight: int = 2, process: bool = False) -> Callable[[Act], Act]:
+def fault(
+    name: str, needs: str = "", weight: int = 2, process: bool = False
+) -> Callable[[Act], Act]:
     """Put a fault into the catalogue."""
 
     def enter(act: Act) -> Act:
@@ -82,14 +90,18 @@ class Storm:
 
     async def follower(self) -> Node:
         leader = await self.leader()
-        return self.dice.choice([node for node in self.cluster.nodes.values() if node is not leader])
+        return self.dice.choice(
+            [node for node in self.cluster.nodes.values() if node is not leader]
+        )
 
     async def someone(self) -> Node:
         return self.dice.choice(list(self.cluster.nodes.values()))
 
 
 async def healed(cluster: FaultyCluster) -> Node:
-    """Every node serves and one leads, without anybody's doing beyond :meth:`FaultyCluster.calm`."""
+    """
+    Every node serves and one leads, without anybody's doing beyond :meth:`FaultyCluster.calm`.
+    """
     for node in cluster.nodes.values():
         await asyncio.to_thread(until, node.ready, START_S, what=f"{node.name} serves")
     leader: Node = await asyncio.to_thread(cluster.leader, 60.0)

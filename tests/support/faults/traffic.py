@@ -1,4 +1,7 @@
-"""Producers and consumers for the fault tests, and the account they give: what was put, delivered, acknowledged."""
+"""
+Producers and consumers for the fault tests, and the account they give: what was put, delivered,
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +70,19 @@ class Traffic:
             await asyncio.sleep(0.1)
 
     async def produce(self, node: Node, pause_s: float = 0.005, delay_ms_max: int = 1500) -> None:
-        """Put tasks with ids of ours, half of them delayed, until told to stop; each until it is OK."""
+        """
+        Put tasks with ids of ours, half of them delayed, until told to stop; each until it is OK.
+        """
         client = await self.connect(node)
         while self.producing:
             task_id = f"{node.name}-{next(self._numbers)}"
-            words: list[Any] = ["Q.PUT", self.queue, b"payload of " + task_id.encode(), "ID", task_id]
+            words: list[Any] = [
+                "Q.PUT",
+                self.queue,
+                b"payload of " + task_id.encode(),
+                "ID",
+                task_id,
+            ]
             if self.dice.random() < 0.5:
                 words += ["DELAY", self.dice.randrange(1, delay_ms_max)]
             while task_id not in self.put:
@@ -106,11 +117,20 @@ class Traffic:
             await client.aclose()
 
     async def take(
-        self, client: redis.asyncio.Redis, node: Node, count: int = 1, wait_ms: int = 2000, lease_ms: int = 0
+        self,
+        client: redis.asyncio.Redis,
+        node: Node,
+        count: int = 1,
+        wait_ms: int = 2000,
+        lease_ms: int = 0,
     ) -> list[Delivery]:
-        """Take at most ``count`` tasks and write them down. ``lease_ms``: 0: as the queue has it."""
+        """
+        Take at most ``count`` tasks and write them down. ``lease_ms``: 0: as the queue has it.
+        """
         lease = ("LEASE", lease_ms) if lease_ms else ()
-        rows = await client.execute_command("Q.TAKE", "COUNT", count, "WAIT", wait_ms, *lease, "FROM", self.queue)
+        rows = await client.execute_command(
+            "Q.TAKE", "COUNT", count, "WAIT", wait_ms, *lease, "FROM", self.queue
+        )
         found = [Delivery(row[1], row[2], row[4], node.name, time.monotonic()) for row in rows]
         self.deliveries += found
         return found
@@ -136,7 +156,10 @@ class Traffic:
         return {delivery.task_id for delivery in self.deliveries}
 
     def check(self) -> None:
-        """What was put was delivered; nothing was acknowledged twice, nor delivered under one lease number twice."""
+        """
+        What was put was delivered; nothing was acknowledged twice, nor delivered under one lease
+        number twice.
+        """
         lost = self.put.keys() - self.delivered()
         assert not lost, f"{len(lost)} tasks put with OK never came: {sorted(lost)[:5]}"
         twice = {task_id: leases for task_id, leases in self.acked.items() if len(leases) > 1}
@@ -150,7 +173,10 @@ class Traffic:
         node = nodes.alive()[0]
 
         def empty() -> bool:
-            return self.put.keys() <= self.delivered() and node.say("Q.STATS", self.queue)["total"] == 0
+            return (
+                self.put.keys() <= self.delivered()
+                and node.say("Q.STATS", self.queue)["total"] == 0
+            )
 
         await until_async(empty, 90, 0.2, what=f"the queue is drained: {self}")
 
@@ -160,7 +186,9 @@ class Traffic:
         stats = nodes.alive()[0].say("Q.STATS", self.queue)
         print(self)
         print({name: value for name, value in stats.items() if name.startswith("count_")})
-        assert stats["count_put"] == len(self.put), "a retried put with the same id made no second task"
+        assert stats["count_put"] == len(self.put), (
+            "a retried put with the same id made no second task"
+        )
         assert stats["count_acked"] == len(self.put)
         assert len(self.acked) + self.unknown >= len(self.put)
         assert not nodes.audit(self.queue)
@@ -168,6 +196,7 @@ class Traffic:
     def __str__(self) -> str:
         again = len(self.deliveries) - len(self.delivered())
         return (
-            f"{len(self.put)} put OK, {len(self.delivered())} delivered ({again} more than once), {len(self.acked)} acked OK, "
-            f"{self.refused} acks refused, {self.unknown} unanswered; troubles: {dict(self.troubles)}"
+            f"{len(self.put)} put OK, {len(self.delivered())} delivered ({again} more than once),"
+            f" {len(self.acked)} acked OK, {self.refused} acks refused, {self.unknown} unanswered;"
+            f" troubles: {dict(self.troubles)}"
         )

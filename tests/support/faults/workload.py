@@ -1,4 +1,7 @@
-"""Producers and consumers, bare and in sessions, that write down what they were told; others are in ``onlookers``."""
+"""
+Producers and consumers, bare and in sessions, that write down what they were told; others are in
+``onlookers``.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ NEWS, SUBSCRIBED = "siege-news", ("siege-mail", "siege-bills")
 PUT_INTO = (JOBS, *SUBSCRIBED)
 QUEUES = (*PUT_INTO, BEATS, LATEST)
 LANES = 6
-"""Of the queue of jobs, one task at a time in each; a few of its tasks are in one. The id says in which."""
+"""
+Of the queue of jobs, one task at a time in each; a few of its tasks are in one. The id says in
+which.
+"""
 _LANE = re.compile(r"-(lane\d+)(?:~\d+)?$")
 OPTIONS = {"touch": ("LEASE", LEASE_MS), "release": (), "fail": ("DELAY", 200)}
 WAYS, WAY_WEIGHTS = ("ack", "touch", "release", "fail", "leave", "go"), (83, 6, 4, 4, 2, 1)
@@ -67,7 +73,12 @@ class Workload:
     """
 
     def __init__(
-        self, cluster: Cluster, provider: CountingProvider, seed: int, durability: str = "one", shards: int = 1
+        self,
+        cluster: Cluster,
+        provider: CountingProvider,
+        seed: int,
+        durability: str = "one",
+        shards: int = 1,
     ) -> None:
         self.cluster = cluster
         self.provider = provider
@@ -118,15 +129,25 @@ class Workload:
     # One request, written down.
 
     async def ask(
-        self, operation: Operation, client: redis.asyncio.Redis, *words: Any, answer_s: float = ANSWER_S
+        self,
+        operation: Operation,
+        client: redis.asyncio.Redis,
+        *words: Any,
+        answer_s: float = ANSWER_S,
     ) -> Any:
         """
         Its answer, which is OK; None when it was refused as NOTHELD or not found.
 
-        Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it cannot; AssertionError:
-        it was refused for a reason that no fault explains.
+        Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it
+        cannot; AssertionError: it was refused for a reason that no fault explains.
         """
-        wait_ms = words[-1] if words[0] == "Q.WAIT" else words[words.index("WAIT") + 1] if "WAIT" in words else 0
+        wait_ms = (
+            words[-1]
+            if words[0] == "Q.WAIT"
+            else words[words.index("WAIT") + 1]
+            if "WAIT" in words
+            else 0
+        )
         try:
             async with asyncio.timeout(answer_s + wait_ms / 1000):
                 answer = await client.execute_command(*words)
@@ -140,7 +161,10 @@ class Workload:
         return answer
 
     async def connected(self, node: Node, *, alone: bool = False) -> redis.asyncio.Redis:
-        """A connection to ``node``, or, unless it is to be that one ``alone``, to the next one that takes it."""
+        """
+        A connection to ``node``, or, unless it is to be that one ``alone``, to the next one that
+        takes it.
+        """
         order = list(self.cluster.nodes.values())
         first = order.index(node)
         while True:
@@ -168,7 +192,10 @@ class Workload:
         self.troubles[words[0] if words and words[0].isupper() else type(error).__name__] += 1
 
     async def forever(self, node: Node, turn: Any, *, alone: bool = False) -> None:
-        """``turn(client, node)`` again and again, on a connection made anew after each trouble, to any node or that one ``alone``."""
+        """
+        ``turn(client, node)`` again and again, on a connection made anew after each trouble, to any
+        node or that one ``alone``.
+        """
         order = [node] if alone else list(self.cluster.nodes.values())
         client = await self.connected(node, alone=alone)
         try:
@@ -187,7 +214,10 @@ class Workload:
     # Producers.
 
     async def produce(self, node: Node) -> None:
-        """Put tasks with ids of ours; what failed is sometimes asked for again, sometimes left, and some are put twice."""
+        """
+        Put tasks with ids of ours; what failed is sometimes asked for again, sometimes left, and
+        some are put twice.
+        """
         again: list[tuple[str, list[Any], float]] = []
         twice: deque[tuple[float, list[Any], str]] = deque()
 
@@ -196,7 +226,9 @@ class Workload:
                 at, words, told = twice.popleft()
                 if at < time.monotonic() - REMEMBERED_S:
                     continue
-                answer = await self.ask(self.history.begin("repeat", node.name, words[1], told), client, *words)
+                answer = await self.ask(
+                    self.history.begin("repeat", node.name, words[1], told), client, *words
+                )
                 assert answer == told, f"{words} was answered {told}, and then {answer}"
             if not again:
                 again.append(self._job(node))
@@ -230,7 +262,10 @@ class Workload:
         self.producers -= 1
 
     def _job(self, node: Node) -> tuple[str, list[Any], float]:
-        """Where to put a task, the words, and its delay, s: of ten one goes to the topic, of twenty one into a lane; half of all wait."""
+        """
+        Where to put a task, the words, and its delay, s: of ten one goes to the topic, of twenty
+        one into a lane; half of all wait.
+        """
         number, place, options, delay_ms = next(self._numbers), JOBS, ["BACKOFF", BACKOFF_MS], 0
         task_id = f"{node.name}-{number}"
         if number % 10 == 3:
@@ -247,18 +282,27 @@ class Workload:
     # Consumers.
 
     async def consume(self, node: Node) -> None:
-        """A bare connection: takes, and then does with each task what consumers do, good ones and bad ones."""
+        """
+        A bare connection: takes, and then does with each task what consumers do, good ones and bad
+        ones.
+        """
 
         async def turn(client: redis.asyncio.Redis, node: Node) -> None:
             who = f"{node.name}:{id(client):x}"
             asked = self.history.begin("take", who, JOBS)
-            rows = await self.ask(asked, client, "Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", *QUEUES[1:], JOBS) or ()
+            rows = (
+                await self.ask(
+                    asked, client, "Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", *QUEUES[1:], JOBS
+                )
+                or ()
+            )
             again = {row[1] for row in rows if row[1] in self._seen}
             for row in rows:
                 self.granted(asked, row[1], row[2], row[0])
             for queue, task_id, lease, *_ in rows:
                 if task_id in again and self.dice.random() < 0.5:
-                    await asyncio.sleep(self.dice.random())  # so that its former holder speaks while it is held
+                    # so that its former holder speaks while it is held
+                    await asyncio.sleep(self.dice.random())
                 await self.handle(client, who, queue, task_id, lease)
 
         await self.forever(node, turn)
@@ -269,12 +313,14 @@ class Workload:
         while True:
             yield from self.dice.choices(WAYS, WAY_WEIGHTS)
 
-    async def handle(self, client: redis.asyncio.Redis, who: str, queue: str, task_id: str, lease: int) -> None:
+    async def handle(
+        self, client: redis.asyncio.Redis, who: str, queue: str, task_id: str, lease: int
+    ) -> None:
         """
         What a consumer does with a task: mostly its ack.
 
-        Of a hundred jobs two are left for longer than their lease, and then spoken of as if nothing had happened; one
-        is taken along by a consumer that goes.
+        Of a hundred jobs two are left for longer than their lease, and then spoken of as if nothing
+        had happened; one is taken along by a consumer that goes.
         """
         what = next(self._ways) if queue == JOBS else "ack"
         await asyncio.sleep(self.dice.random() * 0.01)
@@ -338,6 +384,10 @@ def honest(verb: str, error: redis.ResponseError) -> str:
 
 def honest_error(verb: str, error: Error | TimeoutError) -> BaseException:
     """The same of the SDK's; it."""
-    if isinstance(error, Error) and not isinstance(error, Unreachable) and error.code not in HONEST_REFUSALS:
+    if (
+        isinstance(error, Error)
+        and not isinstance(error, Unreachable)
+        and error.code not in HONEST_REFUSALS
+    ):
         raise AssertionError(f"{verb}: {error.code} {error}") from error
     return error

@@ -1,8 +1,10 @@
 """
-An authorization server that is not ours: Authlib, which knows assertions as grants (RFC 7523) and clients' own credentials.
+An authorization server that is not ours: Authlib, which knows assertions as grants (RFC 7523) and
+clients' own credentials.
 
-Started by the ``authlib`` fixture, as dot_provider.py is and with the same pages: ``GET /admin/stats``; ``POST
-/admin/fault`` (``kind`` drop, ``times``) and ``POST /admin/gone`` (``client`` true or false, ``subjects`` that are refused).
+Started by the ``authlib`` fixture, as dot_provider.py is and with the same pages: ``GET
+/admin/stats``; ``POST /admin/fault`` (``kind`` drop, ``times``) and ``POST /admin/gone``
+(``client`` true or false, ``subjects`` that are refused).
 """
 
 from __future__ import annotations
@@ -124,7 +126,9 @@ def serve_pages(server: Issuing) -> None:
 
     def stats(_request: HttpRequest) -> HttpResponse:
         with BOOKS.lock:
-            return JsonResponse({"answers": BOOKS.answers, "reused": sum(n - 1 for n in BOOKS.jtis.values())})
+            return JsonResponse(
+                {"answers": BOOKS.answers, "reused": sum(n - 1 for n in BOOKS.jtis.values())}
+            )
 
     def fault(request: HttpRequest) -> HttpResponse:
         BOOKS.drops = json.loads(request.body)["times"]
@@ -140,7 +144,11 @@ def serve_pages(server: Issuing) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--key", required=True, help="PEM file with the private key of which assertions must be signed")
+    parser.add_argument(
+        "--key",
+        required=True,
+        help="PEM file with the private key of which assertions must be signed",
+    )
     parser.add_argument("--life", type=int, default=60, help="seconds an access token lives")
     options = parser.parse_args()
     threading.Thread(target=end_with_parent, daemon=True).start()

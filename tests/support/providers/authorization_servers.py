@@ -1,4 +1,7 @@
-"""Authorization servers that none of us wrote, started on free ports: ``dot`` (Python) and ``oidc`` (Node)."""
+"""
+Authorization servers that none of us wrote, started on free ports: ``dot`` (Python) and ``oidc``
+(Node).
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,10 @@ class AuthorizationServer:
 
     def stats(self) -> dict[str, Any]:
         """
-        Its counters: ``requests``, ``refreshes`` (answered 200), ``answers`` by status and error, ``live`` grants, ``alive``
-        (whose they are), ``reuse`` (requests with an older token), ``faults``, and ``accounts``: name -> ``generation`` and, by
-        the generation that was presented (as text), ``requests`` and ``refreshes``.
+        Its counters: ``requests``, ``refreshes`` (answered 200), ``answers`` by status and error,
+        ``live`` grants, ``alive`` (whose they are), ``reuse`` (requests with an older token),
+        ``faults``, and ``accounts``: name -> ``generation`` and, by the generation that was
+        presented (as text), ``requests`` and ``refreshes``.
         """
         with httpx.Client(trust_env=False, verify=False, timeout=30) as client:
             return dict(client.get(f"{self.base}/admin/stats").raise_for_status().json())
@@ -50,20 +54,27 @@ class AuthorizationServer:
         """
         Set the fault of token requests from now on; without arguments: none.
 
-        ``kind``: ``delay`` (``delay_ms``, before processing, or until the fault is lifted), ``drop`` (processed, then the
-        connection is cut: a lost answer),
-        ``status`` (``status`` 503, ``retry_after`` seconds), ``html`` (a sign-in page with 200). ``every``: each n-th request;
+        ``kind``: ``delay`` (``delay_ms``, before processing, or until the fault is lifted),
+        ``drop`` (processed, then the connection is cut: a lost answer), ``status`` (``status`` 503,
+        ``retry_after`` seconds), ``html`` (a sign-in page with 200). ``every``: each n-th request;
         ``times``: so many in all.
         """
         with httpx.Client(trust_env=False, verify=False, timeout=30) as client:
-            client.post(f"{self.base}/admin/fault", json={"kind": kind, **options}).raise_for_status()
+            client.post(
+                f"{self.base}/admin/fault", json={"kind": kind, **options}
+            ).raise_for_status()
 
     def refresh(
         self, refresh_token: str, *, secret: str | None = None, client: httpx.Client | None = None
     ) -> httpx.Response:
-        """One refresh over HTTP Basic, as RFC 6749 2.3.1 has it. ``secret`` instead of the right one."""
+        """
+        One refresh over HTTP Basic, as RFC 6749 2.3.1 has it. ``secret`` instead of the right one.
+        """
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
-        auth = (quote_plus(self.client_id), quote_plus(self.client_secret if secret is None else secret))
+        auth = (
+            quote_plus(self.client_id),
+            quote_plus(self.client_secret if secret is None else secret),
+        )
         if client is not None:
             return client.post(self.token_url, data=form, auth=auth)
         with httpx.Client(trust_env=False, verify=False, timeout=30) as own:
@@ -87,7 +98,13 @@ def start(command: list[str], cwd: Path, environ: dict[str, str], log: Path) -> 
     """Start a provider and read the line in which it says where it serves."""
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command, cwd=cwd, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], START_S)
@@ -104,16 +121,25 @@ def start(command: list[str], cwd: Path, environ: dict[str, str], log: Path) -> 
 @pytest.fixture(scope="module")
 def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AuthorizationServer]]:
     """
-    ``dot(accounts=50, grace=0, life=60, family=False)`` starts django-oauth-toolkit: refresh tokens rotate; within ``grace``
-    seconds a used one gets the same pair again; with ``family`` its use after that revokes the grant. ``life``: seconds an
-    access token lives. They end with the file.
+    ``dot(accounts=50, grace=0, life=60, family=False)`` starts django-oauth-toolkit: refresh tokens
+    rotate; within ``grace`` seconds a used one gets the same pair again; with ``family`` its use
+    after that revokes the grant. ``life``: seconds an access token lives. They end with the file.
     """
     servers: list[AuthorizationServer] = []
 
-    def factory(accounts: int = 50, grace: int = 0, life: int = 60, family: bool = False) -> AuthorizationServer:
+    def factory(
+        accounts: int = 50, grace: int = 0, life: int = 60, family: bool = False
+    ) -> AuthorizationServer:
         assert accounts <= ACCOUNTS_MAX
         folder = tmp_path_factory.mktemp("dot")
-        command = [sys.executable, str(HERE / "dot_provider.py"), "--folder", str(folder), "--accounts", str(accounts)]
+        command = [
+            sys.executable,
+            str(HERE / "dot_provider.py"),
+            "--folder",
+            str(folder),
+            "--accounts",
+            str(accounts),
+        ]
         command += ["--grace", str(grace), "--life", str(life), *(["--family"] if family else [])]
         servers.append(start(command, folder, dict(os.environ), folder / "log"))
         return servers[-1]
@@ -125,8 +151,9 @@ def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Auth
 
 def installed(folder_name: str, script: str) -> list[str]:
     """
-    The command that runs a server of Node's: ``script`` beside what the ``package.json`` of ``folder_name`` asks for, which
-    is installed into a cache folder once. Skips, saying why, where that cannot be had.
+    The command that runs a server of Node's: ``script`` beside what the ``package.json`` of
+    ``folder_name`` asks for, which is installed into a cache folder once. Skips, saying why, where
+    that cannot be had.
     """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -148,7 +175,9 @@ def installed(folder_name: str, script: str) -> list[str]:
             "--loglevel=error",
         ]
         try:
-            done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            done = subprocess.run(
+                command, cwd=fresh, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            )
             problem = done.stderr.strip()[-300:] if done.returncode else ""
         except subprocess.TimeoutExpired:
             problem = f"not within {INSTALL_S:g} s"
@@ -179,8 +208,9 @@ def oidc(
     oidc_command: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., AuthorizationServer]]:
     """
-    ``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes the grant, no grace. Further
-    names are its environment, such as ``AUTH`` (see oidc_provider.mjs).
+    ``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes
+    the grant, no grace. Further names are its environment, such as ``AUTH`` (see
+    oidc_provider.mjs).
     """
     servers: list[AuthorizationServer] = []
 
@@ -209,14 +239,23 @@ def ended() -> Iterator[list[AuthorizationServer]]:
 @pytest.fixture
 def authlib(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
     """
-    ``authlib(key, life=60)`` starts Authlib's server, which gives tokens to its client and for assertions signed by the
-    private ``key`` (a PEM file).
+    ``authlib(key, life=60)`` starts Authlib's server, which gives tokens to its client and for
+    assertions signed by the private ``key`` (a PEM file).
     """
     with ended() as servers:
 
         def factory(key: str, life: int = 60) -> AuthorizationServer:
-            command = [sys.executable, str(HERE / "authlib_provider.py"), "--key", key, "--life", str(life)]
-            servers.append(start(command, tmp_path, dict(os.environ), tmp_path / f"authlib-{len(servers)}.log"))
+            command = [
+                sys.executable,
+                str(HERE / "authlib_provider.py"),
+                "--key",
+                key,
+                "--life",
+                str(life),
+            ]
+            servers.append(
+                start(command, tmp_path, dict(os.environ), tmp_path / f"authlib-{len(servers)}.log")
+            )
             return servers[-1]
 
         yield factory
@@ -224,12 +263,20 @@ def authlib(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
 
 @pytest.fixture
 def exchanging(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
-    """``exchanging(life=60)`` starts @jmondi/oauth2-server, which exchanges subject tokens ``sub-NAME`` of the kind jwt."""
+    """
+    ``exchanging(life=60)`` starts @jmondi/oauth2-server, which exchanges subject tokens
+    ``sub-NAME`` of the kind jwt.
+    """
     with ended() as servers:
 
         def factory(life: int = 60) -> AuthorizationServer:
-            command, environ = installed("exchanging", "exchanging_provider.mjs"), {**os.environ, "LIFE": str(life)}
-            servers.append(start(command, tmp_path, environ, tmp_path / f"exchanging-{len(servers)}.log"))
+            command, environ = (
+                installed("exchanging", "exchanging_provider.mjs"),
+                {**os.environ, "LIFE": str(life)},
+            )
+            servers.append(
+                start(command, tmp_path, environ, tmp_path / f"exchanging-{len(servers)}.log")
+            )
             return servers[-1]
 
         yield factory

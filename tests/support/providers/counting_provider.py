@@ -1,4 +1,6 @@
-"""An authorization server inside the test that writes down every refresh token it is shown, and when."""
+"""
+An authorization server inside the test that writes down every refresh token it is shown, and when.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ CLIENT_ID, CLIENT_SECRET = "counted", "counted-secret"
 @dataclass(frozen=True, slots=True)
 class Presented:
     """
-    One use of a refresh token. ``at``: monotonic seconds. ``answer``: new, again, refused; ``dropped``: it was not sent. ``asker``:
-    by whose URL it came, where those differ.
+    One use of a refresh token. ``at``: monotonic seconds. ``answer``: new, again, refused;
+    ``dropped``: it was not sent. ``asker``: by whose URL it came, where those differ.
     """
 
     at: float
@@ -32,11 +34,13 @@ class Presented:
 
 class CountingProvider:
     """
-    Refresh tokens rotate; the one used last gets the same successor again within ``grace_s``, older ones are refused.
+    Refresh tokens rotate; the one used last gets the same successor again within ``grace_s``, older
+    ones are refused.
 
-    ``log`` is everything it was asked. The first token of an account is generation 0. ``drop``: that many next answers are
-    lost after they were computed. ``delay_s``: how long each request waits before anything is done. ``hold``: they wait as long as
-    it is set; ``held`` is how many do.
+    ``log`` is everything it was asked. The first token of an account is generation 0. ``drop``:
+    that many next answers are lost after they were computed. ``delay_s``: how long each request
+    waits before anything is done. ``hold``: they wait as long as it is set; ``held`` is how many
+    do.
     """
 
     def __init__(self, accounts: int, life_s: int, grace_s: float = 600.0) -> None:
@@ -89,7 +93,11 @@ class CountingProvider:
             answer = "again"
         else:
             answer = "refused"
-        self.log.append(Presented(now, account, presented, answer, dropped, request.match_info["asker"].strip("/")))
+        self.log.append(
+            Presented(
+                now, account, presented, answer, dropped, request.match_info["asker"].strip("/")
+            )
+        )
         if dropped:
             assert request.transport is not None
             request.transport.abort()
@@ -105,7 +113,10 @@ class CountingProvider:
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
     def toml(self, port: int, margin_s: float, timeout_s: float = 3.0, *, asker: str = "") -> str:
-        """Its section of a node's configuration; ``port``: where that node reaches it; ``asker``: who is to be written down."""
+        """
+        Its section of a node's configuration; ``port``: where that node reaches it; ``asker``: who
+        is to be written down.
+        """
         return "\n".join(
             (
                 "[providers.counted]",

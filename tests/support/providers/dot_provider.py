@@ -1,9 +1,10 @@
 """
 An authorization server that is not ours: django-oauth-toolkit, in one process, on SQLite.
 
-Started by the ``dot`` fixture. Prints one line of JSON when it serves (token_url, client_id, client_secret, seeds) and
-ends when its standard input closes. Around the library, in a middleware of ours: counters and faults, at
-``GET /admin/stats`` and ``POST /admin/fault`` (JSON; see :data:`FAULT`).
+Started by the ``dot`` fixture. Prints one line of JSON when it serves (token_url, client_id,
+client_secret, seeds) and ends when its standard input closes. Around the library, in a middleware
+of ours: counters and faults, at ``GET /admin/stats`` and ``POST /admin/fault`` (JSON; see
+:data:`FAULT`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,21 @@ import django
 from django.conf import settings
 
 CLIENT_ID = "c0"
-CLIENT_SECRET = "s3cr%t+:/"  # on purpose: HTTP Basic has to carry its form-encoded form (RFC 6749, 2.3.1)
+# on purpose: HTTP Basic has to carry its form-encoded form (RFC 6749, 2.3.1)
+CLIENT_SECRET = "s3cr%t+:/"
 SCOPE = "mail files"
 APPS = ["django.contrib.auth", "django.contrib.contenttypes", "oauth2_provider"]
 # kind: delay (before processing; over when the fault is lifted)
 # | drop (processed, then the connection is cut) | status | html (200); "" for none.
 # every: each n-th token request is hit; times: so many in all, 0 without end.
-FAULT: dict[str, Any] = {"kind": "", "every": 1, "times": 0, "delay_ms": 0, "status": 503, "retry_after": None}
+FAULT: dict[str, Any] = {
+    "kind": "",
+    "every": 1,
+    "times": 0,
+    "delay_ms": 0,
+    "status": 503,
+    "retry_after": None,
+}
 
 
 class Ledger:
@@ -81,7 +90,9 @@ class Ledger:
         if not fault["kind"]:
             return fault
         self.hits += 1
-        if self.hits % fault["every"] or (fault["times"] and self.hits // fault["every"] > fault["times"]):
+        if self.hits % fault["every"] or (
+            fault["times"] and self.hits // fault["every"] > fault["times"]
+        ):
             return FAULT
         self.faults += 1
         return fault
@@ -138,15 +149,19 @@ class Desk:
         kind = fault["kind"]
         if kind == "delay":
             end = time.monotonic() + fault["delay_ms"] / 1000
-            while (left_s := end - time.monotonic()) > 0 and not LEDGER.lifted.wait(min(left_s, 0.05)):
+            while (left_s := end - time.monotonic()) > 0 and not LEDGER.lifted.wait(
+                min(left_s, 0.05)
+            ):
                 pass
         if kind == "status":
-            headers = {} if fault["retry_after"] is None else {"Retry-After": str(fault["retry_after"])}
+            headers = (
+                {} if fault["retry_after"] is None else {"Retry-After": str(fault["retry_after"])}
+            )
             return HttpResponse("busy", status=fault["status"], headers=headers)
         if kind == "html":
             return HttpResponse("<html><body>Sign in</body></html>", content_type="text/html")
-        # One at a time: without a grace the library, on a database that locks no rows, still gives requests that overlap
-        # the same pair, and our counters are to show who sends a token twice.
+        # One at a time: without a grace the library, on a database that locks no rows, still gives
+        # requests that overlap the same pair, and our counters are to show who sends a token twice.
         with LIBRARY:
             response = self.get_response(request)
         with LEDGER.lock:
@@ -160,7 +175,13 @@ def alive() -> list[str]:
     """Accounts that still hold a refresh token which works."""
     from oauth2_provider.models import RefreshToken
 
-    return sorted(set(RefreshToken.objects.filter(revoked__isnull=True).values_list("user__username", flat=True)))
+    return sorted(
+        set(
+            RefreshToken.objects.filter(revoked__isnull=True).values_list(
+                "user__username", flat=True
+            )
+        )
+    )
 
 
 class Handler(WSGIRequestHandler):
@@ -236,7 +257,8 @@ def mint(accounts: int, life_s: int) -> list[tuple[str, str]]:
 
     seeds = []
     with transaction.atomic():
-        # A hashed client secret costs 2 refreshes a second instead of 82: the hash is checked at each.
+        # A hashed client secret costs 2 refreshes a second instead of 82: the hash is checked at
+        # each.
         app = Application.objects.create(
             name=CLIENT_ID,
             client_id=CLIENT_ID,
@@ -249,9 +271,14 @@ def mint(accounts: int, life_s: int) -> list[tuple[str, str]]:
         for number in range(accounts):
             user = User.objects.create(username=f"u{number}")
             common = {"user": user, "application": app}
-            access = AccessToken.objects.create(token=secrets.token_urlsafe(24), scope=SCOPE, expires=expires, **common)
+            access = AccessToken.objects.create(
+                token=secrets.token_urlsafe(24), scope=SCOPE, expires=expires, **common
+            )
             refresh = RefreshToken.objects.create(
-                token=secrets.token_urlsafe(24), access_token=access, token_family=uuid.uuid4(), **common
+                token=secrets.token_urlsafe(24),
+                access_token=access,
+                token_family=uuid.uuid4(),
+                **common,
             )
             seeds.append((user.username, refresh.token))
             LEDGER.seed(user.username, refresh.token)
@@ -267,9 +294,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", required=True)
     parser.add_argument("--accounts", type=int, default=50)
-    parser.add_argument("--grace", type=int, default=0, help="seconds in which a used token gets the same pair again")
+    parser.add_argument(
+        "--grace",
+        type=int,
+        default=0,
+        help="seconds in which a used token gets the same pair again",
+    )
     parser.add_argument("--life", type=int, default=60, help="seconds an access token lives")
-    parser.add_argument("--family", action="store_true", help="reuse after the grace revokes the whole grant")
+    parser.add_argument(
+        "--family", action="store_true", help="reuse after the grace revokes the whole grant"
+    )
     parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     threading.Thread(target=end_with_parent, daemon=True).start()

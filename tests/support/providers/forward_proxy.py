@@ -1,4 +1,7 @@
-"""A forward proxy (RFC 9110, 9.3.6): tunnels by CONNECT, and plain requests passed on; nothing of pytest."""
+"""
+A forward proxy (RFC 9110, 9.3.6): tunnels by CONNECT, and plain requests passed on; nothing of
+pytest.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,15 @@ async def forward_proxy(wanted: str = "", refuses: bytes = b"") -> AsyncIterator
         yield proxy
 
 
-async def _serve(proxy: ForwardProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve(
+    proxy: ForwardProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
     proxy.asked.append(first)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     refusal = proxy.refuses
     if not refusal and proxy.wanted and headers.get("proxy-authorization") != proxy.wanted:
         refusal = b"HTTP/1.1 407 Proxy Authentication Required"
@@ -58,7 +65,10 @@ async def _serve(proxy: ForwardProxy, reader: asyncio.StreamReader, writer: asyn
         there, out = await asyncio.open_connection(url.hostname, url.port or 80)
         own = [line for line in lines if not line.lower().startswith("proxy-")]
         out.write("\r\n".join([f"{method} {url.path} {version}", *own, "", ""]).encode())
-    ways = (asyncio.create_task(_pass_on(reader, out)), asyncio.create_task(_pass_on(there, writer)))
+    ways = (
+        asyncio.create_task(_pass_on(reader, out)),
+        asyncio.create_task(_pass_on(there, writer)),
+    )
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:

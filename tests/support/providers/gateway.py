@@ -1,4 +1,7 @@
-"""What stands between the nodes and their authorization servers in a test: it holds one account's request, or its answer."""
+"""
+What stands between the nodes and their authorization servers in a test: it holds one account's
+request, or its answer.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,13 @@ NEXT_SECRET = "the-next-secret"
 
 class Gateway:
     """
-    A door of HTTP before several servers: ``/NAME/token`` is the token endpoint of the server of that name.
+    A door of HTTP before several servers: ``/NAME/token`` is the token endpoint of the server of
+    that name.
 
-    ``plan``: refresh token -> ``sent`` (its request is held, and never arrives) or ``answered`` (its answer is held). Each is done
-    once. ``held``: the tokens for which it is done just now. ``away``: no request arrives. ``rolled``: who comes by
-    ``/NAME/token?rolled`` has to show ``NEXT_SECRET``; the server is shown the one that it knows.
+    ``plan``: refresh token -> ``sent`` (its request is held, and never arrives) or ``answered``
+    (its answer is held). Each is done once. ``held``: the tokens for which it is done just now.
+    ``away``: no request arrives. ``rolled``: who comes by ``/NAME/token?rolled`` has to show
+    ``NEXT_SECRET``; the server is shown the one that it knows.
     """
 
     def __init__(self, servers: Mapping[str, Any]) -> None:
@@ -45,7 +50,9 @@ class Gateway:
         self._session = aiohttp.ClientSession(trust_env=False)
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=False, shutdown_timeout=1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -77,7 +84,9 @@ class Gateway:
         if step:
             await self._hold(token)
         kept = {
-            name: response.headers[name] for name in ("Content-Type", "Retry-After", "Date") if name in response.headers
+            name: response.headers[name]
+            for name in ("Content-Type", "Retry-After", "Date")
+            if name in response.headers
         }
         return web.Response(status=response.status, body=answer, headers=kept)
 
@@ -94,7 +103,10 @@ class Gateway:
 
 
 def _basic(client_id: str, secret: str) -> str:
-    return "Basic " + base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+    return (
+        "Basic "
+        + base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""A token endpoint of ours for grants without refresh tokens: it notes what comes, and answers as it is told."""
+"""
+A token endpoint of ours for grants without refresh tokens: it notes what comes, and answers as it
+is told.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,11 @@ class Grantor(Endpoint):
             one.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        form = await request.json() if request.content_type == "application/json" else dict(await request.post())
+        form = (
+            await request.json()
+            if request.content_type == "application/json"
+            else dict(await request.post())
+        )
         self.forms.append(form)
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
@@ -57,7 +64,11 @@ class Grantor(Endpoint):
         if whose in self.refused:
             return web.json_response({"error": "invalid_grant"}, status=400)
         self.made += 1
-        body = {"access_token": f"at-{whose}-{self.made}", "token_type": "Bearer", "expires_in": self.life_s}
+        body = {
+            "access_token": f"at-{whose}-{self.made}",
+            "token_type": "Bearer",
+            "expires_in": self.life_s,
+        }
         return web.json_response(body | self.extra)
 
     def _whose(self, form: dict[str, str]) -> str:

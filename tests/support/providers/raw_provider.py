@@ -12,7 +12,10 @@ from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import Outcome
 
-OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
+OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:"
+    b' 20\r\n\r\n{"access_token":"a"}'
+)
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -21,14 +24,18 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A listener that ``serve`` serves until its peer has gone, or until the end; yields the port."""
+    """
+    A listener that ``serve`` serves until its peer has gone, or until the end; yields the port.
+    """
     serving: set[asyncio.Task[None]] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.add(asyncio.current_task())  # type: ignore[arg-type]
         try:
             # Of a task that was cancelled, its end would be an error to asyncio (until 3.12).
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            with contextlib.suppress(
+                ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+            ):
                 await serve(reader, writer)
         finally:
             writer.transport.abort()
@@ -51,7 +58,9 @@ async def server(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
-            lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+            lengths = [
+                line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+            ]
             await talk(head + await reader.readexactly(int(lengths[0].split(b":")[1])), writer)
 
     async with listening(serve, tls) as port:

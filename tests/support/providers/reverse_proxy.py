@@ -1,4 +1,7 @@
-"""A reverse proxy before authorization servers, which now and then answers token requests in their stead, as rules have it."""
+"""
+A reverse proxy before authorization servers, which now and then answers token requests in their
+stead, as rules have it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,12 @@ class Rule:
     """
     What befalls token requests while it is among the rules of their provider.
 
-    ``status``: the answer's, with ``body`` (text: a page of HTML, a dict: JSON) and ``headers``; 0: as the server answers.
-    ``passed``: the server gets the request all the same, and its answer is thrown away. ``cut``: the connection ends instead
-    of an answer. ``delay_s``: before anything else. ``wrong_secret``: the server is shown one that it does not know, and
-    answers itself. ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0: without end).
+    ``status``: the answer's, with ``body`` (text: a page of HTML, a dict: JSON) and ``headers``; 0:
+    as the server answers. ``passed``: the server gets the request all the same, and its answer is
+    thrown away. ``cut``: the connection ends instead of an answer. ``delay_s``: before anything
+    else. ``wrong_secret``: the server is shown one that it does not know, and answers itself.
+    ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0: without
+    end).
     """
 
     status: int = 0
@@ -67,7 +72,8 @@ def refusal(error: str, status: int = 400, **rule: Any) -> Rule:
 @dataclass
 class Limit:
     """
-    A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is answered 429, and not passed on.
+    A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is
+    answered 429, and not passed on.
 
     ``retry_after``: what the answer says of when to come again, seconds; None: nothing.
     """
@@ -98,7 +104,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One token request. ``begun``, ``ended``: monotonic seconds. ``status``: of the answer, 0: cut. ``own``: it was the server's."""
+    """
+    One token request. ``begun``, ``ended``: monotonic seconds. ``status``: of the answer, 0: cut.
+    ``own``: it was the server's.
+    """
 
     begun: float
     ended: float
@@ -112,10 +121,11 @@ class Asked:
 
 class ReverseProxy:
     """
-    A door of HTTP: ``/NAME/token`` is the token endpoint of one server for the provider of that name, by ``rules[NAME]``, the
-    first that is met, and ``limits[NAME]``, which comes before.
+    A door of HTTP: ``/NAME/token`` is the token endpoint of one server for the provider of that
+    name, by ``rules[NAME]``, the first that is met, and ``limits[NAME]``, which comes before.
 
-    ``log``: all that was asked. ``most_open``: how many requests of a provider were under way at a time since :meth:`mark`.
+    ``log``: all that was asked. ``most_open``: how many requests of a provider were under way at a
+    time since :meth:`mark`.
     """
 
     def __init__(self, server: Any, seed: int = 1) -> None:
@@ -135,7 +145,9 @@ class ReverseProxy:
     # What a test looks at.
 
     def asked(self, provider: str, since: float = 0.0) -> list[Asked]:
-        """What was asked of it from that moment on (monotonic seconds), in the order of the answers."""
+        """
+        What was asked of it from that moment on (monotonic seconds), in the order of the answers.
+        """
         return [one for one in self.log if one.provider == provider and one.begun >= since]
 
     def answers(self, provider: str, since: float = 0.0) -> Counter[int]:
@@ -164,7 +176,9 @@ class ReverseProxy:
         )
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=False, shutdown_timeout=1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=512).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -202,7 +216,9 @@ class ReverseProxy:
         limit = self.limits.get(name)
         if limit is not None and limit.refused():
             return limit.answer(), False
-        rule = next((one for one in self.rules.get(name, ()) if one.meets(account, self._dice)), None)
+        rule = next(
+            (one for one in self.rules.get(name, ()) if one.meets(account, self._dice)), None
+        )
         if rule is None:
             return await self._pass_on(request, body, token), True
         if rule.delay_s:
@@ -220,7 +236,9 @@ class ReverseProxy:
         if wrong_secret:
             headers["Authorization"] = f"Basic {AMISS}"
         assert self._session is not None
-        async with self._session.post(self._server.token_url, data=body, headers=headers) as response:
+        async with self._session.post(
+            self._server.token_url, data=body, headers=headers
+        ) as response:
             answer = await response.read()
         if response.status == 200 and token in self._known:
             account, generation = self._known[token]
@@ -231,7 +249,9 @@ class ReverseProxy:
 
 def _answer_of(rule: Rule) -> web.Response:
     if isinstance(rule.body, str):
-        return web.Response(status=rule.status, text=rule.body, content_type="text/html", headers=rule.headers)
+        return web.Response(
+            status=rule.status, text=rule.body, content_type="text/html", headers=rule.headers
+        )
     return web.json_response(rule.body, status=rule.status, headers=rule.headers)
 
 
@@ -251,9 +271,12 @@ def reverse_proxy(server: Any, seed: int = 1) -> Iterator[ReverseProxy]:
         made._loop.close()
 
 
-def lateness(times: Mapping[str, Iterable[float]], began: float, ended: float, life_s: float) -> dict[str, float]:
+def lateness(
+    times: Mapping[str, Iterable[float]], began: float, ended: float, life_s: float
+) -> dict[str, float]:
     """
-    Accounts that were without a living token at some time between the moments: by how many seconds, at the worst.
+    Accounts that were without a living token at some time between the moments: by how many seconds,
+    at the worst.
 
     ``times``: when each got a token that lived so long; ``began``: when all of them had one.
     """

@@ -1,4 +1,7 @@
-"""A token endpoint in a thread whose every secret carries a mark, and which quotes them wherever it can."""
+"""
+A token endpoint in a thread whose every secret carries a mark, and which quotes them wherever it
+can.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from urllib.parse import parse_qs
 
 
 class TalkativeProvider(ThreadingHTTPServer):
-    """Refresh tokens are ``MARK…-account-n``; accounts whose names begin bad, html or down get that answer."""
+    """
+    Refresh tokens are ``MARK…-account-n``; accounts whose names begin bad, html or down get that
+    answer.
+    """
 
     daemon_threads = True
 
@@ -39,7 +45,11 @@ class _Handler(BaseHTTPRequestHandler):
         if account.startswith("bad"):
             self._say(400, {"error": "invalid_grant", "error_description": f"{token} is no token"})
         elif account.startswith("html"):
-            self._say(200, f"<p>your token {token} is fine, your secret {self.headers['Authorization']}, too</p>")
+            self._say(
+                200,
+                f"<p>your token {token} is fine, your secret {self.headers['Authorization']},"
+                " too</p>",
+            )
         elif account.startswith("down"):
             self._say(503, {"error": token, "message": token})
         else:
@@ -52,7 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _say(self, status: int, body: object) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "text/html" if isinstance(body, str) else "application/json")
+        self.send_header(
+            "Content-Type", "text/html" if isinstance(body, str) else "application/json"
+        )
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -1,4 +1,7 @@
-"""A receiver of webhooks that checks what it gets as Standard Webhooks says, and answers what the test laid out."""
+"""
+A receiver of webhooks that checks what it gets as Standard Webhooks says, and answers what the test
+laid out.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ SECRETS = tuple("whsec_" + base64.b64encode(key).decode() for key in KEYS)
 
 @dataclass
 class Receiver:
-    """``answers`` are used up one a request, then it is 204. ``got`` has (webhook-id, body) of what was signed rightly."""
+    """
+    ``answers`` are used up one a request, then it is 204. ``got`` has (webhook-id, body) of what
+    was signed rightly.
+    """
 
     url: str = ""
     answers: deque[tuple[int, dict[str, str]]] = field(default_factory=deque)
@@ -37,7 +43,10 @@ class Receiver:
         body = await request.read()
         message_id, timestamp = request.headers["webhook-id"], request.headers["webhook-timestamp"]
         content = b".".join((message_id.encode(), timestamp.encode(), body))
-        expected = {"v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode() for key in KEYS}
+        expected = {
+            "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+            for key in KEYS
+        }
         assert set(request.headers["webhook-signature"].split(" ")) == expected
         if self.answers:
             status, headers = self.answers.popleft()

@@ -41,7 +41,9 @@ class Row(NamedTuple):
 
 @functools.cache
 def queue_scripts(*, library: bool = False) -> Scripts:
-    """The product's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
+    """
+    The product's scripts, read once; run from the library as on an embedded store, or by EVALSHA.
+    """
     if library:
         scripts = copy.copy(queue_scripts())
         scripts.uses_library = True
@@ -49,12 +51,15 @@ def queue_scripts(*, library: bool = False) -> Scripts:
     return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
 
-def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[StoreConnection], list[Sequence[Arg]]]:
+def loading(
+    server: StoreServer, scripts: Scripts, url: str = ""
+) -> Callable[[StoreConnection], list[Sequence[Arg]]]:
     """
-    What a link to a server says after connecting (``url``: to another): :meth:`Scripts.load_commands`.
+    What a link to a server says after connecting (``url``: to another):
+    :meth:`Scripts.load_commands`.
 
-    A server that lasts the session is sent the scripts once: more than a megabyte, which it keeps when it is emptied. One that
-    has forgotten them says so, and gets them by EVAL.
+    A server that lasts the session is sent the scripts once: more than a megabyte, which it keeps
+    when it is emptied. One that has forgotten them says so, and gets them by EVAL.
     """
 
     def commands(link: StoreConnection) -> list[Sequence[Arg]]:
@@ -68,23 +73,34 @@ def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[S
 
 
 class Hand(redis.Redis):
-    """What is written into a shard's record by hand counts at once: a library keeps records for a second unless their ``seq`` changes."""
+    """
+    What is written into a shard's record by hand counts at once: a library keeps records for a
+    second unless their ``seq`` changes.
+    """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         reply = super().execute_command(*args, **options)
-        if args[0] in ("HSET", "HDEL", "HINCRBY") and str(args[1]).endswith(":shard") and args[2] != "seq":
+        if (
+            args[0] in ("HSET", "HDEL", "HINCRBY")
+            and str(args[1]).endswith(":shard")
+            and args[2] != "seq"
+        ):
             super().execute_command("HDEL", args[1], "seq")
         return reply
 
 
 class Desk:
     """
-    One shard driven script by script, at the time in :attr:`now` (unix ms) that the test sets; no node, nothing waits.
+    One shard driven script by script, at the time in :attr:`now` (unix ms) that the test sets; no
+    node, nothing waits.
 
-    ``next_ms`` and ``woke`` are those of the latest reply. ``stamp`` goes behind the time: what a node knows of the leases' clock.
+    ``next_ms`` and ``woke`` are those of the latest reply. ``stamp`` goes behind the time: what a
+    node knows of the leases' clock.
     """
 
-    def __init__(self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1") -> None:
+    def __init__(
+        self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1"
+    ) -> None:
         self.server = server
         self.client = Hand(unix_socket_path=server.path, socket_timeout=None, retry=None)
         self._line = self.client.connection_pool.get_connection()
@@ -109,7 +125,8 @@ class Desk:
             LOADED.add(key)
             try:
                 self.client.execute_command("FUNCTION", "LOAD", scripts.library)
-            except redis.ResponseError as error:  # it has one of that name already, which is one of that text
+            except redis.ResponseError as error:
+                # it has one of that name already, which is one of that text
                 if not known_already(error_of(str(error))):
                     raise
 
@@ -120,7 +137,13 @@ class Desk:
     def run(self, name: str, *args: Any, holder: str = "") -> Any:
         """The items of a script's reply; its refusal is raised as our error."""
         script = self.scripts[name]
-        arguments = (len(self.keys), *self.keys, f"{self.now}{self.stamp}", holder or self.holder, *args)
+        arguments = (
+            len(self.keys),
+            *self.keys,
+            f"{self.now}{self.stamp}",
+            holder or self.holder,
+            *args,
+        )
         try:
             try:
                 if (
@@ -138,7 +161,9 @@ class Desk:
         return self.answered(reply)
 
     def _say(self, *words: Any) -> Any:
-        """One command, without what redis-py does around each: scripts run by the ten thousand here."""
+        """
+        One command, without what redis-py does around each: scripts run by the ten thousand here.
+        """
         self._line.send_command(*words)
         return self._line.read_response()
 
@@ -149,7 +174,9 @@ class Desk:
         self.woke = bool(woke)
         return items
 
-    def put(self, task_id: str = "", payload: bytes = b"", *, own: bool = False, **fields: Any) -> Any:
+    def put(
+        self, task_id: str = "", payload: bytes = b"", *, own: bool = False, **fields: Any
+    ) -> Any:
         """put.lua's word for one task."""
         return self.put_all((task_id, payload, fields), own=own)[0]
 
@@ -172,7 +199,9 @@ class Desk:
         holder: str = "",
         session: str = "",
     ) -> list[Row]:
-        items = self.run("queue.take", 200, count, lease_ms, f"{int(wait)}{session}", task_id, holder=holder)
+        items = self.run(
+            "queue.take", 200, count, lease_ms, f"{int(wait)}{session}", task_id, holder=holder
+        )
         return [Row(row[0].decode(), *row[1:]) for row in items[0]]
 
     def take_one(self, **options: Any) -> Row:
@@ -208,7 +237,11 @@ class Desk:
         """Tasks by state; those that wait in lanes only where there are any."""
         row = self.run("queue.stats")
         counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
-        return counts if counts["waiting"] else {state: n for state, n in counts.items() if state != "waiting"}
+        return (
+            counts
+            if counts["waiting"]
+            else {state: n for state, n in counts.items() if state != "waiting"}
+        )
 
     def record(self, name: str) -> str:
         """A field of the shard's record."""

@@ -13,7 +13,11 @@ LONG_MS = 60_000
 
 async def parked(eventually: Any, queues: Any, count: int = 1, queue: str = "q") -> None:
     """Until so many takes wait in every shard of the queue."""
-    await eventually(lambda: queue in queues._shards and all(len(s.parked) == count for s in queues._shards[queue]))
+    await eventually(
+        lambda: (
+            queue in queues._shards and all(len(s.parked) == count for s in queues._shards[queue])
+        )
+    )
 
 
 async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> Any:
@@ -26,10 +30,15 @@ async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> 
     return session, take
 
 
-async def many(eventually: Any, n: Any, number: int, /, **options: Any) -> list[asyncio.Future[Any]]:
+async def many(
+    eventually: Any, n: Any, number: int, /, **options: Any
+) -> list[asyncio.Future[Any]]:
     """So many takes that wait, oldest first, each of a session of its own."""
     await n.queues.shards("q")
-    takes = [n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options) for _ in range(number)]
+    takes = [
+        n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options)
+        for _ in range(number)
+    ]
     await parked(eventually, n.queues, number)
     return takes
 
@@ -53,7 +62,9 @@ def lose(monkeypatch: Any, n: Any, names: set[str], *, request: bool = False) ->
         if link is n.link and name in names:
             names.discard(name)
             if request:
-                asyncio.get_running_loop().call_soon(receiver.set_exception, StoreDown("the request was lost"))
+                asyncio.get_running_loop().call_soon(
+                    receiver.set_exception, StoreDown("the request was lost")
+                )
                 return
             receiver = Lost(receiver)
         send(scripts, link, name, keys, args, receiver)
@@ -84,7 +95,10 @@ class Asked:
 
 
 def takes_in(name: str, args: Any) -> int:
-    """How many takes a call asks: four arguments each behind the number of tasks moved (lua/take.lua, lua/batch.lua)."""
+    """
+    How many takes a call asks: four arguments each behind the number of tasks moved (lua/take.lua,
+    lua/batch.lua).
+    """
     if name == "queue.take":
         return (len(args) - 3) // 4
     asked, at = 0, 2

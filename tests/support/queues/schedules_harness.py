@@ -24,7 +24,10 @@ CLUSTER = "tw"
 
 
 class HookedQueues(Queues):
-    """Real queues. ``hooks`` run once each before a script of that name; ``told`` is what the sweep would hear."""
+    """
+    Real queues. ``hooks`` run once each before a script of that name; ``told`` is what the sweep
+    would hear.
+    """
 
     hooks: dict[str, Callable[[], Awaitable[object]]]
 
@@ -68,7 +71,9 @@ def tasks(raw: Any, queue: str = "jobs", shard: int = 0) -> list[str]:
     return sorted(name.decode() for name in raw.hkeys(f"{prefix(queue, shard)}:tasks"))
 
 
-async def put_every(schedules: Schedules, name: str = "tick", every_ms: int = 1_000, **options: Any) -> int:
+async def put_every(
+    schedules: Schedules, name: str = "tick", every_ms: int = 1_000, **options: Any
+) -> int:
     return await schedules.put(
         name, Spec.every(every_ms, options.pop("catchup", "one")), "jobs", TaskSpec(b"x", **options)
     )

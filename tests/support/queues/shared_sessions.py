@@ -17,7 +17,9 @@ async def one(queues: Any, session: Any, queue: str = "q", **options: Any) -> An
     return task
 
 
-async def joined(queues: Any, uuid: str = "", *, user: str = "bob", grace_ms: int | None = LONG_MS) -> tuple[Any, str]:
+async def joined(
+    queues: Any, uuid: str = "", *, user: str = "bob", grace_ms: int | None = LONG_MS
+) -> tuple[Any, str]:
     """A connection in a session, and the session's uuid."""
     session = queues.open_session(user)
     return session, await queues.join_session(session, user, uuid, grace_ms)
@@ -25,7 +27,10 @@ async def joined(queues: Any, uuid: str = "", *, user: str = "bob", grace_ms: in
 
 @contextlib.contextmanager
 def graces_held(queues: Any) -> Iterator[Callable[[], None]]:
-    """The ends of graces that this node would time do not come by themselves, but all at a call of what this yields."""
+    """
+    The ends of graces that this node would time do not come by themselves, but all at a call of
+    what this yields.
+    """
     held: list[tuple[str, int]] = []
     real = queues._end_in
     queues._end_in = lambda _, *which: held.append(which)
@@ -49,7 +54,11 @@ async def holder(queues: Any, task_id: str) -> str:
 
 def keys(server: Any) -> list[bytes]:
     with redis.Redis(unix_socket_path=server.path) as client:
-        return [key for key in client.keys("*") if b"session" in key or key.endswith((b":held", b":leased:~"))]
+        return [
+            key
+            for key in client.keys("*")
+            if b"session" in key or key.endswith((b":held", b":leased:~"))
+        ]
 
 
 @pytest.fixture

@@ -11,14 +11,20 @@ LONG_MS = 60_000
 
 
 def locks_of(n: Any, **limits: int) -> Locks:
-    return Locks(n.queues, wait_max_ms=limits.get("wait_max_ms", 3_600_000), waiting_max=limits.get("waiting_max", 100))
+    return Locks(
+        n.queues,
+        wait_max_ms=limits.get("wait_max_ms", 3_600_000),
+        waiting_max=limits.get("waiting_max", 100),
+    )
 
 
 async def waits_noted(n: Any, names: int) -> None:
     """Until the store knows that so many locks are waited for."""
     for _ in range(5000):
         shards = await n.queues.shards(QUEUE)
-        found = await asyncio.gather(*(n.link.call("HLEN", f"{{tw:{QUEUE}:{i}}}:waits") for i in range(shards)))
+        found = await asyncio.gather(
+            *(n.link.call("HLEN", f"{{tw:{QUEUE}:{i}}}:waits") for i in range(shards))
+        )
         if sum(found) == names:
             return
         await asyncio.sleep(0.002)

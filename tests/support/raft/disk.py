@@ -1,4 +1,7 @@
-"""The disk of a simulated Raft member: when it is full, what is there can be written over in place, and nothing is added."""
+"""
+The disk of a simulated Raft member: when it is full, what is there can be written over in place,
+and nothing is added.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from tidewarden.raft import folder as raft_folder
 
 
 class Disk:
-    """``full`` says whether the disk is, of whichever member writes just now. Between :meth:`take` and :meth:`give_back`."""
+    """
+    ``full`` says whether the disk is, of whichever member writes just now. Between :meth:`take` and
+    :meth:`give_back`.
+    """
 
     def __init__(self, full: Callable[[], bool]) -> None:
         self._full = full

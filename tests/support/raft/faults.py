@@ -1,4 +1,7 @@
-"""What happens to simulated Raft members: scenes that tests ask for, and storms of faults drawn by a seed."""
+"""
+What happens to simulated Raft members: scenes that tests ask for, and storms of faults drawn by a
+seed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ from tidewarden.raft.membership import Seat
 
 
 def elected(world: World, limit_s: float = SETTLE_S) -> str:
-    """Run until one member leads, all follow it, and everybody has applied everything; returns its address."""
+    """
+    Run until one member leads, all follow it, and everybody has applied everything; returns its
+    address.
+    """
 
     def known(seat: Seat) -> bool:  # A member whose folder was lost has to be admitted anew.
-        own = world.members[seat.address].secret("raftLog").mark if seat.address in world.alive() else ""
+        own = (
+            world.members[seat.address].secret("raftLog").mark
+            if seat.address in world.alive()
+            else ""
+        )
         return seat.mark in ("", own)
 
     def settled() -> bool:
@@ -21,7 +31,11 @@ def elected(world: World, limit_s: float = SETTLE_S) -> str:
             return False
         leader = world.members[leaders[0]]
         named = getattr(leader.voter, "members", None)
-        inside = set(world.members) if named is None else {seat.address for seat in named.seats.values() if known(seat)}
+        inside = (
+            set(world.members)
+            if named is None
+            else {seat.address for seat in named.seats.values() if known(seat)}
+        )
         voters = [world.members[address].voter for address in world.alive() if address in inside]
         commit = leader.voter.raftCommitIndex
         return (
@@ -42,7 +56,10 @@ def others(world: World, *excepted: str) -> list[str]:
 def commit(world: World, address: str, number: int, limit_s: float = 2.0) -> None:
     """Have ``address`` commit one claim."""
     world.claim(address, number)
-    if not world.run(limit_s, lambda: number in world.answers) or world.answers[number][1] != pysync.SUCCESS:
+    if (
+        not world.run(limit_s, lambda: number in world.answers)
+        or world.answers[number][1] != pysync.SUCCESS
+    ):
         world.broken(f"{address} does not commit: {world.answers.get(number)}")
 
 
@@ -78,7 +95,9 @@ class Storm:
         self.waiting.clear()
 
     def _claim(self) -> None:
-        leaders = [address for address in self.world.believers() if not self.world.members[address].paused]
+        leaders = [
+            address for address in self.world.believers() if not self.world.members[address].paused
+        ]
         if leaders:
             self.claims += 1
             self.world.claim(self.random.choice(leaders), self.claims)
@@ -89,7 +108,21 @@ class Storm:
         well = [address for address in world.alive() if not world.members[address].paused]
         victim = chance.choice(well) if well else None
         kind = chance.choice(
-            ("part", "part", "link", "way", "heal", "heal", "kill", "all", "pause", "pause", "slow", "hand", "fill")
+            (
+                "part",
+                "part",
+                "link",
+                "way",
+                "heal",
+                "heal",
+                "kill",
+                "all",
+                "pause",
+                "pause",
+                "slow",
+                "hand",
+                "fill",
+            )
         )
         if kind == "part":
             size = chance.randint(1, len(names) - 1)

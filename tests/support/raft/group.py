@@ -57,7 +57,9 @@ class Group:
         return leader
 
     async def claim(self, seen: int = 0) -> int:
-        """A claim of whoever leads; repeated, as a daemon would, when leadership passes on meanwhile."""
+        """
+        A claim of whoever leads; repeated, as a daemon would, when leadership passes on meanwhile.
+        """
         while True:
             leader = await self.elected()
             with contextlib.suppress(NoLeader, Timeout):

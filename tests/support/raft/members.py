@@ -79,7 +79,13 @@ class Stock(SyncObj):  # type: ignore[misc]  # the library has no types
     """The library's own object with our settings."""
 
     def __init__(
-        self, own: str, addresses: dict[str, str], conf: Any, times: Times, clock: Any, joining: bool = False
+        self,
+        own: str,
+        addresses: dict[str, str],
+        conf: Any,
+        times: Times,
+        clock: Any,
+        joining: bool = False,
     ) -> None:
         self.clock = clock
         others = [address for name, address in addresses.items() if name != own]

@@ -1,4 +1,7 @@
-"""Scenes in which the members change, as steps for a simulated cluster. Each raises Violation where a promise is broken."""
+"""
+Scenes in which the members change, as steps for a simulated cluster. Each raises Violation where a
+promise is broken.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,15 @@ def members(world: World, address: str) -> Members:
 
 
 def founded(world: World) -> str:
-    """Run until a leader has founded the cluster and all have it, with everybody's mark; the leader."""
+    """
+    Run until a leader has founded the cluster and all have it, with everybody's mark; the leader.
+    """
 
     def whole() -> bool:
         known = [world.members[address].voter.members for address in world.alive()]
-        return all(one is not None and all(seat.mark for seat in one.seats.values()) for one in known)
+        return all(
+            one is not None and all(seat.mark for seat in one.seats.values()) for one in known
+        )
 
     elected(world)
     if not world.run(SETTLE_S, whole):
@@ -36,13 +43,17 @@ def founded(world: World) -> str:
     return elected(world)
 
 
-def alter(world: World, make: Make, done: Callable[[Members], bool], limit_s: float = SETTLE_S) -> Members:
+def alter(
+    world: World, make: Make, done: Callable[[Members], bool], limit_s: float = SETTLE_S
+) -> Members:
     """Ask for a change as an operator would, again and again, until a leader has it committed."""
     end = world.now + limit_s
 
     def there() -> bool:
         return any(
-            (voter := world.members[address].voter).members is not None and voter.committed() and done(voter.members)
+            (voter := world.members[address].voter).members is not None
+            and voter.committed()
+            and done(voter.members)
             for address in world.believers()
         )
 
@@ -58,7 +69,9 @@ def alter(world: World, make: Make, done: Callable[[Members], bool], limit_s: fl
                 except Error:  # it was made meanwhile
                     continue
         world.run(0.3, there)
-    return members(world, next(address for address in world.believers() if done(members(world, address))))
+    return members(
+        world, next(address for address in world.believers() if done(members(world, address)))
+    )
 
 
 def join(world: World, name: str, limit_s: float = SETTLE_S) -> None:
@@ -70,7 +83,9 @@ def join(world: World, name: str, limit_s: float = SETTLE_S) -> None:
 
 def join_on(world: World, name: str, limit_s: float = SETTLE_S) -> None:
     """Run until a member that joins has its vote."""
-    if not world.run(limit_s, lambda: any(name in members(world, one).voters for one in world.believers())):
+    if not world.run(
+        limit_s, lambda: any(name in members(world, one).voters for one in world.believers())
+    ):
         world.broken(f"{name} gets no vote")
 
 
@@ -86,7 +101,8 @@ def from_one_to_three_to_five_and_back(world: World) -> None:
         commit(world, elected(world), count)
     if len(members(world, elected(world)).voters) != 5:
         world.broken("not five vote")
-    for count, name in enumerate(("n0", "n1", "n4", "n2"), 10):  # the leader among them, whoever it is
+    # the leader among them, whoever it is
+    for count, name in enumerate(("n0", "n1", "n4", "n2"), 10):
         leave(world, name)
         world.run(0.5)
         world.kill(f"{name}:1")
@@ -96,7 +112,10 @@ def from_one_to_three_to_five_and_back(world: World) -> None:
 
 
 def a_folder_made_anew_does_not_vote_again(world: World) -> None:
-    """An entry that a majority had is gone if the one of them that lost its folder can elect the third, who had it not."""
+    """
+    An entry that a majority had is gone if the one of them that lost its folder can elect the
+    third, who had it not.
+    """
     leader = founded(world)
     second, third = others(world, leader)[:2]
     world.part([leader, second], [third])
@@ -140,7 +159,10 @@ def who_leads_and_leaves_hands_over_first(world: World) -> None:
 
 
 def who_joins_and_is_away_stops_nobody(world: World) -> None:
-    """A lone node that another is to join goes on alone until that one is there, also when it starts again."""
+    """
+    A lone node that another is to join goes on alone until that one is there, also when it starts
+    again.
+    """
     leader = founded(world)
     alter(world, lambda old: old.joined("n9", "n9:1"), lambda new: "n9" in new.seats)
     keep(world, leader, 3)
@@ -194,7 +216,8 @@ def one_change_at_a_time(world: World) -> None:
 def _more_than_one(world: World) -> bool:
     leaders = [world.members[address] for address in world.believers()]
     return any(
-        sum(index > leader.voter.raftCommitIndex for index, _ in leader.secret("raftLog").versions) > 1
+        sum(index > leader.voter.raftCommitIndex for index, _ in leader.secret("raftLog").versions)
+        > 1
         for leader in leaders
     )
 
@@ -208,7 +231,10 @@ def nobody_leaves_when_those_who_stay_are_no_majority(world: World) -> None:
     voter = world.members[leader].voter
     voter.propose(voter.members.left(alive.removesuffix(":1")))
     world.run(0.5)
-    if alive.removesuffix(":1") not in members(world, leader).seats or "can be heard" not in voter.refusal:
+    if (
+        alive.removesuffix(":1") not in members(world, leader).seats
+        or "can be heard" not in voter.refusal
+    ):
         world.broken("the last other that answers was let go")
     asked = world.running = world.members[alive]
     asked.voter.propose(asked.voter.members.left(alive.removesuffix(":1")), lambda *_: None)
@@ -220,7 +246,10 @@ def nobody_leaves_when_those_who_stay_are_no_majority(world: World) -> None:
 
 
 def all_that_were_moved_find_each_other(world: World) -> None:
-    """Every member starts again under another address, as its configuration says: nobody has to be told."""
+    """
+    Every member starts again under another address, as its configuration says: nobody has to be
+    told.
+    """
     founded(world)
     names = {address: address.replace(":1", ":2") for address in list(world.members)}
     for old in names:
@@ -239,7 +268,9 @@ def all_that_were_moved_find_each_other(world: World) -> None:
 
 
 def two_newcomers_found_no_second_cluster(world: World) -> None:
-    """A lone node's newcomers were started, told to join, before anybody let them: they elect nobody."""
+    """
+    A lone node's newcomers were started, told to join, before anybody let them: they elect nobody.
+    """
     founded(world)
     for name, other in (("n1", "n2"), ("n2", "n1")):
         world.newcomer(name, ["n0:1", f"{other}:1"])

@@ -11,7 +11,10 @@ POOL = tuple(f"n{number}" for number in range(7))
 
 
 class MembershipStorm(Storm):
-    """Also asks for changes, starts newcomers, ends who has left, and starts it again on an empty folder."""
+    """
+    Also asks for changes, starts newcomers, ends who has left, and starts it again on an empty
+    folder.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -21,7 +24,9 @@ class MembershipStorm(Storm):
         if len(self.names) > 1:
             super()._strike()
         self._bury_the_gone()
-        asked = [address for address in self.world.alive() if not self.world.members[address].paused]
+        asked = [
+            address for address in self.world.alive() if not self.world.members[address].paused
+        ]
         if asked and self.random.random() < 0.6:
             self._change(self.random.choice(asked))
         self.names = list(self.world.members)
@@ -45,7 +50,10 @@ class MembershipStorm(Storm):
             return
 
     def _bury_the_gone(self) -> None:
-        """Who left by a committed change is ended, and its folder emptied: it will be somebody new, and wait to be let in."""
+        """
+        Who left by a committed change is ended, and its folder emptied: it will be somebody new,
+        and wait to be let in.
+        """
         world = self.world
         committed = [
             voter.members

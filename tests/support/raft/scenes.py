@@ -1,5 +1,6 @@
 """
-Scenes in which the stock library breaks a promise, as steps for a simulated cluster of either breed.
+Scenes in which the stock library breaks a promise, as steps for a simulated cluster of either
+breed.
 
 Each raises :class:`Violation` where the promise is broken. They are named after what must hold.
 """
@@ -141,7 +142,10 @@ def what_was_acknowledged_long_ago_keeps_no_leader(world: World) -> None:
 
 
 def who_is_behind_in_term_hears_of_it(world: World) -> None:
-    """One of two that are left has the longer log, the other has voted in a later term: that must not block them."""
+    """
+    One of two that are left has the longer log, the other has voted in a later term: that must not
+    block them.
+    """
     leader = elected(world)
     follower, third = others(world, leader)[:2]
     world.part([leader, follower], [third])
@@ -177,7 +181,9 @@ def a_snapshot_commits_nothing_that_it_replaces(world: World) -> None:
 
 
 def acknowledgements_of_another_term_do_not_count(world: World) -> None:
-    """Five members. What the second acknowledged in the first term reaches the first in its next."""
+    """
+    Five members. What the second acknowledged in the first term reaches the first in its next.
+    """
     a, b, c, d, e = world.members
     lead(world, a)
     world.run(0.5)
@@ -242,7 +248,10 @@ def a_late_message_cuts_nothing_off(world: World) -> None:
 
 
 def who_has_no_room_for_a_term_is_not_in_it(world: World) -> None:
-    """Its disk is full when another is elected; it is killed, has room again, and can begin with what is there."""
+    """
+    Its disk is full when another is elected; it is killed, has room again, and can begin with what
+    is there.
+    """
     leader = elected(world)
     full, heir = others(world, leader)[:2]
     world.run(0.5)

@@ -1,9 +1,10 @@
 """
-Raft members in one thread: virtual time, links in memory, faults by seed; the same seed is the same run.
+Raft members in one thread: virtual time, links in memory, faults by seed; the same seed is the same
+run.
 
-The members are ``tidewarden.raft.pysync.Voter`` with its settings and its files, or the stock library's object with the
-same settings; only the clock, the chance and the wire are ours. :meth:`World.check` looks at every member after every
-event, and raises :class:`Violation`.
+The members are ``tidewarden.raft.pysync.Voter`` with its settings and its files, or the stock
+library's object with the same settings; only the clock, the chance and the wire are ours.
+:meth:`World.check` looks at every member after every event, and raises :class:`Violation`.
 """
 
 from __future__ import annotations
@@ -63,8 +64,13 @@ class Member:
 class World:
     """The members, their network and their time, in seconds. Use it as a context manager."""
 
-    def __init__(self, seed: int, size: int = 3, breed: type = Ours, late: float = 0.0, batch_bytes: int = 0) -> None:
-        """``late``: share of messages that come late and out of order; ``batch_bytes``: how much of a snapshot one holds."""
+    def __init__(
+        self, seed: int, size: int = 3, breed: type = Ours, late: float = 0.0, batch_bytes: int = 0
+    ) -> None:
+        """
+        ``late``: share of messages that come late and out of order; ``batch_bytes``: how much of a
+        snapshot one holds.
+        """
         self.seed, self.breed, self.late, self.batch_bytes = seed, breed, late, batch_bytes
         self.delay_s = 0.002
         # When a cut link is closed: by us, or for the stock library by the kernel.
@@ -86,7 +92,9 @@ class World:
         self.answers: dict[int, tuple[Any, int]] = {}
         names = [f"n{index}" for index in range(size)]
         drift = [self.random.uniform(0.97, 1.03) for _ in names]
-        self.members = {f"{name}:1": Member(self, name, drift[i], 100.0 * i) for i, name in enumerate(names)}
+        self.members = {
+            f"{name}:1": Member(self, name, drift[i], 100.0 * i) for i, name in enumerate(names)
+        }
         for member in self.members.values():
             member.seeds = {name: f"{name}:1" for name in names}
         self.running = next(iter(self.members.values()))
@@ -94,7 +102,9 @@ class World:
 
     def __enter__(self) -> World:
         shared_memory = Path("/dev/shm")  # files outlive a process there, and cost no disk
-        self.folder = Path(tempfile.mkdtemp(prefix="raft-", dir=shared_memory if shared_memory.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="raft-", dir=shared_memory if shared_memory.is_dir() else None)
+        )
         self.before = (pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random, files.new_mark)
         self.disk.take()
         files.new_mark = lambda: f"{self.marks.getrandbits(64):x}"
@@ -133,7 +143,10 @@ class World:
         self._due(member, self.now)
 
     def newcomer(self, name: str, seeds: Iterable[str], joining: bool = True) -> str:
-        """A further member, started on an empty folder; ``seeds``: who its configuration names. Returns its address."""
+        """
+        A further member, started on an empty folder; ``seeds``: who its configuration names.
+        Returns its address.
+        """
         address = f"{name}:1"
         member = self.members.get(address)
         if member is None:
@@ -170,7 +183,10 @@ class World:
         self.members[address].turn += 1
 
     def resume(self, address: str, reads_first: bool | None = None) -> None:
-        """As SIGCONT; whether it first reads what has arrived, or first goes on, is chance unless told."""
+        """
+        As SIGCONT; whether it first reads what has arrived, or first goes on, is chance unless
+        told.
+        """
         member = self.members[address]
         member.paused = False
         inbox, member.inbox = member.inbox, []
@@ -182,7 +198,10 @@ class World:
         self._due(member, self.now)
 
     def cut(self, sender: str, receiver: str, hold: bool = False) -> None:
-        """Let nothing through in one direction; with ``hold`` it arrives after :meth:`heal`, as TCP sends it again."""
+        """
+        Let nothing through in one direction; with ``hold`` it arrives after :meth:`heal`, as TCP
+        sends it again.
+        """
         self.cuts.setdefault((sender, receiver), self.now)
         if hold:
             self.holding.setdefault((sender, receiver), [])
@@ -208,14 +227,20 @@ class World:
     # The network.
 
     def life_seen(self, own: str, other: str) -> int | None:
-        """The life of ``other`` that ``own`` is connected to; a cut link is noticed late, a mended one soon."""
+        """
+        The life of ``other`` that ``own`` is connected to; a cut link is noticed late, a mended one
+        soon.
+        """
         member = self.members.get(other)
         if member is None or member.voter is None:
             return None
         for link in ((own, other), (other, own)):
             if link in self.cuts and self.now - self.cuts[link] > self.noticed_s:
                 return None
-            if link not in self.cuts and self.now - self.healed.get(link, -math.inf) < TIMES.retry_s:
+            if (
+                link not in self.cuts
+                and self.now - self.healed.get(link, -math.inf) < TIMES.retry_s
+            ):
                 return None
         return member.life
 
@@ -322,8 +347,14 @@ class World:
             until = math.inf if self.beliefs and voter._isLeader() else -math.inf
             if getattr(voter, "lease_until", until) > member.offset + member.rate * self.now:
                 leases.append(address)
-            if voter._isLeader() and self.leaders.setdefault(voter.raftCurrentTerm, address) != address:
-                self.broken(f"{address} and {self.leaders[voter.raftCurrentTerm]} lead in term {voter.raftCurrentTerm}")
+            if (
+                voter._isLeader()
+                and self.leaders.setdefault(voter.raftCurrentTerm, address) != address
+            ):
+                self.broken(
+                    f"{address} and {self.leaders[voter.raftCurrentTerm]} lead in term"
+                    f" {voter.raftCurrentTerm}"
+                )
             if voter.raftCommitIndex > member.checked:
                 self._check_log(address, member)
         if len(leases) > 1:

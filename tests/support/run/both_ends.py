@@ -1,6 +1,7 @@
 """
-How ``make test`` shares the files out: most processes begin with those that take longest, and mostly wait; one in four begins at
-the other end, with those that mostly count. So the processors have something to do from the first to the last second.
+How ``make test`` shares the files out: most processes begin with those that take longest, and
+mostly wait; one in four begins at the other end, with those that mostly count. So the processors
+have something to do from the first to the last second.
 """
 
 from __future__ import annotations

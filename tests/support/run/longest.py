@@ -1,4 +1,7 @@
-"""Which files of tests take longest, by the clock: at the end of a run one of them would leave the other processes idle."""
+"""
+Which files of tests take longest, by the clock: at the end of a run one of them would leave the
+other processes idle.
+"""
 
 LONGEST = (
     "live/refresh_steps/test_refresh_steps.py",

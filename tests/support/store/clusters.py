@@ -1,4 +1,7 @@
-"""A Redis Cluster of one make on free ports, started for a test: primaries, each with as many replicas as wanted."""
+"""
+A Redis Cluster of one make on free ports, started for a test: primaries, each with as many replicas
+as wanted.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ TIMEOUT_MS = 2000  # cluster-node-timeout: a server that has been silent for so 
 
 @dataclass
 class ClusterSet:
-    """``ports`` of all servers: first the primaries, then the replicas of each in turn; ``spare`` ones have no slots."""
+    """
+    ``ports`` of all servers: first the primaries, then the replicas of each in turn; ``spare`` ones
+    have no slots.
+    """
 
     folder: Path
     binary: str
@@ -71,7 +77,8 @@ class ClusterSet:
                 self.say(port, "CLUSTER", "MEET", "127.0.0.1", first)
         for i in range(self.primaries):
             begin, end = i * SLOTS // self.primaries, (i + 1) * SLOTS // self.primaries
-            self.say(self.ports[i], "CLUSTER", "ADDSLOTS", *range(begin, end))  # ADDSLOTSRANGE is of 7.0
+            # ADDSLOTSRANGE is of 7.0
+            self.say(self.ports[i], "CLUSTER", "ADDSLOTS", *range(begin, end))
         wait(lambda: all(self._knows(port, len(self.ports)) for port in self.ports))
         for n, port in enumerate(self.ports[self.primaries : count]):
             self.say(port, "CLUSTER", "REPLICATE", self.id_of(self.ports[n % self.primaries]))
@@ -81,7 +88,9 @@ class ClusterSet:
         """Start the server of a port; again, when it has ended."""
         home = self.folder / str(port)
         home.mkdir(exist_ok=True)
-        auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        auth = (
+            ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        )
         listen = ["--port", str(port)]
         if self.certificate:
             listen = [*tls_options(port, *self.certificate), "--tls-cluster", "yes"]
@@ -113,7 +122,10 @@ class ClusterSet:
         return dict(line.split(":", 1) for line in raw.splitlines() if ":" in line)
 
     def settled(self, port: int) -> bool:
-        """Whether every replica is known to this one, and itself, if it is one, has all that its primary has."""
+        """
+        Whether every replica is known to this one, and itself, if it is one, has all that its
+        primary has.
+        """
         try:
             known = {one for _, _, _, rest in self.owners(port) for one in rest}
             if len(known) != self.primaries * self.replicas:
@@ -128,7 +140,11 @@ class ClusterSet:
         if port not in self.clients:
             secured = {"ssl": True, "ssl_ca_certs": self.certificate[0]} if self.certificate else {}
             self.clients[port] = redis.Redis(
-                host="127.0.0.1", port=port, password=self.password or None, decode_responses=True, **secured
+                host="127.0.0.1",
+                port=port,
+                password=self.password or None,
+                decode_responses=True,
+                **secured,
             )
         return self.clients[port]
 
@@ -152,9 +168,15 @@ class ClusterSet:
         return name
 
     def owners(self, asked: int) -> list[tuple[int, int, int, list[int]]]:
-        """First slot, last slot, the primary's port and its replicas' by the word of the one that is ``asked``."""
+        """
+        First slot, last slot, the primary's port and its replicas' by the word of the one that is
+        ``asked``.
+        """
         rows = self.say(asked, "CLUSTER", "SLOTS")
-        return [(first, last, primary[1], [one[1] for one in rest]) for first, last, primary, *rest in rows]
+        return [
+            (first, last, primary[1], [one[1] for one in rest])
+            for first, last, primary, *rest in rows
+        ]
 
     def owner(self, slot: int) -> int:
         """The port of the slot's primary, by the word of a server that runs."""
@@ -203,7 +225,9 @@ class ClusterSet:
 
     async def move_whole(self, slot: int, source: int, target: int) -> None:
         """As Valkey 9 does it by itself, between primaries."""
-        self.say(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
+        self.say(
+            source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(target)
+        )
         async with asyncio.timeout(30):
             while await asyncio.to_thread(self.owner, slot) != target:
                 await asyncio.sleep(0.02)
@@ -221,7 +245,10 @@ class ClusterSet:
         return port
 
     def leave(self, port: int) -> None:
-        """As ``redis-cli --cluster del-node`` does it to one without slots: it runs on, and is a cluster of its own."""
+        """
+        As ``redis-cli --cluster del-node`` does it to one without slots: it runs on, and is a
+        cluster of its own.
+        """
         name = self.id_of(port)
         self.ports.remove(port)
         for one in self.ports:
@@ -243,7 +270,16 @@ class ClusterSet:
         for number, (first, last) in enumerate(self.slots_of(port)):
             target = targets[number % len(targets)]
             if whole:
-                self.say(port, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", self.id_of(target))
+                self.say(
+                    port,
+                    "CLUSTER",
+                    "MIGRATESLOTS",
+                    "SLOTSRANGE",
+                    first,
+                    last,
+                    "NODE",
+                    self.id_of(target),
+                )
                 wait(lambda first=first, target=target: self.owner(first) == target)
                 continue
             for slot in range(first, last + 1):
@@ -251,7 +287,11 @@ class ClusterSet:
                     self.move_slot(slot, port, target)
                 else:
                     self.close_slot(slot, port, target)
-        wait(lambda: all(not any(one[2] == port for one in self.owners(asked)) for asked in self.ports))
+        wait(
+            lambda: all(
+                not any(one[2] == port for one in self.owners(asked)) for asked in self.ports
+            )
+        )
 
     def audit(self) -> int:
         """Audit every shard where it lies, and that it lies nowhere else; how many there are."""

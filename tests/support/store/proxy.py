@@ -1,9 +1,11 @@
 """
-A TCP proxy for tests, in threads: it can hold the bytes of one connection, let them go, and cut every connection, or one.
+A TCP proxy for tests, in threads: it can hold the bytes of one connection, let them go, and cut
+every connection, or one.
 
-Each direction is a :class:`Way`, which can delay what passes, hold it back, slice it, lose it for good, or reset at random.
-Connections to a store say who they are (CLIENT SETNAME): those of one name have ways of their own, and can be cut alone, with a
-request that does not arrive or an answer that does not come (:class:`Loss`).
+Each direction is a :class:`Way`, which can delay what passes, hold it back, slice it, lose it for
+good, or reset at random. Connections to a store say who they are (CLIENT SETNAME): those of one
+name have ways of their own, and can be cut alone, with a request that does not arrive or an answer
+that does not come (:class:`Loss`).
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ RST = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close() sends RST
 @dataclass
 class Trap:
     """
-    Waits for ``pattern`` in ``direction``, then holds that connection from the read that completed the pattern on.
+    Waits for ``pattern`` in ``direction``, then holds that connection from the read that completed
+    the pattern on.
 
-    ``held`` is what was caught; ``replies`` is what came the other way on the same connection since.
+    ``held`` is what was caught; ``replies`` is what came the other way on the same connection
+    since.
     """
 
     pattern: bytes
@@ -59,10 +63,12 @@ class Trap:
 @dataclass
 class Loss:
     """
-    Cuts one connection alone, once: the next one whose name ends with ``of`` and on which ``pattern`` passes (empty: anything).
+    Cuts one connection alone, once: the next one whose name ends with ``of`` and on which
+    ``pattern`` passes (empty: anything).
 
-    ``request``: it goes up, and does not reach the server. ``reply``: it goes up and is executed; its answer, and what came before
-    that since, does not reach the client. ``message``: it comes down, and does not reach the client.
+    ``request``: it goes up, and does not reach the server. ``reply``: it goes up and is executed;
+    its answer, and what came before that since, does not reach the client. ``message``: it comes
+    down, and does not reach the client.
     """
 
     of: str
@@ -75,7 +81,9 @@ class Loss:
 
     def wait(self, limit_s: float = 60.0) -> None:
         """Fails when nothing was lost in time."""
-        assert self.happened.wait(limit_s), f"no {self.part} with {self.pattern!r} on {self.of} within {limit_s} s"
+        assert self.happened.wait(limit_s), (
+            f"no {self.part} with {self.pattern!r} on {self.of} within {limit_s} s"
+        )
 
 
 @dataclass
@@ -89,7 +97,10 @@ class Way:
     reset_chance: float = 0.0
     """Of each read, that it is thrown away and its connection reset."""
     lost: bool = False
-    """A black hole: nothing passes, nobody is told. A connection that lost a byte stays in it until it is cut."""
+    """
+    A black hole: nothing passes, nobody is told. A connection that lost a byte stays in it until it
+    is cut.
+    """
     open: threading.Event = field(default_factory=threading.Event)
     """Cleared: what comes is held back until it is set."""
     dice: random.Random = field(default_factory=lambda: random.Random(1))
@@ -105,11 +116,13 @@ class Way:
 
 class Proxy:
     """
-    Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends them.
+    Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends
+    them.
 
-    ``listening`` makes the socket for the port given; without it one on ``host``. Port 0: a free one.
-    ``connect`` makes the connection on for one from that address, instead of one to ``(host, target)``.
-    ``of_peer``: the ways of connections from some addresses; all others have ``ways``. Those of a name have :meth:`named` besides.
+    ``listening`` makes the socket for the port given; without it one on ``host``. Port 0: a free
+    one. ``connect`` makes the connection on for one from that address, instead of one to ``(host,
+    target)``. ``of_peer``: the ways of connections from some addresses; all others have ``ways``.
+    Those of a name have :meth:`named` besides.
     """
 
     def __init__(
@@ -143,19 +156,27 @@ class Proxy:
         return trap
 
     def lose(self, of: str, part: Part, pattern: bytes = b"", *, reset: bool = True) -> Loss:
-        """Cut the next connection of that name with what it asks, what it is answered, or what it hears."""
+        """
+        Cut the next connection of that name with what it asks, what it is answered, or what it
+        hears.
+        """
         loss = Loss(of, part, pattern, reset)
         with self._lock:
             self._losses.append(loss)
         return loss
 
     def named(self, of: str) -> dict[Direction, Way]:
-        """The ways of connections whose name ends with it, those that are yet to be made included."""
+        """
+        The ways of connections whose name ends with it, those that are yet to be made included.
+        """
         with self._lock:
             return self._named.setdefault(of, {"up": Way(), "down": Way()})
 
     def cut(self, of: str = "", *, reset: bool = True) -> int:
-        """Close every connection, or those whose name ends so, with RST or with FIN; how many there were."""
+        """
+        Close every connection, or those whose name ends so, with RST or with FIN; how many there
+        were.
+        """
         with self._lock:
             links = [link for link in self._links if link.is_of(of)]
         for link in links:
@@ -164,12 +185,14 @@ class Proxy:
 
     def calm(self) -> None:
         """
-        Bytes pass both ways, and what has not been lost yet is not going to be. Connections that lost some in a black hole are
-        reset, for they can never be whole again.
+        Bytes pass both ways, and what has not been lost yet is not going to be. Connections that
+        lost some in a black hole are reset, for they can never be whole again.
         """
         with self._lock:
             named = list(self._named.values())
-            self._losses = [loss for loss in self._losses if loss.met and not loss.happened.is_set()]
+            self._losses = [
+                loss for loss in self._losses if loss.met and not loss.happened.is_set()
+            ]
         for ways in (self.ways, *self.of_peer.values(), *named):
             for way in ways.values():
                 way.calm()
@@ -209,7 +232,8 @@ class Proxy:
                 client.close()
                 continue
             server.settimeout(None)
-            for end in (client, server):  # else the kernel holds back small pieces on its own account
+            # else the kernel holds back small pieces on its own account
+            for end in (client, server):
                 if end.family != socket.AF_UNIX:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = Link(self, client, server, self.of_peer.get(peer, self.ways))
@@ -222,7 +246,11 @@ class Proxy:
     def caught(self, seen: bytes, direction: Direction) -> Trap | None:
         with self._lock:
             for trap in self._traps:
-                if trap.direction == direction and not trap.caught.is_set() and trap.pattern in seen:
+                if (
+                    trap.direction == direction
+                    and not trap.caught.is_set()
+                    and trap.pattern in seen
+                ):
                     return trap
         return None
 
@@ -231,7 +259,12 @@ class Proxy:
         with self._lock:
             for loss in self._losses:
                 its = "down" if loss.part == "message" else "up"
-                if its == direction and not loss.met and link.is_of(loss.of) and loss.pattern in seen:
+                if (
+                    its == direction
+                    and not loss.met
+                    and link.is_of(loss.of)
+                    and loss.pattern in seen
+                ):
                     loss.met = True
                     return loss
         return None
@@ -262,7 +295,8 @@ class Tally:
 
     def see(self, direction: Direction, data: bytes) -> None:
         reader = self._readers[direction]
-        with contextlib.suppress(hiredis.ProtocolError):  # it speaks something else, and nobody asks for its count
+        # it speaks something else, and nobody asks for its count
+        with contextlib.suppress(hiredis.ProtocolError):
             reader.feed(data)
             while reader.gets() is not ...:
                 self._counts[direction] += 1
@@ -278,9 +312,14 @@ class Tally:
 
 
 class Link:
-    """One connection through the proxy: two sockets, a thread a direction; the last of them closes the sockets."""
+    """
+    One connection through the proxy: two sockets, a thread a direction; the last of them closes the
+    sockets.
+    """
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, ways: dict[Direction, Way]) -> None:
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, ways: dict[Direction, Way]
+    ) -> None:
         self._proxy, self._ways = proxy, ways
         self._ends: dict[Direction, tuple[socket.socket, socket.socket]] = {
             "up": (client, server),
@@ -297,7 +336,9 @@ class Link:
         self._open = 2
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._pump, args=(direction,), name=f"proxy {direction}", daemon=True)
+            threading.Thread(
+                target=self._pump, args=(direction,), name=f"proxy {direction}", daemon=True
+            )
             for direction in self._ends
         ]
 
@@ -310,7 +351,10 @@ class Link:
             thread.join()
 
     def is_of(self, name: str) -> bool:
-        """Whether it goes by that name, or by one that ends so after a hyphen; by no name: every connection."""
+        """
+        Whether it goes by that name, or by one that ends so after a hyphen; by no name: every
+        connection.
+        """
         return not name or (self._name is not None and f"-{self._name}".endswith(f"-{name}"))
 
     def cut(self, *, reset: bool) -> None:
@@ -319,7 +363,8 @@ class Link:
         for end, _ in self._ends.values():
             with contextlib.suppress(OSError):
                 if reset:
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)  # what the last close() then sends
+                    # what the last close() then sends
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)
                 end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
 
     def _pump(self, direction: Direction) -> None:
@@ -369,7 +414,8 @@ class Link:
                     for start in range(0, len(data), step):
                         target.sendall(data[start : start + step])
             except OSError:
-                reachable = False  # what still comes is read all the same: it may be the answer to a held call
+                # what still comes is read all the same: it may be the answer to a held call
+                reachable = False
 
     def _learn(self, direction: Direction, data: bytes) -> None:
         """What it is called, and how much it has asked and was answered."""
@@ -400,7 +446,10 @@ class Link:
         loss.happened.set()
 
     def _held_up(self, direction: Direction) -> int | None:
-        """Wait as its ways have it. Into how many bytes what was read is sliced (0: none), or None: it is lost."""
+        """
+        Wait as its ways have it. Into how many bytes what was read is sliced (0: none), or None: it
+        is lost.
+        """
         ways = [self._ways[direction], *self._proxy.ways_of(self, direction)]
         for way in ways:
             way.open.wait()
@@ -411,7 +460,9 @@ class Link:
             return None
         if any(way.reset_chance and way.dice.random() < way.reset_chance for way in ways):
             self.lost = (
-                True  # What stands behind it in the socket's buffer gets nowhere either: there is no gap in TCP.
+                # What stands behind it in the socket's buffer gets nowhere either: there is no gap
+                # in TCP.
+                True
             )
             self.cut(reset=True)
             return None

@@ -26,7 +26,10 @@ from tidewarden.store.durability.durability import Durability
 from tidewarden.store.preflight import StoreServer, check_store
 
 LIMIT_MS, PATIENT_MS = 400, 60_000
-"""How long a group is waited for that will not come, and any other: the latter surely comes, on a starved machine too."""
+"""
+How long a group is waited for that will not come, and any other: the latter surely comes, on a
+starved machine too.
+"""
 
 
 class Replicas:
@@ -63,7 +66,10 @@ class Replicas:
 
             def all_there() -> bool:
                 client.set("probe", "1", px=60_000)
-                return int(client.execute_command("WAIT", len(self.ports) - 1, 100)) >= len(self.ports) - 1
+                return (
+                    int(client.execute_command("WAIT", len(self.ports) - 1, 100))
+                    >= len(self.ports) - 1
+                )
 
             wait(all_there)
 
@@ -105,11 +111,15 @@ class Seat:
         """Connect and build."""
         await self.data.start()
         self.server = await check_store(self.data, CLUSTER)
-        beside: Callable[[StoreConnection], StoreConnection] = lambda _: StoreConnection(
+        beside: Callable[[StoreConnection], StoreConnection] = lambda _: StoreConnection(  # noqa: E731
             self._commit_url, "commit", self.clock
         )
-        self.commits = Durability(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
-        self.queues = Queues(self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits)
+        self.commits = Durability(
+            self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server
+        )
+        self.queues = Queues(
+            self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits
+        )
         self.queues.holder = "n0.1"
         limit(self.commits, PATIENT_MS)
 
@@ -135,7 +145,9 @@ def limit(commits: Durability, limit_ms: int) -> None:
     commits._store = replace(commits._store, commit_ms=limit_ms)
     for commit in commits._made.values():
         commit._limit_ms = limit_ms
-        commit._waits = tuple((pack(command), least) for command, least in commit._demand.commands(limit_ms))
+        commit._waits = tuple(
+            (pack(command), least) for command, least in commit._demand.commands(limit_ms)
+        )
         if commit._timer is not None:  # which counts on it that all wait equally long
             commit._timer.cancel()
             commit._expire()
@@ -143,7 +155,10 @@ def limit(commits: Durability, limit_ms: int) -> None:
 
 @contextlib.contextmanager
 def hurried(commits: Durability, limit_ms: int = LIMIT_MS) -> Iterator[None]:
-    """Whoever begins to wait for a group now is told so soon that there is none; else a starved machine may take its time."""
+    """
+    Whoever begins to wait for a group now is told so soon that there is none; else a starved
+    machine may take its time.
+    """
     limit(commits, limit_ms)
     try:
         yield

@@ -44,7 +44,10 @@ class SentinelSet:
         user = f":{password}@" if password else ""
         options = [f"sentinel_password={password}"] if password else []
         options += [f"ssl_ca_certs={self.certificate[0]}"] if self.certificate else []
-        scheme, query = "rediss" if self.certificate else "redis", "?" * bool(options) + "&".join(options)
+        scheme, query = (
+            "rediss" if self.certificate else "redis",
+            "?" * bool(options) + "&".join(options),
+        )
         return f"{scheme}+sentinel://{user}{hosts}/{service}{query}"
 
     def start(self) -> None:
@@ -54,7 +57,8 @@ class SentinelSet:
         for port in self.ports:
             (self.folder / str(port)).mkdir()
             self._serve(port)
-            wait(lambda port=port: self._whole(port))  # a replica that finds nobody tries again a second later
+            # a replica that finds nobody tries again a second later
+            wait(lambda port=port: self._whole(port))
         ids = {port: secrets.token_hex(20) for port in self.sentinels}
         for port in self.sentinels:
             home = self.folder / str(port)
@@ -65,19 +69,31 @@ class SentinelSet:
                 f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}",
                 f"sentinel failover-timeout {SERVICE} 3000",
                 f"sentinel known-replica {SERVICE} 127.0.0.1 {self.ports[1]}",
-                *(f"sentinel known-sentinel {SERVICE} 127.0.0.1 {p} {ids[p]}" for p in self.sentinels if p != port),
+                *(
+                    f"sentinel known-sentinel {SERVICE} 127.0.0.1 {p} {ids[p]}"
+                    for p in self.sentinels
+                    if p != port
+                ),
             ]
             if self.password:
-                lines += [f"requirepass {self.password}", f"sentinel auth-pass {SERVICE} {self.password}"]
+                lines += [
+                    f"requirepass {self.password}",
+                    f"sentinel auth-pass {SERVICE} {self.password}",
+                ]
             (home / "sentinel.conf").write_text("\n".join(lines) + "\n")
-            self._spawn(port, [str(home / "sentinel.conf"), "--sentinel", "--dir", str(home)], first=True)
+            self._spawn(
+                port, [str(home / "sentinel.conf"), "--sentinel", "--dir", str(home)], first=True
+            )
         wait(lambda: all(map(self._ready, self.sentinels)))
-        if self.primary() != self.ports[0]:  # on a busy machine they may have found it silent already
+        # on a busy machine they may have found it silent already
+        if self.primary() != self.ports[0]:
             self.ports.reverse()
 
     def _serve(self, port: int) -> None:
         """Start a data server: a replica of the first of the ports, unless it is that one."""
-        auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        auth = (
+            ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        )
         of = ["--replicaof", "127.0.0.1", str(self.ports[0])] if port != self.ports[0] else []
         home = self.folder / str(port)
         fast = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--save", ""]
@@ -91,13 +107,19 @@ class SentinelSet:
         self.ports.sort(key=lambda one: one == port)
 
     def revive(self) -> None:
-        """After :meth:`kill_primary` and its failover: start the dead one again, as a replica, and wait for :meth:`calm`."""
+        """
+        After :meth:`kill_primary` and its failover: start the dead one again, as a replica, and
+        wait for :meth:`calm`.
+        """
         wait(lambda: self.primary() == self.ports[0] and self._role(self.ports[0])[0] == "master")
         self._serve(self.ports[1])
         self.calm()
 
     def calm(self) -> None:
-        """Wait until one is the primary, for the sentinels too, and the other its replica that has everything."""
+        """
+        Wait until one is the primary, for the sentinels too, and the other its replica that has
+        everything.
+        """
 
         def settled() -> bool:
             self.ports.sort(key=lambda port: port != self.primary())
@@ -116,13 +138,15 @@ class SentinelSet:
         own = [*listen, "--bind", "127.0.0.1"]
         words = [*options, *own] if first else [*own, *options]
         self.processes[port] = subprocess.Popen(  # it dies with us, also when we are killed
-            [sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *words], stdout=subprocess.DEVNULL
+            [sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *words],
+            stdout=subprocess.DEVNULL,
         )
 
     def _whole(self, port: int) -> bool:
         """
-        Whether it answers, and a replica has what was written after its link said "connected": what is written from then on
-        may come a second later, and is lost with a primary that is killed before.
+        Whether it answers, and a replica has what was written after its link said "connected": what
+        is written from then on may come a second later, and is lost with a primary that is killed
+        before.
         """
         try:
             client = self.client(port)
@@ -150,9 +174,15 @@ class SentinelSet:
 
     def client(self, port: int) -> Any:
         """A client of one of the five."""
-        secured: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self.certificate[0]} if self.certificate else {}
+        secured: dict[str, Any] = (
+            {"ssl": True, "ssl_ca_certs": self.certificate[0]} if self.certificate else {}
+        )
         return redis.Redis(
-            host="127.0.0.1", port=port, password=self.password or None, decode_responses=True, **secured
+            host="127.0.0.1",
+            port=port,
+            password=self.password or None,
+            decode_responses=True,
+            **secured,
         )
 
     def primary(self) -> int:
@@ -160,7 +190,13 @@ class SentinelSet:
         named = []
         for port in self.sentinels:
             with contextlib.suppress(redis.RedisError):
-                named.append(int(self.client(port).execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
+                named.append(
+                    int(
+                        self.client(port).execute_command(
+                            "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE
+                        )[1]
+                    )
+                )
         return max(set(named), key=named.count)
 
     def server(self, port: int) -> StoreServer:
@@ -181,7 +217,10 @@ class SentinelSet:
 
 
 def tls_options(port: int, cert: str, key: str) -> list[str]:
-    """Of a server that speaks TLS at this port, to other servers as well, and asks nobody for a certificate."""
+    """
+    Of a server that speaks TLS at this port, to other servers as well, and asks nobody for a
+    certificate.
+    """
     return [
         "--port", "0", "--tls-port", str(port), "--tls-replication", "yes", "--tls-cert-file", cert, "--tls-key-file", key,
         "--tls-ca-cert-file", cert, "--tls-auth-clients", "no",

@@ -1,4 +1,7 @@
-"""Whether a shard is whole: each task in exactly one place, and everything that speaks of the places true."""
+"""
+Whether a shard is whole: each task in exactly one place, and everything that speaks of the places
+true.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ NEVER_MS = 2**42
 
 
 class Snapshot:
-    """The hashes and sorted sets of a store, read in three round trips however many they are, and then asked as the store would be."""
+    """
+    The hashes and sorted sets of a store, read in three round trips however many they are, and then
+    asked as the store would be.
+    """
 
     def __init__(self, client: redis.Redis, pattern: str) -> None:
         self.names = [name.decode() for name in client.keys(pattern)]
@@ -29,7 +35,9 @@ class Snapshot:
                 values.zrange(name, 0, -1, withscores=True)
             found = values.execute()
         self._hashes: dict[str, dict[bytes, bytes]] = dict(zip(hashes, found, strict=False))
-        self._sets: dict[str, list[tuple[bytes, float]]] = dict(zip(sets, found[len(hashes) :], strict=True))
+        self._sets: dict[str, list[tuple[bytes, float]]] = dict(
+            zip(sets, found[len(hashes) :], strict=True)
+        )
 
     def hgetall(self, name: str) -> dict[bytes, bytes]:
         return self._hashes.get(name, {})
@@ -43,7 +51,10 @@ class Snapshot:
 
 
 def audit_shard(client: redis.Redis, prefix: str) -> None:
-    """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
+    """
+    Each task lies in exactly one place, and everything in the shard's record that speaks of the
+    places is true.
+    """
     audit(Snapshot(client, f"{prefix}:*"), prefix)
 
 
@@ -55,7 +66,9 @@ def audit(seen: Snapshot, prefix: str) -> None:
         for name in ("tasks", *_suffixes(seen, prefix, "tasks:"))
         for task_id, raw in seen.hgetall(f"{prefix}:{name}").items()
     }
-    assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    assert len(tasks) == int(record.get(b"stored", 0)), (
+        f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    )
     if int(record.get(b"accounts", 0)):
         dead = set(seen.entries(f"{prefix}:account_dead"))
         for account, row in seen.hgetall(f"{prefix}:accounts").items():
@@ -74,7 +87,8 @@ def audit(seen: Snapshot, prefix: str) -> None:
         *_suffixes(seen, prefix, "leased:"),
     ):
         index = seen.ranked(f"{prefix}:{name}")
-        low_ms = int(name[9:]) if name.startswith("delayed:+") else 0  # what the scores of a piece count from
+        # what the scores of a piece count from
+        low_ms = int(name[9:]) if name.startswith("delayed:+") else 0
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
             if name.startswith(("delayed", "leased")):
@@ -88,7 +102,9 @@ def audit(seen: Snapshot, prefix: str) -> None:
         places.setdefault(task_id, []).append("waiting")
     sessions_leases = set(seen.entries(f"{prefix}:held"))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
-    assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
+    assert all(len(found) == 1 for found in places.values()), (
+        f"{prefix}: a task lies in two places: {places}"
+    )
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
     waits = seen.hgetall(f"{prefix}:waits")
     assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
@@ -100,32 +116,56 @@ def audit(seen: Snapshot, prefix: str) -> None:
             assert lease == int(lease)
             lease_holder = tries[task_id][20 : 20 + length]
         held_in = place[7:].encode() if place.startswith("leased:") else b""
-        if lease_holder[:1] == b"~":  # a session's: all of them stand in one index, and each is known by its session
+        # a session's: all of them stand in one index, and each is known by its session
+        if lease_holder[:1] == b"~":
             assert lease_holder[1:] + task_id in sessions_leases, (
                 f"{task_id!r} is not among what {lease_holder!r} holds"
             )
             sessions_leases.discard(lease_holder[1:] + task_id)
             lease_holder = b"~"
-        assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
+        assert held_in == lease_holder, (
+            f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
+        )
         assert place != "buried" or task_id in tries
-        expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
-        assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
+        expires_ms = (
+            expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
+        )
+        assert int(expiring.get(task_id, 0)) == expires_ms, (
+            f"{task_id!r} in {place} expires at {expires_ms}"
+        )
         if place.startswith("ready:"):
-            assert int(place[6:]) == priority_of(tasks[task_id]), f"{task_id!r} is in {place} with another priority"
-    assert not sessions_leases, f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
+            assert int(place[6:]) == priority_of(tasks[task_id]), (
+                f"{task_id!r} is in {place} with another priority"
+            )
+    assert not sessions_leases, (
+        f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
+    )
     assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
-    assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
+    assert earliest >= int(record.get(b"alarm", NEVER_MS)), (
+        f"{prefix}: the alarm is later than what comes next"
+    )
 
 
-def audit_delayed(seen: Snapshot, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
-    """Each entry stands at its task's time, in the piece of that time, and the record knows how many there are."""
-    bounds = [(int(low), number.decode()) for number, low in seen.ranked(f"{prefix}:pieces")] or [(0, "0")]
+def audit_delayed(
+    seen: Snapshot, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]
+) -> None:
+    """
+    Each entry stands at its task's time, in the piece of that time, and the record knows how many
+    there are.
+    """
+    bounds = [(int(low), number.decode()) for number, low in seen.ranked(f"{prefix}:pieces")] or [
+        (0, "0")
+    ]
     assert (len(bounds) > 1) == (int(record.get(b"cut", 0)) > 0)
-    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(seen, prefix, "delayed:"))
+    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(
+        _suffixes(seen, prefix, "delayed:")
+    )
     later = 0
     for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
-        entries = seen.ranked(f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}")
+        entries = seen.ranked(
+            f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}"
+        )
         later += len(entries)
         base = int(number) if number.startswith("+") else 0
         for task_id, behind in entries:
@@ -161,7 +201,11 @@ def _due_at(record: bytes) -> int:
 
 
 def _behind_times(record: bytes) -> int:
-    return _due_at(record) + 6 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+    return (
+        _due_at(record)
+        + 6
+        + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+    )
 
 
 def expires_of(record: bytes) -> int:
@@ -171,7 +215,10 @@ def expires_of(record: bytes) -> int:
 
 
 def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
-    """The lane of a task with this static record, behind its length, and the task's entry among those that wait; empty: it has none."""
+    """
+    The lane of a task with this static record, behind its length, and the task's entry among those
+    that wait; empty: it has none.
+    """
     if not record[0] & 64:
         return b"", b""
     at = _behind_times(record) + (6 if record[0] & 32 else 0)
@@ -190,7 +237,10 @@ def audit_lanes(
     tasks: dict[bytes, bytes],
     places: dict[bytes, list[str]],
 ) -> list[bytes]:
-    """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
+    """
+    Every lane is what its tasks make it, and none is forgotten; the ids of those that wait.
+    ``places``: of all the others.
+    """
     lanes = seen.hgetall(f"{prefix}:lanes")
     entries = set(seen.entries(f"{prefix}:waiting"))
     running = seen.entries(f"{prefix}:running")
@@ -229,7 +279,9 @@ def audit_lanes(
 
 
 def _suffixes(seen: Snapshot, prefix: str, kind: str) -> list[str]:
-    return sorted(name[len(prefix) + 1 :] for name in seen.names if name.startswith(f"{prefix}:{kind}"))
+    return sorted(
+        name[len(prefix) + 1 :] for name in seen.names if name.startswith(f"{prefix}:{kind}")
+    )
 
 
 def audit_store(server: StoreServer) -> int:

@@ -1,4 +1,7 @@
-"""A process of a node with what concerns the store alone: links, scripts, registration, clocks, queues, ears."""
+"""
+A process of a node with what concerns the store alone: links, scripts, registration, clocks,
+queues, ears.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class Process(ProcessParts):
 
 @asynccontextmanager
 async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Process]:
-    """One process on the store at ``url``, registered as ``name``; ``store``: settings of that section."""
+    """
+    One process on the store at ``url``, registered as ``name``; ``store``: settings of that
+    section.
+    """
     flags = {f"store.{key}": value for key, value in store.items()}
     made = Process(load(None, {}, {"store.url": url} | flags), SystemClock(), name)
     async with AsyncExitStack() as stack:

@@ -34,7 +34,9 @@ def before_it_tells() -> None:
 def before_it_says_that_it_told() -> None:
     tell = AccountStore.tell
 
-    async def telling(self: AccountStore, queue: str, shard: int, most: int, claim_ms: int, told: Any = ()) -> Any:
+    async def telling(
+        self: AccountStore, queue: str, shard: int, most: int, claim_ms: int, told: Any = ()
+    ) -> Any:
         if told:
             die()
         return await tell(self, queue, shard, most, claim_ms)
@@ -50,15 +52,24 @@ def nowhere() -> None:
     """It goes on until somebody else kills it."""
 
 
-def play(where: str, socket: str, folder: Path, url: str, settings: Mapping[str, Any] = NO_SETTINGS) -> None:
-    """What such a process does. ``where``: the name of one of the functions above; ``settings``: of its provider."""
+def play(
+    where: str, socket: str, folder: Path, url: str, settings: Mapping[str, Any] = NO_SETTINGS
+) -> None:
+    """
+    What such a process does. ``where``: the name of one of the functions above; ``settings``: of
+    its provider.
+    """
     globals()[where]()
     asyncio.run(_run(where == "before_it_stores", socket, folder, url, settings))
 
 
-async def _run(failing: bool, socket: str, folder: Path, url: str, settings: Mapping[str, Any]) -> None:
+async def _run(
+    failing: bool, socket: str, folder: Path, url: str, settings: Mapping[str, Any]
+) -> None:
     store = StoreServer(socket, f"unix://{socket}")
     outbox.CLAIM_MS = 500  # what it had to tell is soon another's
     sections = FAILING if failing else None
-    async with harness.node(store, folder, harness.provider(url, **settings), "n1", sections=sections, confirm_s=0.005):
+    async with harness.node(
+        store, folder, harness.provider(url, **settings), "n1", sections=sections, confirm_s=0.005
+    ):
         await asyncio.sleep(60)

@@ -1,4 +1,7 @@
-"""What the tests of the refreshers share: a small token endpoint, and a node's worth of tokens on a real store."""
+"""
+What the tests of the refreshers share: a small token endpoint, and a node's worth of tokens on a
+real store.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Endpoint:
-    """A token endpoint with single-use refresh tokens ``account.n``; ``faults`` are used up one a request."""
+    """
+    A token endpoint with single-use refresh tokens ``account.n``; ``faults`` are used up one a
+    request.
+    """
 
     url: str = ""
     life_s: float | None = 3600
@@ -93,7 +99,9 @@ async def cut(request: web.Request, _endpoint: Endpoint, _token: str) -> web.Str
     return web.Response()
 
 
-async def rotate_and_cut(request: web.Request, endpoint: Endpoint, token: str) -> web.StreamResponse:
+async def rotate_and_cut(
+    request: web.Request, endpoint: Endpoint, token: str
+) -> web.StreamResponse:
     """A fault: the request is processed, and the answer never arrives."""
     endpoint.rotate(token)
     return await cut(request, endpoint, token)
@@ -119,7 +127,11 @@ async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
 
 def provider(url: str, **settings: Any) -> Provider:
     """A provider named ``p`` at that address."""
-    defaults: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("cl-secret"), "timeout_s": 20.0}
+    defaults: dict[str, Any] = {
+        "client_id": "c0",
+        "client_secret": Secret("cl-secret"),
+        "timeout_s": 20.0,
+    }
     return Provider(name="p", token_url=url, **(defaults | settings))
 
 
@@ -152,8 +164,9 @@ async def node(
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
-    A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers,
-    ``sections``: others of its configuration. ``clock``: of all but its links to the store.
+    A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``:
+    further providers, ``sections``: others of its configuration. ``clock``: of all but its links to
+    the store.
     """
     clock = clock or SystemClock()
     cluster = config.cluster if config is not None else Cluster(name="t")
@@ -193,11 +206,16 @@ async def node(
 
 async def tell(events: Any, kind: str, provider: str, account: str = "", **details: Any) -> None:
     """Write an event that nothing has brought about."""
-    await events.tell(f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details)
+    await events.tell(
+        f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details
+    )
 
 
 async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait it is asked more seldom."""
+    """
+    What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait
+    it is asked more seldom.
+    """
     until = asyncio.get_running_loop().time() + limit_s
     pause_s = 0.01
     while True:
@@ -216,7 +234,9 @@ async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
     return next(entry for entry in entries if entry["account"] == account)
 
 
-async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 60) -> dict[str, Any]:
+async def in_state(
+    side: Any, state: str, account: str = "p/a", limit_s: float = 60
+) -> dict[str, Any]:
     async def there() -> dict[str, Any] | None:
         entry = await described(side, account)
         return entry if entry["state"] == state else None

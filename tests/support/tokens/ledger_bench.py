@@ -26,7 +26,12 @@ class Bench:
         self.ledger = AccountStore(script, queues.shard_of)
 
     def row(
-        self, grant: int = 1, generation: int = 1, life_ms: int = 10_000, due_ms: int = 7_000, mark: str = "m"
+        self,
+        grant: int = 1,
+        generation: int = 1,
+        life_ms: int = 10_000,
+        due_ms: int = 7_000,
+        mark: str = "m",
     ) -> AccountRow:
         mark_bytes = mark.encode().ljust(8)
         expires_ms = self.now_ms + life_ms

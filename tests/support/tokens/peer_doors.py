@@ -23,7 +23,9 @@ async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def served(asked: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+async def served(
+    asked: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
     """Likewise, by a handler of one's own."""
     app = web.Application()
     app.router.add_post(PEERS_PATH, asked)

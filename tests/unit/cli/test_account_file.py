@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from tidewarden.cli.token.account_file import LINE_BYTES_MAX, NotAccounts, RowFault, lines_of, rows, unix_ms
+from tidewarden.cli.token.account_file import (
+    LINE_BYTES_MAX,
+    NotAccounts,
+    RowFault,
+    lines_of,
+    rows,
+    unix_ms,
+)
 
 NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 
 
-def parsed(text: bytes, provider: str = "p", known: tuple[str, ...] = ()) -> list[tuple[int, str, dict[str, Any], str]]:
+def parsed(
+    text: bytes, provider: str = "p", known: tuple[str, ...] = ()
+) -> list[tuple[int, str, dict[str, Any], str]]:
     found = rows(lines_of(io.BytesIO(text)), provider, known)
     return [
         (row.line, row.account, json.loads(row.fields) if row.fields else {}, row.fault)
@@ -28,16 +37,22 @@ def parsed(text: bytes, provider: str = "p", known: tuple[str, ...] = ()) -> lis
         b'account,refresh_token,scope\na,"r,1",s\np/b,"r""2",\n',
         b'account;scope;refresh_token\r\na;s;r,1\r\np/b;;"r""2"\r\n',
         b'\xef\xbb\xbfaccount\trefresh_token\tscope\r\na\tr,1\ts\r\n\r\nb\tr"2\t\r\n',
-        b'account, refresh_token, scope\n a , "r,1" , s \n p/b , "r""2" ,'.replace(b', "', b',"').replace(
-            b'" ,', b'",'
+        b'account, refresh_token, scope\n a , "r,1" , s \n p/b , "r""2" ,'.replace(
+            b', "', b',"'
+        ).replace(b'" ,', b'",'),
+        (
+            b'{"account": "a", "refresh_token": "r,1", "scope": "s"}\n{"account": "p/b",'
+            b' "refresh_token": "r\\"2", "scope": null}'
         ),
-        b'{"account": "a", "refresh_token": "r,1", "scope": "s"}\n{"account": "p/b", "refresh_token": "r\\"2", "scope": null}',
     ],
     ids=["csv", "semicolons", "tsv", "blanks", "jsonl"],
 )
 def test_each_form_gives_the_same_accounts(text: bytes) -> None:
     found = [(account, fields, fault) for _, account, fields, fault in parsed(text)]
-    assert found == [("p/a", {"refresh_token": "r,1", "scope": "s"}, ""), ("p/b", {"refresh_token": 'r"2'}, "")]
+    assert found == [
+        ("p/a", {"refresh_token": "r,1", "scope": "s"}, ""),
+        ("p/b", {"refresh_token": 'r"2'}, ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +72,23 @@ def test_moments_as_people_and_databases_write_them(written: Any, read_ms: int) 
 
 
 @pytest.mark.parametrize(
-    "written", ["tomorrow", "21.11.2026 12:00", "2026-11-21T12:00:00", "2026-11-21", "-5", "1e400", "9" * 16, True, []]
+    "written",
+    [
+        "tomorrow",
+        "21.11.2026 12:00",
+        "2026-11-21T12:00:00",
+        "2026-11-21",
+        "-5",
+        "1e400",
+        "9" * 16,
+        True,
+        [],
+    ],
 )
 def test_moments_that_could_be_two_or_none(written: Any) -> None:
     with pytest.raises(
-        RowFault, match=r"^expires_at (cannot be read|says no time zone); allowed are 2026-11-21T18:00:00Z"
+        RowFault,
+        match=r"^expires_at (cannot be read|says no time zone); allowed are 2026-11-21T18:00:00Z",
     ):
         unix_ms(written)
 
@@ -70,12 +97,17 @@ def test_moments_that_could_be_two_or_none(written: Any) -> None:
     "text",
     [
         b"account,refresh_token,parameters.shop,extras.org.id,consent_expires_at\np/a,r,s1,7,1700000000\np/b,r2,,,\n",
-        b'{"account": "p/a", "refresh_token": "r", "parameters": {"shop": "s1"}, "extras": {"org.id": "7"}, '
-        b'"consent_expires_ms": 1700000000000}\n{"account": "p/b", "refresh_token": "r2"}\n',
+        (
+            b'{"account": "p/a", "refresh_token": "r", "parameters": {"shop": "s1"}, "extras":'
+            b' {"org.id": "7"}, "consent_expires_ms": 1700000000000}\n{"account": "p/b",'
+            b' "refresh_token": "r2"}\n'
+        ),
     ],
 )
 def test_what_is_known_of_an_account_stands_in_columns_or_objects(text: bytes) -> None:
-    one, two = [json.loads(row.fields) for row in rows(text.splitlines(keepends=True), "") if row.fields]
+    one, two = [
+        json.loads(row.fields) for row in rows(text.splitlines(keepends=True), "") if row.fields
+    ]
     assert one == {
         "refresh_token": "r", "parameters": {"shop": "s1"}, "extras": {"org.id": "7"}, "consent_expires_ms": 1_700_000_000_000,
     }  # fmt: skip
@@ -105,13 +137,19 @@ def test_a_bad_line_costs_itself_alone() -> None:
         b"a,again\n" + b"h," + b"x" * 4 * LINE_BYTES_MAX + b"\nlast,r9"
     )
     found = parsed(text)
-    assert [(line, account) for line, account, _, fault in found if not fault] == [(2, "p/a"), (12, "p/last")]
+    assert [(line, account) for line, account, _, fault in found if not fault] == [
+        (2, "p/a"),
+        (12, "p/last"),
+    ]
     assert [(line, fault) for line, _, _, fault in found if fault] == [
         (3, "opens a quote that it does not close; no field may hold a line end"),
         (4, "refresh_token is missing: 1 field where the header has 2 (account, refresh_token)"),
         (
             5,
-            'has 3 fields where the header has 2 (account, refresh_token); a field that holds the delimiter stands in "quotes"',
+            (
+                "has 3 fields where the header has 2 (account, refresh_token); a field that holds"
+                ' the delimiter stands in "quotes"'
+            ),
         ),
         (6, "account is empty"),
         (7, "refresh_token is empty"),
@@ -124,8 +162,12 @@ def test_a_bad_line_costs_itself_alone() -> None:
 
 def test_bad_lines_of_jsonl() -> None:
     text = (
-        b'{"account": "a", "refresh_token": "r", "expires_at_ms": 1700000000000}\n{"account\nb,r\n[1]\n{"acount": "a"}\n'
-        b'{"account": 5}\n' + b"[" * 100_000 + b"\n" + b"5" * 5000 + b'\n{"account": null}\n{"account": "\\ud800"}\n'
+        b'{"account": "a", "refresh_token": "r", "expires_at_ms":'
+        b' 1700000000000}\n{"account\nb,r\n[1]\n{"acount": "a"}\n{"account": 5}\n'
+        + b"[" * 100_000
+        + b"\n"
+        + b"5" * 5000
+        + b'\n{"account": null}\n{"account": "\\ud800"}\n'
     )
     found = parsed(text)
     assert found[0][2]["expires_at_ms"] == 1_700_000_000_000  # a number stays one
@@ -154,7 +196,10 @@ def test_accounts_of_several_providers_in_one_file() -> None:
         ("", "account names the provider 'shpo'"),
     ]
     text = b"provider,account,refresh_token\nshop,a,r\nbank,bank/a,r\nbank,shop/b,r\n,shop/c,s\nshpo,d,r\n"
-    assert [(account, fault.partition(";")[0]) for _, account, _, fault in parsed(text, "", ("bank", "shop"))] == [
+    assert [
+        (account, fault.partition(";")[0])
+        for _, account, _, fault in parsed(text, "", ("bank", "shop"))
+    ] == [
         ("shop/a", ""),
         ("bank/a", ""),
         ("", "account is of the provider 'shop', not of 'bank'"),
@@ -169,7 +214,13 @@ def test_a_refresh_token_of_two_accounts_is_refused_where_it_comes_again() -> No
     assert [(account, fault) for _, account, _, fault in parsed(text, "")] == [
         ("p/a", ""),
         ("p/b", ""),
-        ("p/c", "refresh_token is that of an account on an earlier line; each would end the other's grant"),
+        (
+            "p/c",
+            (
+                "refresh_token is that of an account on an earlier line; each would end the other's"
+                " grant"
+            ),
+        ),
         ("bank/d", ""),
     ]
 
@@ -184,13 +235,19 @@ def test_who_has_no_refresh_tokens_needs_no_column_for_them() -> None:
             if row.account or row.fault
         ]
 
-    assert found(b"account,scope\na,mail\nb,\n", "app") == [("app/a", '{"scope": "mail"}', ""), ("app/b", "{}", "")]
+    assert found(b"account,scope\na,mail\nb,\n", "app") == [
+        ("app/a", '{"scope": "mail"}', ""),
+        ("app/b", "{}", ""),
+    ]
     assert found(b"account\na\n", "app") == [("app/a", "{}", "")]
     assert found(b"account,subject_token\na,s1\nb,s1\n", "sts") == [
         ("sts/a", '{"subject_token": "s1"}', ""),
         ("sts/b", '{"subject_token": "s1"}', ""),
     ]
-    mixed = b'{"account": "app/a"}\n{"account": "shop/a"}\n{"account": "shop/b", "refresh_token": "r"}\n'
+    mixed = (
+        b'{"account": "app/a"}\n{"account": "shop/a"}\n{"account": "shop/b", "refresh_token":'
+        b' "r"}\n'
+    )
     assert found(mixed, "") == [
         ("app/a", "{}", ""),
         ("", "", "refresh_token is empty"),
@@ -198,7 +255,8 @@ def test_who_has_no_refresh_tokens_needs_no_column_for_them() -> None:
     ]
     assert found(b"account\napp/a\nshop/a\n", "")[1] == ("", "", "refresh_token is empty")
     with pytest.raises(
-        NotAccounts, match="the header has no column 'refresh_token'; needed are account and refresh_token"
+        NotAccounts,
+        match="the header has no column 'refresh_token'; needed are account and refresh_token",
     ):
         found(b"account,scope\na,mail\n", "shop")
     with pytest.raises(NotAccounts, match="the header has no column 'account'; needed is account"):
@@ -208,7 +266,9 @@ def test_who_has_no_refresh_tokens_needs_no_column_for_them() -> None:
 def test_no_refresh_token_goes_to_a_provider_that_it_is_none_of() -> None:
     """``bank/x`` imported to ``shop`` would be shown to the shop as its account ``bank/x``."""
     text = b"account,refresh_token,provider\nbank/x,r,\nother/x,r,\ny,r,bank\n"
-    assert [(account, fault) for _, account, _, fault in parsed(text, "shop", ("bank", "shop"))] == [
+    assert [
+        (account, fault) for _, account, _, fault in parsed(text, "shop", ("bank", "shop"))
+    ] == [
         ("", "account is of the provider 'bank', not of 'shop'"),
         ("shop/other/x", ""),
         ("", "provider is 'bank', while --provider says 'shop'"),
@@ -220,16 +280,25 @@ def test_no_refresh_token_goes_to_a_provider_that_it_is_none_of() -> None:
     [
         (
             b"account,token\n",
-            r"unknown column 'token' \(write refresh_token\); allowed are account, provider, refresh_token",
+            (
+                r"unknown column 'token' \(write refresh_token\); allowed are account, provider,"
+                r" refresh_token"
+            ),
         ),
-        (b"account,refresh_token,expires_in\n", r"unknown column 'expires_in' \(from when would it count\?"),
+        (
+            b"account,refresh_token,expires_in\n",
+            r"unknown column 'expires_in' \(from when would it count\?",
+        ),
         (b"account,scope\n", "the header has no column 'refresh_token'"),
         (b"account,refresh_token,account\n", "a column stands twice"),
         (b"\xff\n", "the header cannot be read: is not UTF-8"),
         ("account,refresh_token\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
         (b"a,r1\n", "unknown column 'a'"),
         (b'[{"account": "a"}]', "begins a JSON array; allowed is an object a line"),
-        (b'{"tidewarden_export": 1, "id": "x"}', "is a sealed export; --key-file or --passphrase-env opens it"),
+        (
+            b'{"tidewarden_export": 1, "id": "x"}',
+            "is a sealed export; --key-file or --passphrase-env opens it",
+        ),
         (b"", "is empty; needed is a header"),
         (b"\n \n", "is empty; needed is a header"),
         (b"x" * 10 * LINE_BYTES_MAX, "has more than"),

@@ -11,12 +11,21 @@ from typing import Any
 
 import pytest
 
-from tidewarden.cli.up.data_folder import FolderPlan, check_ports, make_secrets, node_environ, to_toml, write_node_files
+from tidewarden.cli.up.data_folder import (
+    FolderPlan,
+    check_ports,
+    make_secrets,
+    node_environ,
+    to_toml,
+    write_node_files,
+)
 from tidewarden.config.load import check_secret, load
 from tidewarden.errors import ConfigError
 
 
-def plan(tmp_path: Path, file_text: str = "", nodes: int = 3, sandbox: int = 0, **flags: str) -> FolderPlan:
+def plan(
+    tmp_path: Path, file_text: str = "", nodes: int = 3, sandbox: int = 0, **flags: str
+) -> FolderPlan:
     file = tmp_path / "config.toml"
     file.write_text(file_text)
     config = load(str(file), {}, {name.replace("__", "."): value for name, value in flags.items()})
@@ -24,7 +33,15 @@ def plan(tmp_path: Path, file_text: str = "", nodes: int = 3, sandbox: int = 0, 
 
 
 def test_ports_follow_from_the_base(tmp_path: Path) -> None:
-    assert sorted(plan(tmp_path, nodes=2, sandbox=1).ports()) == [7420, 7421, 7422, 7430, 7431, 7432, 7510]
+    assert sorted(plan(tmp_path, nodes=2, sandbox=1).ports()) == [
+        7420,
+        7421,
+        7422,
+        7430,
+        7431,
+        7432,
+        7510,
+    ]
     assert plan(tmp_path, nodes=12, sandbox=1).sandbox_port == 7540
 
 
@@ -34,7 +51,10 @@ def test_a_busy_port_is_named_with_use_holder_and_way_out(tmp_path: Path) -> Non
         with pytest.raises(ConfigError) as caught:
             check_ports(plan(tmp_path, nodes=1, node__base_port=str(port - 1)))
     problems = caught.value.problems
-    assert any(line.startswith(f"port {port} (n0, HTTP): in use by process {os.getpid()} (") for line in problems)
+    assert any(
+        line.startswith(f"port {port} (n0, HTTP): in use by process {os.getpid()} (")
+        for line in problems
+    )
     assert "--base-port N" in problems[-1]
 
 
@@ -71,7 +91,9 @@ def test_data_without_its_key_is_refused(tmp_path: Path) -> None:
     make_secrets(ours)
     write_node_files(ours, "unix:///s")
     (ours.data_dir / "secrets" / "vault.key").unlink()
-    with pytest.raises(ConfigError, match=r"vault\.key: missing, but .* has data made with it \(n0, n1, n2\)"):
+    with pytest.raises(
+        ConfigError, match=r"vault\.key: missing, but .* has data made with it \(n0, n1, n2\)"
+    ):
         make_secrets(ours)
     assert not (ours.data_dir / "secrets" / "vault.key").exists()
 
@@ -81,7 +103,9 @@ def test_a_vault_key_from_elsewhere_is_not_made(tmp_path: Path) -> None:
     make_secrets(ours)
     write_node_files(ours, "unix:///s")
     assert not (ours.data_dir / "secrets" / "vault.key").exists()
-    assert tomllib.loads((ours.folder("n0") / "node.toml").read_text())["vault"] == {"key_env": "KEY"}
+    assert tomllib.loads((ours.folder("n0") / "node.toml").read_text())["vault"] == {
+        "key_env": "KEY"
+    }
 
 
 def test_a_node_file_joins_the_users_settings_and_ours(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tidewarden.cli.up.live_view import NodeRow, ShownEvent, ViewSnapshot, by_time_left, leader_of, render
+from tidewarden.cli.up.live_view import (
+    NodeRow,
+    ShownEvent,
+    ViewSnapshot,
+    by_time_left,
+    leader_of,
+    render,
+)
 
 
 def status(name: str, role: str, epoch: int) -> dict[str, Any]:
@@ -25,7 +32,15 @@ NODES = [
 SNAPSHOT = ViewSnapshot(
     nodes=NODES,
     tokens={
-        "sandbox": {"total": 2000, "fresh": 1990, "expiring": 9, "late": 1, "failing": 0, "dead": 0, "intents": 3},
+        "sandbox": {
+            "total": 2000,
+            "fresh": 1990,
+            "expiring": 9,
+            "late": 1,
+            "failing": 0,
+            "dead": 0,
+            "intents": 3,
+        },
         "other": {"total": 5, "fresh": 5, "expiring": 0, "late": 0, "failing": 0, "dead": 0},
     },
     left={"expired": 1, "< 10 s": 0, "< 2 min": 999},
@@ -48,7 +63,9 @@ def drawn(snapshot: ViewSnapshot, columns: int = 120, rows: int = 40) -> Sequenc
 
 
 def test_figures_that_nobody_tells_any_more_are_said_to_be_old() -> None:
-    told = next(line for line in drawn(replace(SNAPSHOT, told_s=12.4)) if line.startswith("tokens  2,005"))
+    told = next(
+        line for line in drawn(replace(SNAPSHOT, told_s=12.4)) if line.startswith("tokens  2,005")
+    )
     assert "12 s ago: no node tells just now" in told
     assert "refreshes/s" not in told
     assert any("21.5 refreshes/s" in line for line in drawn(replace(SNAPSHOT, told_s=3.0)))
@@ -62,7 +79,8 @@ def test_the_screen_says_who_leads_and_how_to_kill_it() -> None:
     assert "kill the leader  kill -9 101" in lines
     assert "who leads        bin/tidewarden status --data-dir 'my data'" in lines
     assert any(
-        "redis-cli -p 7420 --user admin --pass \"$(cat 'my data/secrets/admin.secret')\"" in line for line in lines
+        "redis-cli -p 7420 --user admin --pass \"$(cat 'my data/secrets/admin.secret')\"" in line
+        for line in lines
     )
 
 
@@ -70,7 +88,10 @@ def test_what_is_to_be_copied_fits_into_120_columns() -> None:
     usual = replace(SNAPSHOT, data_dir="tidewarden-data", program=".venv/bin/tidewarden")
     lines = drawn(usual)
     assert "who leads        .venv/bin/tidewarden status" in lines
-    command = 'curl --oauth2-bearer "admin:$(cat tidewarden-data/secrets/admin.secret)" http://127.0.0.1:7420/metrics'
+    command = (
+        'curl --oauth2-bearer "admin:$(cat tidewarden-data/secrets/admin.secret)"'
+        " http://127.0.0.1:7420/metrics"
+    )
     assert f"metrics          {command.replace('7420', '7421')}" in lines
     narrow = drawn(usual, 80, 24)
     assert f"dead           0  {'·' * 30}  grant lost, new consent needed" in narrow
@@ -95,7 +116,12 @@ def test_providers_in_trouble_stand_below_the_tokens() -> None:
         "next_ms": 0,
         "message": "no connection",
     }
-    lines = drawn(replace(SNAPSHOT, tokens=SNAPSHOT.tokens | {"bank": down, "other": {"total": 1, "state": "answers"}}))
+    lines = drawn(
+        replace(
+            SNAPSHOT,
+            tokens=SNAPSHOT.tokens | {"bank": down, "other": {"total": 1, "state": "answers"}},
+        )
+    )
     (line,) = (line for line in lines if line.startswith("bank "))
     assert re.fullmatch(r"bank is silent since \d\d:13:20, next try when due: no connection", line)
     many = {f"p{number}": down | {"failing": number} for number in range(9)}
@@ -103,8 +129,12 @@ def test_providers_in_trouble_stand_below_the_tokens() -> None:
     assert [line.split()[0] for line in lines if " is silent " in line] == ["p8", "p7", "p6", "p5"]
     assert "5 more: tidewarden token stats, token why PROVIDER" in lines
     quarantined = {"p": {"total": 3, "state": "answers", "quarantined_since_ms": 1_700_000_000_000}}
-    (line,) = (one for one in drawn(replace(SNAPSHOT, tokens=quarantined)) if one.startswith("p is"))
-    assert re.fullmatch(r"p is in quarantine since \d\d:13:20: it refuses far more than usual, .*", line)
+    (line,) = (
+        one for one in drawn(replace(SNAPSHOT, tokens=quarantined)) if one.startswith("p is")
+    )
+    assert re.fullmatch(
+        r"p is in quarantine since \d\d:13:20: it refuses far more than usual, .*", line
+    )
     assert len(lines) <= 24
 
 
@@ -127,7 +157,9 @@ def test_a_narrow_terminal_leaves_out_what_can_be_done_without(columns: int) -> 
     assert leader.split()[:2] == ["n1", "leader"]
     assert "101" in leader.split()
     assert "serves" in leader.split()
-    assert not any("…" in line for line in lines if line.startswith(("node", "n0 ", "n1 ", "n2 ", "tokens")))
+    assert not any(
+        "…" in line for line in lines if line.startswith(("node", "n0 ", "n1 ", "n2 ", "tokens"))
+    )
     assert any(re.match(r"late           1  █·{9,28}  expired b", line) for line in lines)
 
 

@@ -11,7 +11,9 @@ from tidewarden.cli.token import progress as module
 from tidewarden.cli.token.progress import ProgressLine
 
 
-def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ProgressLine("importing", 200) as pace:
         pace.note("1 stored", 1, 50)
         assert capsys.readouterr().err == ""  # it is too early

@@ -38,7 +38,9 @@ def test_why_tells_the_story_in_sections(run: Run, node: Any) -> None:
     assert "What was answered lately (UTC; it is 2023-11-14 22:13:20 now)" in lines
     assert "  2023-11-14 21:13:20  60 min ago  ok              a new pair was stored" in lines
     assert "  2023-11-14 22:12:20    60 s ago  invalid_grant   HTTP 400 invalid_grant" in lines
-    assert "  2023-11-14 22:13:20     0 s ago  timeout" in lines, "what is the same is not said twice"
+    assert "  2023-11-14 22:13:20     0 s ago  timeout" in lines, (
+        "what is the same is not said twice"
+    )
     assert lines[-2:] == ["What you can do", "  - Nothing need be done."]
     assert json.loads(run("token", "why", "p/a", "--json").stdout) == STORY
 
@@ -61,7 +63,10 @@ def test_a_provider_is_steered_and_its_story_shown(run: Run, node: Any) -> None:
     assert json.loads(run("token", "provider", "probe", "p", "--json").stdout)["name"] == "p"
     node.answers = {"T.PROVIDER": errors.NotFound("there is no provider 'x'; configured: p")}
     result = run("token", "provider", "release", "x")
-    assert (result.exit_code, "there is no provider 'x'; configured: p" in result.stderr) == (1, True)
+    assert (result.exit_code, "there is no provider 'x'; configured: p" in result.stderr) == (
+        1,
+        True,
+    )
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -22,11 +22,15 @@ SANDBOX = '[providers.sandbox]\ntoken_url = "https://x/"\nclient_id = "x"\nauth 
         ("", ["--store-url", "ftp://x"], "store.url"),
     ],
 )  # fmt: skip
-def test_a_configuration_that_cannot_be_used(tmp_path: Path, text: str, arguments: list[str], said: str) -> None:
+def test_a_configuration_that_cannot_be_used(
+    tmp_path: Path, text: str, arguments: list[str], said: str
+) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
     data = tmp_path / "data"
-    result = CliRunner().invoke(app, ["up", "--config", str(file), "--data-dir", str(data), "--json", *arguments])
+    result = CliRunner().invoke(
+        app, ["up", "--config", str(file), "--data-dir", str(data), "--json", *arguments]
+    )
     assert result.exit_code == 4
     assert any(said in problem for problem in json.loads(result.stdout)["problems"])
     assert not data.exists()

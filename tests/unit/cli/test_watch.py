@@ -30,7 +30,9 @@ def test_a_counter_that_began_anew_is_no_negative_rate() -> None:
     assert rate.per_s() is None
 
 
-def test_the_command_line_is_called_as_it_can_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_is_called_as_it_can_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = tmp_path / "my bin" / "tidewarden"
     there.parent.mkdir()
     there.write_text("#!/bin/sh\n")

@@ -25,7 +25,15 @@ def test_what_may_be_said(url: str, expected: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["host:7420", "http://host", "redis://", "redis://host:no", "redis://host/3", "redis://h:99999"]
+    "url",
+    [
+        "host:7420",
+        "http://host",
+        "redis://",
+        "redis://host:no",
+        "redis://host/3",
+        "redis://h:99999",
+    ],
 )
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(BadArg, match="is no node's address"):
@@ -48,7 +56,9 @@ def test_secrets_are_not_shown() -> None:
         assert "'secret" not in str(caught.value)
 
 
-def test_without_a_word_it_is_the_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_word_it_is_the_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert addresses(None, {}) == [Address("127.0.0.1", 7420)]
     data = tmp_path / "tidewarden-data"
@@ -59,13 +69,19 @@ def test_without_a_word_it_is_the_local_cluster(tmp_path: Path, monkeypatch: pyt
     (data / "n2" / "node.toml").write_text("damaged [")
     (data / "secrets").mkdir()
     (data / "secrets" / "admin.secret").write_text("s@ret\n")
-    assert addresses(None, {}) == [Address("127.0.0.1", port, "admin", "s@ret") for port in (9420, 9430)]
+    assert addresses(None, {}) == [
+        Address("127.0.0.1", port, "admin", "s@ret") for port in (9420, 9430)
+    ]
 
 
-def test_a_local_cluster_on_ipv6_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_cluster_on_ipv6_is_found_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tidewarden-data" / "n0").mkdir(parents=True)
-    (tmp_path / "tidewarden-data" / "n0" / "node.toml").write_text('[node]\nhost = "::1"\nbase_port = 9420\n')
+    (tmp_path / "tidewarden-data" / "n0" / "node.toml").write_text(
+        '[node]\nhost = "::1"\nbase_port = 9420\n'
+    )
     assert addresses(None, {}) == [Address("::1", 9420)]
 
 
@@ -73,7 +89,10 @@ def test_several_nodes_and_the_environment() -> None:
     environ = {"TIDEWARDEN_URL": "redis://a, redis://b:5"}
     assert [address.host for address in addresses(None, environ)] == ["a", "b"]
     assert [address.host for address in addresses("redis://c", environ)] == ["c"]
-    assert [address.host for address in addresses(["redis://c", "redis://d"], environ)] == ["c", "d"]
+    assert [address.host for address in addresses(["redis://c", "redis://d"], environ)] == [
+        "c",
+        "d",
+    ]
     with pytest.raises(BadArg, match="no node is given"):
         addresses([], {})
 

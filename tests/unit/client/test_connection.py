@@ -1,4 +1,7 @@
-"""One connection: requests of many under way, answers in order, and what a caller is told when it breaks."""
+"""
+One connection: requests of many under way, answers in order, and what a caller is told when it
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ async def connection(peer: Peer) -> AsyncIterator[ClientConnection]:
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     loop = asyncio.get_running_loop()
-    _, made = await loop.create_connection(lambda: ClientConnection(Address("127.0.0.1", port)), "127.0.0.1", port)
+    _, made = await loop.create_connection(
+        lambda: ClientConnection(Address("127.0.0.1", port)), "127.0.0.1", port
+    )
     yield made
     await made.close()
     server.close()
@@ -73,7 +78,9 @@ async def test_requests_of_one_turn_go_out_together_and_answers_find_their_calle
     assert not connection.busy
 
 
-async def test_a_break_tells_everybody_that_it_may_have_happened(peer: Peer, connection: ClientConnection) -> None:
+async def test_a_break_tells_everybody_that_it_may_have_happened(
+    peer: Peer, connection: ClientConnection
+) -> None:
     lost: list[ClientConnection] = []
     connection.on_lost = lost.append
     asking = asyncio.ensure_future(connection.request([pack("A")], 10))
@@ -90,7 +97,9 @@ async def test_a_break_tells_everybody_that_it_may_have_happened(peer: Peer, con
     assert not caught.value.sent
 
 
-async def test_an_answer_that_does_not_come_cuts_the_connection(connection: ClientConnection) -> None:
+async def test_an_answer_that_does_not_come_cuts_the_connection(
+    connection: ClientConnection,
+) -> None:
     with pytest.raises(Broken, match=r"no answer within 0\.05 s"):
         await connection.request([pack("A")], 0.05)
     assert not connection.up
@@ -105,7 +114,9 @@ async def test_rubbish_cuts_the_connection(peer: Peer, connection: ClientConnect
         await asking
 
 
-async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, connection: ClientConnection) -> None:
+async def test_what_comes_after_its_caller_has_gone_is_handed_over(
+    peer: Peer, connection: ClientConnection
+) -> None:
     orphans: list[Any] = []
     asking = asyncio.ensure_future(connection.request([pack("A")], 10, orphans.append))
     await peer.came.wait()
@@ -113,7 +124,8 @@ async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, c
     with pytest.raises(asyncio.CancelledError):
         await asking
     connection.abandon()
-    await asyncio.wait_for(peer.eof.wait(), 10)  # the peer hears at once, and may still say what it had to
+    # the peer hears at once, and may still say what it had to
+    await asyncio.wait_for(peer.eof.wait(), 10)
     assert peer.writer is not None
     peer.writer.write(b"*1\r\n:5\r\n")
     while not orphans:

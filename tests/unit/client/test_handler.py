@@ -20,7 +20,9 @@ async def function(task: Any) -> None:
 
 
 def test_the_nearest_class_decides() -> None:
-    handler = Handler("q", print, None, {Exception: 1, OSError: 2, ConnectionError: 3}, (ValueError,))
+    handler = Handler(
+        "q", print, None, {Exception: 1, OSError: 2, ConnectionError: 3}, (ValueError,)
+    )
     assert handler.verdict(ConnectionResetError(), 1) == ("fail", 3)
     assert handler.verdict(TimeoutError(), 1) == ("fail", 2)
     assert handler.verdict(KeyError(), 1) == ("fail", 1)

@@ -27,7 +27,13 @@ def test_a_task_that_was_looked_at() -> None:
         "new",
     )
     values = (b"q", b"a", b"ready", b"p", 50, 1, 2, 3, 4, 5, b"", b"later")
-    found = task_info([item for pair in zip((name.encode() for name in names), values, strict=True) for item in pair])
+    found = task_info(
+        [
+            item
+            for pair in zip((name.encode() for name in names), values, strict=True)
+            for item in pair
+        ]
+    )
     assert (found.id, found.payload, found.losses, found.fields["new"]) == ("a", b"p", 4, "later")
 
 

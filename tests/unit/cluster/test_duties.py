@@ -1,4 +1,6 @@
-"""The leader's duties side by side: what ends one ends all, and one that stands still is begun anew."""
+"""
+The leader's duties side by side: what ends one ends all, and one that stands still is begun anew.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from tidewarden.errors import Stale
 
 
 class Job:
-    """A duty that waits for what never comes; ``begun`` has each epoch and holder that it was begun with."""
+    """
+    A duty that waits for what never comes; ``begun`` has each epoch and holder that it was begun
+    with.
+    """
 
     def __init__(self, name: str, clock: ManualClock) -> None:
         self.duty = Duty(name, clock)
@@ -40,7 +45,9 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.sweep, self.reaper = Job("sweep", self.clock), Job("reaper", self.clock)
-        self.duties = LeaderTasks(self.clock, *((job.duty, job.run) for job in (self.sweep, self.reaper)))
+        self.duties = LeaderTasks(
+            self.clock, *((job.duty, job.run) for job in (self.sweep, self.reaper))
+        )
         self.task = asyncio.ensure_future(self.duties.run(7, "n0.1"))
 
     async def looks(self, number: int, *moving: Job) -> None:
@@ -65,7 +72,9 @@ async def scene() -> Any:
     await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_one_that_stands_still_is_said_and_begun_anew(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_stands_still_is_said_and_begun_anew(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.looks(STILL_LOOKS - 1, scene.sweep)
     assert scene.reaper.begun == [(7, "n0.1")]
     assert scene.late() == {"sweep": LOOK_S, "reaper": (STILL_LOOKS - 1) * LOOK_S}

@@ -53,7 +53,9 @@ def test_a_key_is_known_by_its_check_alone() -> None:
 
 def test_a_backup_names_the_keys_and_has_none(tmp_path: Path) -> None:
     (tmp_path / "c.key").write_text("very secret\n")
-    config = Config(cluster=Cluster(secret_file=str(tmp_path / "c.key")), vault=Vault(key_env="KEY"))
+    config = Config(
+        cluster=Cluster(secret_file=str(tmp_path / "c.key")), vault=Vault(key_env="KEY")
+    )
     names = key_names(config, {"KEY": "also secret"})
     assert names["cluster"] == {"where": str(tmp_path / "c.key"), "check": key_check("very secret")}
     assert names["vault"]["check"] == key_check("also secret")
@@ -65,12 +67,17 @@ def test_files_that_everybody_may_read_are_named(tmp_path: Path) -> None:
     config = load(None, {}, {"node.data_dir": str(tmp_path)})
     cluster_secret(config)
     assert not exposed(config), "those that it makes are private"
-    cluster, vault, tls = (tmp_path / "secrets" / name for name in ("cluster.key", "vault.key", "tls.key"))
+    cluster, vault, tls = (
+        tmp_path / "secrets" / name for name in ("cluster.key", "vault.key", "tls.key")
+    )
     for path, mode in ((cluster, 0o644), (vault, 0o604), (tls, 0o640)):  # a group may be meant to
         path.write_text("x")
         path.chmod(mode)
     config = replace(config, node=replace(config.node, tls_key=str(tls)))
-    assert [fault.partition(":")[0] for fault in exposed(config)] == ["cluster.secret_file", "vault.key_file"]
+    assert [fault.partition(":")[0] for fault in exposed(config)] == [
+        "cluster.secret_file",
+        "vault.key_file",
+    ]
     assert f"everybody on this host may read {cluster} (0644)" in exposed(config)[0]
     config = replace(config, vault=Vault(key_env="K"))
     assert len(exposed(config)) == 1

@@ -42,13 +42,17 @@ def write(tmp_path: Path) -> Write:
     return writer
 
 
-def problems(path: str | None, environ: dict[str, str] | None = None, flags: dict[str, str] | None = None) -> list[str]:
+def problems(
+    path: str | None, environ: dict[str, str] | None = None, flags: dict[str, str] | None = None
+) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(path, environ or {}, flags or {})
     return caught.value.problems
 
 
-def only(path: str | None, environ: dict[str, str] | None = None, flags: dict[str, str] | None = None) -> str:
+def only(
+    path: str | None, environ: dict[str, str] | None = None, flags: dict[str, str] | None = None
+) -> str:
     found = problems(path, environ, flags)
     assert len(found) == 1, found
     return found[0]
@@ -58,9 +62,8 @@ def only(path: str | None, environ: dict[str, str] | None = None, flags: dict[st
 def test_a_list_of_numbers_holds_whole_ones_within_their_bounds(write: Write, value: str) -> None:
     said = only(write(f"[tokens]\nconsent_notice_days = {value}\n"))
     assert said.endswith(
-        f"tokens.consent_notice_days: found {value}; allowed: a list of whole numbers from 1 to 3,650".replace(
-            "true", "True"
-        ).replace('"', "'")
+        f"tokens.consent_notice_days: found {value}; allowed: a list of whole numbers from 1 to"
+        " 3,650".replace("true", "True").replace('"', "'")
     )
 
 
@@ -90,7 +93,12 @@ def test_behind_a_stores_host_stands_a_database_or_nothing(url: str) -> None:
 
 def test_ports_follow_the_base_port() -> None:
     node = load(None, {}, {"node.base_port": "7430"}).node
-    assert (node.resp_port, node.http_port, node.raft_port, node.store_port) == (7430, 7431, 7432, 7433)
+    assert (node.resp_port, node.http_port, node.raft_port, node.store_port) == (
+        7430,
+        7431,
+        7432,
+        7433,
+    )
 
 
 def test_config_toml_loads_and_changes_nothing() -> None:
@@ -124,15 +132,19 @@ def test_environment_overrides_the_file_and_flags_override_both(write: Write) ->
 
 def test_every_problem_comes_at_once_with_file_and_line(write: Write) -> None:
     path = write('[node]\nbase_port = "x"\nbase_prt = 1\n\n[cluser]\n[store]\nfsync = "never"\n')
-    found = problems(path, {"TIDEWARDEN_LIMITS_BATCH_MAX": "0"}, {"raft.pace": "nan", "raft.pase": "1"})
+    found = problems(
+        path, {"TIDEWARDEN_LIMITS_BATCH_MAX": "0"}, {"raft.pace": "nan", "raft.pase": "1"}
+    )
     assert sorted(found) == sorted(
         [
             f"{path}:2: node.base_port: found 'x'; allowed: a whole number from 1 to 65,531",
             f"{path}:3: unknown setting node.base_prt; did you mean 'base_port'?",
             f"{path}:5: unknown section 'cluser'; did you mean 'cluster'?",
             f"{path}:7: store.fsync: found 'never'; allowed: one of 'everysec', 'always'",
-            "environment TIDEWARDEN_LIMITS_BATCH_MAX: limits.batch_max: found '0'; "
-            "allowed: a whole number from 1 to 100,000",
+            (
+                "environment TIDEWARDEN_LIMITS_BATCH_MAX: limits.batch_max: found '0'; "
+                "allowed: a whole number from 1 to 100,000"
+            ),
             "flag raft.pace: raft.pace: found 'nan'; allowed: a number from 0.1 to 100",
             "flag raft.pase: unknown setting; did you mean 'raft.pace'?",
         ]
@@ -153,14 +165,20 @@ def test_every_problem_comes_at_once_with_file_and_line(write: Write) -> None:
         ("providers = 3\n", "allowed are sections [providers.NAME]"),
         ("[cluster]\nmembers = { n0 = 1 }\n", "node names with 'host:base_port' each"),
         ('[cluster]\nmembers = { n0 = "a" }\n', "'host:base_port'"),
-        ('[cluster]\nmembers = { n1 = "a:1" }\n[store]\nurl="redis://h"\n[cluster2]', "unknown section 'cluster2'"),
+        (
+            '[cluster]\nmembers = { n1 = "a:1" }\n[store]\nurl="redis://h"\n[cluster2]',
+            "unknown section 'cluster2'",
+        ),
         ("[limits]\nrequest_bytes = 5\n", "at least limits.payload_bytes"),
         ("[store]\nmaxmemory_bytes = 5\n", "0 or at least 1,048,576"),
         ('[store]\nurl = "http://x"\n', "begins redis:// or rediss:// or unix://"),
         ('[store]\nurl = "redis+sentinel://h:1,h:2"\n', "found no service in it"),
         ('[store]\nurl = "redis+sentinel://h:1,h:2/a/b"\n', "found no service in it"),
         ('[store]\nurl = "redis+sentinel://"\n', "then a host"),
-        ('[store]\nurl = "redis+sentinel://u:secret@h:1,h:port/main"\n', "a host or a port that is none"),
+        (
+            '[store]\nurl = "redis+sentinel://u:secret@h:1,h:port/main"\n',
+            "a host or a port that is none",
+        ),
         ('[store]\nurl = "redis+sentinel://h:1,,h:2/main"\n', "a host or a port that is none"),
         ('[store]\nurl = "unix+sentinel://h:1/main"\n', "or redis+sentinel:// or redis+cluster://"),
         ('[store]\nurl = "redis+cluster://"\n', "then a host"),
@@ -177,7 +195,9 @@ def test_every_problem_comes_at_once_with_file_and_line(write: Write) -> None:
         ('[cluster]\nsecret_file = "/no/such"\n', "No such file or directory"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(write: Write, text: str, expected: str) -> None:
+def test_a_wrong_value_is_named_with_what_is_allowed(
+    write: Write, text: str, expected: str
+) -> None:
     assert expected in "\n".join(problems(write(text)))
 
 
@@ -199,7 +219,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, exp
 
 
 def test_a_misspelt_variable_is_a_problem_but_those_of_others_are_not() -> None:
-    assert "did you mean 'TIDEWARDEN_NODE_BASE_PORT'?" in only(None, {"TIDEWARDEN_NODE_BASEPORT": "1"})
+    assert "did you mean 'TIDEWARDEN_NODE_BASE_PORT'?" in only(
+        None, {"TIDEWARDEN_NODE_BASEPORT": "1"}
+    )
     others = {
         "TIDEWARDEN_URL": "redis://h",
         "TIDEWARDEN_SERVICE_HOST": "10.0.0.1",
@@ -209,22 +231,31 @@ def test_a_misspelt_variable_is_a_problem_but_those_of_others_are_not() -> None:
         "OTHER": "y",
     }
     assert (
-        load(None, {**others, "TIDEWARDEN_VAULT_KEY_ENV": "TIDEWARDEN_MY_KEY"}, {}).vault.key_env == "TIDEWARDEN_MY_KEY"
+        load(None, {**others, "TIDEWARDEN_VAULT_KEY_ENV": "TIDEWARDEN_MY_KEY"}, {}).vault.key_env
+        == "TIDEWARDEN_MY_KEY"
     )
 
 
 def test_embedded_with_peers_is_refused_with_the_reason(write: Write, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s\n")
-    text = f'[cluster]\nsecret_file = "{secret}"\nmembers = {{ n0 = "127.0.0.1:7420", n1 = "127.0.0.1:7430" }}\n'
-    assert "stores do not replicate yet: run `tidewarden up`, or give store.url" in only(write(text))
+    text = (
+        f'[cluster]\nsecret_file = "{secret}"\nmembers = {{ n0 = "127.0.0.1:7420", n1 ='
+        ' "127.0.0.1:7430" }\n'
+    )
+    assert "stores do not replicate yet: run `tidewarden up`, or give store.url" in only(
+        write(text)
+    )
     config = load(write(text + '[store]\nurl = "redis://:pw@h:1/0"\n'), {}, {})
     assert config.peers() == {"n1": "127.0.0.1:7430"}
     assert "pw" not in repr(config)
 
 
 def test_members_must_name_this_node_at_its_port_once_each_and_share_a_secret(write: Write) -> None:
-    text = '[store]\nurl = "redis://h"\n[cluster]\nmembers = { n1 = "h:7420", n2 = "h:7420", "n.3" = "h:1" }\n'
+    text = (
+        '[store]\nurl = "redis://h"\n[cluster]\nmembers = { n1 = "h:7420", n2 = "h:7420", "n.3" ='
+        ' "h:1" }\n'
+    )
     found = "\n".join(problems(write(text)))
     assert "node.name: found 'n0'; allowed: one of cluster.members: n.3, n1, n2" in found
     assert "found one address twice" in found
@@ -275,11 +306,16 @@ def test_a_users_rights_are_checked_one_by_one(write: Write) -> None:
     assert "did you mean 'take'?" in found[0]
     assert "found 'put:'; allowed after put: is a pattern" in found[1]
     assert "found 'token:read:x'; allowed is token:read alone" in found[2]
-    assert "allowed: a list of rights like 'put:mails.*'" in problems(write(f'{head}rights = "put"\n'))[0]
+    assert (
+        "allowed: a list of rights like 'put:mails.*'"
+        in problems(write(f'{head}rights = "put"\n'))[0]
+    )
 
 
 def test_users_are_checked_and_their_hashes_not_shown(write: Write) -> None:
-    text = '[[users]]\nname = "a"\nsecret_hash = "hunter2"\n[[users]]\nname = "a"\nsecret_hsh = "x"\n'
+    text = (
+        '[[users]]\nname = "a"\nsecret_hash = "hunter2"\n[[users]]\nname = "a"\nsecret_hsh = "x"\n'
+    )
     found = "\n".join(problems(write(text)))
     assert "users[0].secret_hash: found a value that is not shown" in found
     assert "hunter2" not in found
@@ -296,7 +332,11 @@ def test_a_provider_takes_its_secret_from_one_place(write: Write, tmp_path: Path
         (f'client_secret_file = "{file}"', {}, "from:file "),
         ('client_secret_env = "X"', {"X": "from env"}, "from env"),
         ('client_secret = "a"', {"TIDEWARDEN_PROVIDERS_P_CLIENT_SECRET": "from env"}, "from env"),
-        (f'client_secret_file = "{file}"', {"TIDEWARDEN_PROVIDERS_P_CLIENT_SECRET": "from env"}, "from env"),
+        (
+            f'client_secret_file = "{file}"',
+            {"TIDEWARDEN_PROVIDERS_P_CLIENT_SECRET": "from env"},
+            "from env",
+        ),
     ]:
         provider = load(write(f"{GOOD_PROVIDER}{line}\n"), environ, {}).providers["p"]
         assert provider.client_secret.reveal() == expected
@@ -308,7 +348,13 @@ def test_a_provider_takes_its_secret_from_one_place(write: Write, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "found none of them; allowed: exactly one of client_secret, client_secret_file, client_secret_env"),
+        (
+            "",
+            (
+                "found none of them; allowed: exactly one of client_secret, client_secret_file,"
+                " client_secret_env"
+            ),
+        ),
         (
             'client_secret = "a"\nclient_secret_env = "X"\n',
             "found client_secret and client_secret_env; allowed: exactly one",
@@ -323,7 +369,10 @@ def test_a_provider_takes_its_secret_from_one_place(write: Write, tmp_path: Path
         ('client_secret = "a"\nauth = "jwt"\n', "one of 'basic', 'basic_raw', 'post', 'none'"),
         ('client_secret = "a"\nrotation = "no"\n', "one of 'none', 'rolling', 'single_use'"),
         ('client_secret = "a"\nrefreshers = -1\n', "from 0 to 1,000"),
-        ('client_secret = "a"\nmargin = 5\n', "unknown setting providers.p.margin; did you mean 'margin_s'?"),
+        (
+            'client_secret = "a"\nmargin = 5\n',
+            "unknown setting providers.p.margin; did you mean 'margin_s'?",
+        ),
     ],
 )
 def test_a_provider_is_checked(write: Write, text: str, expected: str) -> None:
@@ -331,7 +380,16 @@ def test_a_provider_is_checked(write: Write, text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h/t", "h/t", "https://", "https://u:p@h/t", "https://h/t#f", "https://h:0/t", "https://h /t"]
+    "url",
+    [
+        "ftp://h/t",
+        "h/t",
+        "https://",
+        "https://u:p@h/t",
+        "https://h/t#f",
+        "https://h:0/t",
+        "https://h /t",
+    ],
 )
 def test_a_token_url_is_http_or_https(url: str) -> None:
     flags = {"providers.p.token_url": url, "providers.p.client_id": "c", "providers.p.auth": "none"}
@@ -339,16 +397,27 @@ def test_a_token_url_is_http_or_https(url: str) -> None:
 
 
 def test_a_provider_may_come_from_flags_alone() -> None:
-    flags = {"providers.p.token_url": "https://h:1/t", "providers.p.client_id": "c", "providers.p.auth": "none"}
+    flags = {
+        "providers.p.token_url": "https://h:1/t",
+        "providers.p.client_id": "c",
+        "providers.p.auth": "none",
+    }
     assert load(None, {}, flags).providers["p"].token_url == "https://h:1/t"
-    assert "providers.a b: found the name 'a b'" in "\n".join(problems(None, {}, {"providers.a b.auth": "none"}))
+    assert "providers.a b: found the name 'a b'" in "\n".join(
+        problems(None, {}, {"providers.a b.auth": "none"})
+    )
 
 
 def test_a_list_of_functions(write: Write) -> None:
     path = write('[queues]\nstrategies = ["a.b:pick", "a.pick"]')
     assert load(path, {}, {}).queues.strategies == ("a.b:pick", "a.pick")
-    assert load(path, {"TIDEWARDEN_QUEUES_STRATEGIES": "c:d, e.f"}, {}).queues.strategies == ("c:d", "e.f")
+    assert load(path, {"TIDEWARDEN_QUEUES_STRATEGIES": "c:d, e.f"}, {}).queues.strategies == (
+        "c:d",
+        "e.f",
+    )
     assert load(None, {}, {"queues.strategies": ""}).queues.strategies == ()
     for wrong in ('"a.b:pick"', '["pick"]', '["a b:c"]', "[1]", '["a:b:c"]'):
-        with pytest.raises(ConfigError, match=r"queues\.strategies: .*allowed: a list of names like"):
+        with pytest.raises(
+            ConfigError, match=r"queues\.strategies: .*allowed: a list of names like"
+        ):
             load(write(f"[queues]\nstrategies = {wrong}"), {}, {})

@@ -25,11 +25,27 @@ TOKEN_URL = "https://login.example.org/token"
         ({"https_proxy": "http://p:1", "no_proxy": "other.org, example.org"}, TOKEN_URL, ""),
         ({"https_proxy": "http://p:1", "NO_PROXY": ".example.org"}, TOKEN_URL, ""),
         ({"https_proxy": "http://p:1", "no_proxy": "LOGIN.example.org:443"}, TOKEN_URL, ""),
-        ({"https_proxy": "http://p:1", "no_proxy": "login.example.org:8443"}, TOKEN_URL, "http://p:1"),
-        ({"https_proxy": "http://p:1", "no_proxy": "ample.org,gin.example.org"}, TOKEN_URL, "http://p:1"),
-        ({"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8,10.1.2.3"}, "https://10.1.2.3/token", ""),
+        (
+            {"https_proxy": "http://p:1", "no_proxy": "login.example.org:8443"},
+            TOKEN_URL,
+            "http://p:1",
+        ),
+        (
+            {"https_proxy": "http://p:1", "no_proxy": "ample.org,gin.example.org"},
+            TOKEN_URL,
+            "http://p:1",
+        ),
+        (
+            {"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8,10.1.2.3"},
+            "https://10.1.2.3/token",
+            "",
+        ),
         ({"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8"}, "https://10.9.9.9/token", ""),
-        ({"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8,bad/8"}, "https://11.0.0.1/t", "http://p:1"),
+        (
+            {"https_proxy": "http://p:1", "no_proxy": "10.0.0.0/8,bad/8"},
+            "https://11.0.0.1/t",
+            "http://p:1",
+        ),
     ],
 )
 def test_the_environment_says_which(environ: dict[str, str], url: str, proxy: str) -> None:
@@ -38,10 +54,15 @@ def test_the_environment_says_which(environ: dict[str, str], url: str, proxy: st
 
 def test_one_that_is_set_is_taken_whatever_the_environment_says() -> None:
     assert proxy_of("", TOKEN_URL, {"https_proxy": "http://p:1"}) == ""
-    assert proxy_of("http://q:2", TOKEN_URL, {"https_proxy": "http://p:1", "no_proxy": "*"}) == "http://q:2"
+    assert (
+        proxy_of("http://q:2", TOKEN_URL, {"https_proxy": "http://p:1", "no_proxy": "*"})
+        == "http://q:2"
+    )
 
 
-@pytest.mark.parametrize("good", ["http://p:3128", "http://p", "http://[::1]:3128/", "http://us%40er:pa%3Ass@p:3128"])
+@pytest.mark.parametrize(
+    "good", ["http://p:3128", "http://p", "http://[::1]:3128/", "http://us%40er:pa%3Ass@p:3128"]
+)
 def test_what_a_proxy_may_be(good: str) -> None:
     assert proxy_fault(good) == ""
 

@@ -57,4 +57,8 @@ def test_a_member_is_told_of_as_the_members_have_it() -> None:
 
 def test_every_address_of_a_host_is_that_of_both_kinds() -> None:
     assert listened("::") == ["0.0.0.0", "::"]
-    assert [listened(host) for host in ("::1", "0.0.0.0", "n0.local")] == ["::1", "0.0.0.0", "n0.local"]
+    assert [listened(host) for host in ("::1", "0.0.0.0", "n0.local")] == [
+        "::1",
+        "0.0.0.0",
+        "n0.local",
+    ]

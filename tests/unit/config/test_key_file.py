@@ -19,7 +19,10 @@ def test_a_fresh_key_goes_before_the_others(tmp_path: Path) -> None:
     path = tmp_path / "vault.key"
     path.write_text(base64.b64encode(ONE).decode())
     made = prepend_key(path)
-    assert [wrapping_key_id(key) for key in parse_keys(path.read_text(), "it")] == [made, wrapping_key_id(ONE)]
+    assert [wrapping_key_id(key) for key in parse_keys(path.read_text(), "it")] == [
+        made,
+        wrapping_key_id(ONE),
+    ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["vault.key"]
     path.write_text("nonsense")

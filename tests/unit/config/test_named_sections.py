@@ -32,9 +32,10 @@ def test_a_webhook_by_http_to_another_machine_is_refused_unless_it_is_meant(tmp_
 def test_what_they_become(tmp_path: Path) -> None:
     (tmp_path / "two").write_text(f"{SECRET}\n{SECRET}\n")
     text = (
-        f'[webhooks.ops]\nurl = "https://x/y?key=s3cret"\nsecret_file = "{tmp_path}/two"\nevents = ["account.*"]\n'
-        f'[webhooks.log]\nurl = "http://127.0.0.1:9/"\nsecret_env = "HOOK"\n{PROVIDER}'
-        '[companions.contacts]\nqueue = "contacts.sync"\nproviders = ["p"]\ninterval_s = 3600\n'
+        f'[webhooks.ops]\nurl = "https://x/y?key=s3cret"\nsecret_file = "{tmp_path}/two"\nevents ='
+        ' ["account.*"]\n[webhooks.log]\nurl = "http://127.0.0.1:9/"\nsecret_env ='
+        f' "HOOK"\n{PROVIDER}[companions.contacts]\nqueue = "contacts.sync"\nproviders ='
+        ' ["p"]\ninterval_s = 3600\n'
     )
     config = load(written(tmp_path, text), {"HOOK": SECRET}, {})
     ops = config.webhooks["ops"]
@@ -51,14 +52,26 @@ def test_what_they_become(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[webhooks.ops]\nurl = "https://x/"\n', "webhooks.ops: found none of them; allowed: exactly one of secret, "),
+        (
+            '[webhooks.ops]\nurl = "https://x/"\n',
+            "webhooks.ops: found none of them; allowed: exactly one of secret, ",
+        ),
         (
             '[webhooks.ops]\nurl = "https://x/"\nsecret = "s3cret"\n',
             "webhooks.ops.secret: found a value that is not shown",
         ),
-        ('[webhooks.ops]\nurl = "https://x/"\nsecret_env = "NONE"\n', "'NONE', which the environment does not have"),
-        ('[webhooks.ops]\nurl = "https://x/"\nsecret_file = "/none"\n', "'/none', which cannot be read"),
-        ('[webhooks.ops]\nurl = "https://x/"\nsecret_file = "~nobody-at-all/x"\n', "which cannot be read"),
+        (
+            '[webhooks.ops]\nurl = "https://x/"\nsecret_env = "NONE"\n',
+            "'NONE', which the environment does not have",
+        ),
+        (
+            '[webhooks.ops]\nurl = "https://x/"\nsecret_file = "/none"\n',
+            "'/none', which cannot be read",
+        ),
+        (
+            '[webhooks.ops]\nurl = "https://x/"\nsecret_file = "~nobody-at-all/x"\n',
+            "which cannot be read",
+        ),
         (
             '[webhooks.ops]\nurl = "https://x/"\nsecret_env = [1]\n',
             "webhooks.ops.secret_env: found '', which the environment",
@@ -69,11 +82,20 @@ def test_what_they_become(tmp_path: Path) -> None:
             "webhooks.ops.url: found an address that is",
         ),
         (f'[webhooks."a b"]\nurl = "https://x/"\nsecret = "{SECRET}"\n', "found the name 'a b'"),
-        (f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevents = ["Dead!"]\n', "kinds like 'account.dead'"),
-        (f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevent = []\n', "did you mean 'events'"),
+        (
+            f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevents = ["Dead!"]\n',
+            "kinds like 'account.dead'",
+        ),
+        (
+            f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevent = []\n',
+            "did you mean 'events'",
+        ),
         (
             f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevents = ["acount.*"]\n',
-            "config.toml:4: webhooks.ops.events: found 'acount.*', which no event is; did you mean 'account.",
+            (
+                "config.toml:4: webhooks.ops.events: found 'acount.*', which no event is; did you"
+                " mean 'account."
+            ),
         ),
         (
             f'{PROVIDER}[companions.c]\nqueue = "q"\npayload = "{{acount}}"\n',
@@ -81,7 +103,10 @@ def test_what_they_become(tmp_path: Path) -> None:
         ),
         ("webhooks = 1\n", "webhooks: allowed are sections [webhooks.NAME]"),
         ('[companions.c]\nqueue = "_locks"\n', "companions.c.queue"),
-        ('[companions.c]\nqueue = "q"\nproviders = ["none"]\n', "found 'none'; allowed: providers that are configured"),
+        (
+            '[companions.c]\nqueue = "q"\nproviders = ["none"]\n',
+            "found 'none'; allowed: providers that are configured",
+        ),
         ('[companions.c]\nqueue = "q"\ninterval_s = 0\n', "companions.c.interval_s"),
     ],
 )

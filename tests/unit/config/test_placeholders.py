@@ -19,9 +19,16 @@ from tidewarden.errors import BadArg
 SHOP = "[a-z0-9][a-z0-9-]*"
 
 
-def provider(url: str = "https://{shop}.myshopify.com/token", shop: str = SHOP, **settings: object) -> Provider:
+def provider(
+    url: str = "https://{shop}.myshopify.com/token", shop: str = SHOP, **settings: object
+) -> Provider:
     patterns = settings.pop("account_parameters", {"shop": shop})
-    whole = {"name": "p", "token_url": url, "client_id": "c", "client_secret": Secret("s")} | settings
+    whole = {
+        "name": "p",
+        "token_url": url,
+        "client_id": "c",
+        "client_secret": Secret("s"),
+    } | settings
     return Provider(account_parameters=patterns, **whole)  # type: ignore[arg-type]
 
 
@@ -65,7 +72,11 @@ def test_a_placeholder_may_stand_where_its_values_lead_nowhere_else(url: str, pa
             SHOP,
             "token_url: found {tenant}; allowed: a placeholder with a pattern",
         ),
-        ("https://example.com/token", SHOP, "account_parameters shop: found 'shop', which no address"),
+        (
+            "https://example.com/token",
+            SHOP,
+            "account_parameters shop: found 'shop', which no address",
+        ),
         (
             "https://{shop}.example.com/{Tenant}/token",
             SHOP,
@@ -76,7 +87,9 @@ def test_a_placeholder_may_stand_where_its_values_lead_nowhere_else(url: str, pa
         ("https://{shop}.example.com/token", "[[]", "allowed: a regular expression"),
     ],
 )
-def test_a_placeholder_that_could_lead_elsewhere_is_refused(url: str, pattern: str, fault: str) -> None:
+def test_a_placeholder_that_could_lead_elsewhere_is_refused(
+    url: str, pattern: str, fault: str
+) -> None:
     patterns = {"shop": pattern} | ({"dc": "com|eu"} if "{dc}" in url else {})
     assert fault in said(provider(url, account_parameters=patterns))
 
@@ -125,7 +138,10 @@ TRICKS = (
 
 @pytest.mark.parametrize("value", TRICKS)
 def test_whatever_its_pattern_allows_a_value_stays_a_part_of_the_host(value: str) -> None:
-    """As of a pattern that was never looked at: what is stored is looked at each time that something is sent."""
+    """
+    As of a pattern that was never looked at: what is stored is looked at each time that something
+    is sent.
+    """
     loose = provider(account_parameters={"shop": r"(?s:.*)"})
     with pytest.raises(BadArg, match=r"parameters\.shop"):
         filled(loose, {"shop": value})
@@ -135,7 +151,10 @@ def test_whatever_its_pattern_allows_a_value_stays_a_part_of_the_host(value: str
 def test_a_value_stays_a_part_of_the_path(value: str) -> None:
     with pytest.raises(BadArg, match=r"parameters\.tenant"):
         filled(
-            provider("https://example.com/{tenant}/token", account_parameters={"tenant": r"(?s:.*)"}), {"tenant": value}
+            provider(
+                "https://example.com/{tenant}/token", account_parameters={"tenant": r"(?s:.*)"}
+            ),
+            {"tenant": value},
         )
 
 

@@ -58,9 +58,10 @@ def test_how_long_a_refresh_token_lives(name: str, life_days: int, fixed_days: i
 
 def test_the_most_used_are_there() -> None:
     wanted = (
-        "google microsoft github slack hubspot quickbooks xero zoom atlassian dropbox linkedin zoho shopify okta auth0 notion"
-        " zendesk salesforce x exact-online gitlab bitbucket spotify discord strava fitbit asana airtable docusign pipedrive"
-        " box linear miro calendly ebay twitch ringcentral adobe-sign square reddit"
+        "google microsoft github slack hubspot quickbooks xero zoom atlassian dropbox linkedin zoho"
+        " shopify okta auth0 notion zendesk salesforce x exact-online gitlab bitbucket spotify"
+        " discord strava fitbit asana airtable docusign pipedrive box linear miro calendly ebay"
+        " twitch ringcentral adobe-sign square reddit"
     )
     assert set(wanted.split()) <= set(PRESETS)
 
@@ -68,20 +69,42 @@ def test_the_most_used_are_there() -> None:
 @pytest.mark.parametrize(
     ("name", "status", "body", "word"),
     [
-        ("microsoft", 400, {"error": "interaction_required", "suberror": "basic_action"}, "invalid_grant"),
+        (
+            "microsoft",
+            400,
+            {"error": "interaction_required", "suberror": "basic_action"},
+            "invalid_grant",
+        ),
         ("microsoft", 400, {"error": "consent_required"}, "invalid_grant"),
         ("microsoft", 400, {"error": "login_required"}, "invalid_grant"),
         ("slack", 200, {"ok": False, "error": "account_inactive"}, "invalid_grant"),
         ("slack", 200, {"ok": False, "error": "invalid_refresh_token"}, "invalid_grant"),
         ("hubspot", 400, {"status": "BAD_HUB", "message": "no such hub"}, "invalid_grant"),
-        ("hubspot", 400, {"status": "BAD_REFRESH_TOKEN", "error": "invalid_request"}, "invalid_grant"),
-        ("strava", 400, {"errors": [{"field": "refresh_token", "code": "invalid"}]}, "invalid_grant"),
-        ("fitbit", 400, {"errors": [{"errorType": "invalid_grant"}], "success": False}, "invalid_grant"),
+        (
+            "hubspot",
+            400,
+            {"status": "BAD_REFRESH_TOKEN", "error": "invalid_request"},
+            "invalid_grant",
+        ),
+        (
+            "strava",
+            400,
+            {"errors": [{"field": "refresh_token", "code": "invalid"}]},
+            "invalid_grant",
+        ),
+        (
+            "fitbit",
+            400,
+            {"errors": [{"errorType": "invalid_grant"}], "success": False},
+            "invalid_grant",
+        ),
         ("github", 200, {"error": "bad_refresh_token"}, "invalid_grant"),
         ("x", 400, {"error": "invalid_request"}, "invalid_grant"),
     ],
 )
-def test_what_they_say_of_a_grant_that_has_ended(name: str, status: int, body: Any, word: str) -> None:
+def test_what_they_say_of_a_grant_that_has_ended(
+    name: str, status: int, body: Any, word: str
+) -> None:
     assert verdict_of(name, status, body) == (word, "account")
 
 
@@ -91,8 +114,12 @@ def test_salesforce_uses_no_refresh_token_up_unless_its_app_says_so() -> None:
     assert "single_use" in preset.note
 
 
-@pytest.mark.parametrize(("name", "host"), [("shopify", "acme.myshopify.com"), ("zendesk", "acme.zendesk.com")])
-def test_where_each_tenant_has_an_address_of_its_own_it_is_the_accounts(name: str, host: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "host"), [("shopify", "acme.myshopify.com"), ("zendesk", "acme.zendesk.com")]
+)
+def test_where_each_tenant_has_an_address_of_its_own_it_is_the_accounts(
+    name: str, host: str
+) -> None:
     settings = PRESETS[name].settings
     ((parameter, pattern),) = settings["account_parameters"].items()
     assert settings["token_url"].format(**{parameter: "acme"}).startswith(f"https://{host}/")

@@ -1,4 +1,7 @@
-"""``[providers.NAME]``: presets beneath, secrets from where they lie, contradictions named with their lines."""
+"""
+``[providers.NAME]``: presets beneath, secrets from where they lie, contradictions named with their
+lines.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from tidewarden.config.provider import Provider
 from tidewarden.errors import ConfigError
 
 Write = Callable[[str], str]
-GOOD = '[providers.p]\ntoken_url = "https://a.example/token"\nclient_id = "c"\nclient_secret = "s"\n'
+GOOD = (
+    '[providers.p]\ntoken_url = "https://a.example/token"\nclient_id = "c"\nclient_secret = "s"\n'
+)
 
 
 @pytest.fixture
@@ -40,8 +45,9 @@ def problems(path: str) -> list[str]:
 
 
 def test_every_setting_is_read(write: Write) -> None:
-    text = GOOD.replace("[providers.p]\n", '[providers.p]\nbody = "json"\nkills_access_token = true\n') + (
-        'next_secret = "s2"\nmargin_share = 0.2\nparameters = { resource = "https://r" }\n'
+    text = (
+        GOOD.replace("[providers.p]\n", '[providers.p]\nbody = "json"\nkills_access_token = true\n')
+        + 'next_secret = "s2"\nmargin_share = 0.2\nparameters = { resource = "https://r" }\n'
         '[providers.p.errors]\n"400 invalid_request" = "invalid_grant"\n500 = "rejected"\n'
         '[providers.p.paths]\naccess_token = "data.token"\n'
     )
@@ -58,24 +64,38 @@ def test_every_setting_is_read(write: Write) -> None:
 
 
 def test_placeholders_are_read_and_looked_at(write: Write) -> None:
-    text = GOOD.replace("https://a.example/token", "https://{shop}.a.example/token") + 'extras = ["api", "org.id"]\n'
+    text = (
+        GOOD.replace("https://a.example/token", "https://{shop}.a.example/token")
+        + 'extras = ["api", "org.id"]\n'
+    )
     found = provider(write(text + "[providers.p.account_parameters]\nshop = '[a-z]+'\n"))
     assert (found.account_parameters, found.extras) == ({"shop": "[a-z]+"}, ("api", "org.id"))
-    assert problems(write(text + "[providers.p.account_parameters]\nshop = '.+'\ntenant = 'x'\n")) == [
-        f"{path_of(write)}:7: providers.p.account_parameters shop: found '.+', which may let through / @ : or the like; allowed in "
-        "an address: " + PATTERN_ALLOWED,
-        f"{path_of(write)}:8: providers.p.account_parameters tenant: found 'tenant', which no address, client_id, parameter, "
-        "header or assertion holds",
+    assert problems(
+        write(text + "[providers.p.account_parameters]\nshop = '.+'\ntenant = 'x'\n")
+    ) == [
+        f"{path_of(write)}:7: providers.p.account_parameters shop: found '.+', which may let"
+        " through / @ : or the like; allowed in an address: " + PATTERN_ALLOWED,
+        (
+            f"{path_of(write)}:8: providers.p.account_parameters tenant: found 'tenant', which no"
+            " address, client_id, parameter, header or assertion holds"
+        ),
     ]
     (missing,) = problems(write(text))
-    assert "token_url: found {shop}; allowed: a placeholder with a pattern in account_parameters" in missing
+    assert (
+        "token_url: found {shop}; allowed: a placeholder with a pattern in account_parameters"
+        in missing
+    )
     plain = text.replace("https:", "http:") + "[providers.p.account_parameters]\nshop = '[a-z]+'\n"
     assert "found http:// to another machine" in "".join(problems(write(plain)))
     assert "extras: found" in "".join(problems(write(GOOD + 'extras = ["a..b"]\n')))
     for name in ("refresh_token", "access_token", "id_token"):
-        assert f"extras: found {name!r}, which is a secret" in "".join(problems(write(GOOD + f'extras = ["{name}"]\n')))
+        assert f"extras: found {name!r}, which is a secret" in "".join(
+            problems(write(GOOD + f'extras = ["{name}"]\n'))
+        )
     elsewhere = 'extras = ["user.token"]\npaths = { access_token = "user.token" }\n'
-    assert "extras: found 'user.token', which is a secret" in "".join(problems(write(GOOD + elsewhere)))
+    assert "extras: found 'user.token', which is a secret" in "".join(
+        problems(write(GOOD + elsewhere))
+    )
 
 
 def test_a_secret_is_the_providers_or_each_accounts(write: Write) -> None:
@@ -93,7 +113,9 @@ def path_of(write: Write) -> str:
     return write("")
 
 
-def test_a_grants_end_is_told_in_one_way_and_a_token_is_used_before_it_ends_unused(write: Write) -> None:
+def test_a_grants_end_is_told_in_one_way_and_a_token_is_used_before_it_ends_unused(
+    write: Write,
+) -> None:
     found = provider(write(GOOD + "consent_life_s = 1000\n"))
     assert (found.consent_life_s, found.keep_alive_s) == (1000, 500)
     assert provider(write(GOOD + "consent_life_s = 1000\nkeep_alive_s = 700\n")).keep_alive_s == 700
@@ -129,7 +151,11 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     found = problems(path)
 
     def expect(line: int, text: str) -> None:
-        assert [one for one in found if one.startswith(f"{path}:{line}: ") and text in one], (line, text, found)
+        assert [one for one in found if one.startswith(f"{path}:{line}: ") and text in one], (
+            line,
+            text,
+            found,
+        )
 
     expect(4, "client_secret: not allowed with auth = 'private_key_jwt', which sends no secret")
     expect(6, "allowed only with jwt_key_file")
@@ -149,7 +175,9 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(22, "providers.q.client_id: missing; allowed: the identifier it gave our client")
 
 
-@pytest.mark.parametrize("line", ["parameters = { key = 12345678 }", 'headers = ["hush"]', 'headers = "K: hush"'])
+@pytest.mark.parametrize(
+    "line", ["parameters = { key = 12345678 }", 'headers = ["hush"]', 'headers = "K: hush"']
+)
 def test_what_may_be_a_secret_is_in_no_problem(write: Write, line: str) -> None:
     [found] = problems(write(GOOD + line + "\n"))
     assert found.endswith("found a value that is not shown; allowed: names with a text each")
@@ -172,7 +200,9 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     assert more.errors["bad_refresh_token"] == "invalid_grant"
     other = provider(write(text + 'issuer = "https://github.example"\n'))
     assert (other.token_url, other.issuer) == ("", "https://github.example")
-    assert "did you mean 'github'?" in "\n".join(problems(write(text.replace('"github"', '"git-hub"'))))
+    assert "did you mean 'github'?" in "\n".join(
+        problems(write(text.replace('"github"', '"git-hub"')))
+    )
     assert "known are adobe-sign" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 
@@ -183,7 +213,9 @@ def test_an_address_that_is_written_needs_none_of_its_presets_parameters(write: 
         "https://{shop}.myshopify.com/admin/oauth/access_token",
         ["shop"],
     )
-    own = provider(write(text + 'token_url = "https://acme.myshopify.com/admin/oauth/access_token"\n'))
+    own = provider(
+        write(text + 'token_url = "https://acme.myshopify.com/admin/oauth/access_token"\n')
+    )
     assert own.account_parameters == {}
     both = provider(write(text + 'token_url = "https://{shop}.shops.example/token"\n'))
     assert list(both.account_parameters) == ["shop"]
@@ -203,7 +235,9 @@ def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_can_be_used_and_names_its_source(write: Write, name: str, tmp_path: Path) -> None:
+def test_every_preset_can_be_used_and_names_its_source(
+    write: Write, name: str, tmp_path: Path
+) -> None:
     preset = PRESETS[name]
     proof = (
         'client_secret = "s"'
@@ -225,20 +259,28 @@ def test_keys_and_certificates_are_looked_at(write: Write, tmp_path: Path) -> No
     base = GOOD.replace('client_secret = "s"\n', "")
     signed = base + f'auth = "private_key_jwt"\njwt_key_file = "{key}"\n'
     assert provider(write(signed)).jwt_key_file == key
-    assert "a key for ES256, not for RS256" in "\n".join(problems(write(signed + 'jwt_algorithm = "RS256"\n')))
+    assert "a key for ES256, not for RS256" in "\n".join(
+        problems(write(signed + 'jwt_algorithm = "RS256"\n'))
+    )
     assert "no private key in PEM" in "\n".join(problems(write(signed.replace(key, cert))))
     tls = base + f'auth = "tls"\ntls_cert = "{cert}"\ntls_key = "{key}"\ntls_ca = "{cert}"\n'
     assert provider(write(tls)).tls_ca == cert
     assert "both or neither" in "\n".join(problems(write(tls.replace(f'tls_key = "{key}"\n', ""))))
-    assert "two PEM files" in "\n".join(problems(write(tls.replace(f'tls_key = "{key}"', f'tls_key = "{cert}"'))))
-    assert "no PEM certificate" in "\n".join(problems(write(tls.replace(f'tls_ca = "{cert}"', f'tls_ca = "{key}"'))))
+    assert "two PEM files" in "\n".join(
+        problems(write(tls.replace(f'tls_key = "{key}"', f'tls_key = "{cert}"')))
+    )
+    assert "no PEM certificate" in "\n".join(
+        problems(write(tls.replace(f'tls_ca = "{cert}"', f'tls_ca = "{key}"')))
+    )
     assert "allowed only with tls_cert" in "\n".join(problems(write(base + 'auth = "tls"\n')))
 
 
 def test_the_certificate_of_a_signing_key_is_looked_at(write: Write, tmp_path: Path) -> None:
     cert, key = make(tmp_path)
     _, other = make(tmp_path, "other")
-    text = GOOD.replace('client_secret = "s"\n', f'auth = "private_key_jwt"\njwt_key_file = "{key}"\n')
+    text = GOOD.replace(
+        'client_secret = "s"\n', f'auth = "private_key_jwt"\njwt_key_file = "{key}"\n'
+    )
     named = text + f'jwt_cert_file = "{cert}"\njwt_thumbprint = "x5t"\n'
     assert provider(write(named)).jwt_thumbprint == "x5t"
     for file, fault in (
@@ -265,8 +307,8 @@ def test_a_proxy_is_set_or_the_environments_and_its_password_is_not_shown(write:
     with pytest.raises(ConfigError) as caught:
         load(path, {"https_proxy": "socks5://u:hunter2@p:1"}, {})
     assert caught.value.problems == [
-        f"{path}:5: providers.p.proxy: the environment names no such proxy; "
-        "allowed: http://HOST:PORT, USER:PASSWORD@ before the host where it wants them, or 'environment'"
+        f"{path}:5: providers.p.proxy: the environment names no such proxy; allowed:"
+        " http://HOST:PORT, USER:PASSWORD@ before the host where it wants them, or 'environment'"
     ]
     for bad in ("https://u:hunter2@p:1", 5):
         told = problems(write(GOOD + f"proxy = {bad!r}\n"))
@@ -286,9 +328,15 @@ def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> Non
 def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> None:
     alone = GOOD.replace("[providers.p]\n", '[providers.p]\norphan = "refresh"\n')
     assert provider(write(alone + 'rotation = "none"\n')).orphan == "refresh"
-    for more, found in (("", "rotation = 'single_use'"), ('rotation = "rolling"\n', "rotation = 'rolling'")):
+    for more, found in (
+        ("", "rotation = 'single_use'"),
+        ('rotation = "rolling"\n', "rotation = 'rolling'"),
+    ):
         (problem,) = problems(write(alone + more))
-        assert f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'" in problem
+        assert (
+            f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'"
+            in problem
+        )
     (problem,) = problems(write(alone + 'rotation = "none"\nkills_access_token = true\n'))
     assert "with kills_access_token = true; allowed" in problem
 
@@ -296,15 +344,24 @@ def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> 
 def test_a_revocation_needs_a_place(write: Write) -> None:
     revoking = GOOD.replace("[providers.p]\n", '[providers.p]\non_delete = "revoke"\n')
     (problem,) = problems(write(revoking))
-    assert "providers.p.on_delete: found 'revoke'; allowed only with revocation_url, or an issuer" in problem
-    assert provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
+    assert (
+        "providers.p.on_delete: found 'revoke'; allowed only with revocation_url, or an issuer"
+        in problem
+    )
+    assert (
+        provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
+    )
     (problem,) = problems(write(revoking + 'revocation_url = "ftp://a.example/r"\n'))
     assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem
 
 
 @pytest.mark.parametrize("key", ["token_url", "issuer", "revocation_url"])
 def test_http_to_another_machine_is_refused_unless_it_is_meant(write: Write, key: str) -> None:
-    base = GOOD if key == "revocation_url" else GOOD.replace('token_url = "https://a.example/token"\n', "")
+    base = (
+        GOOD
+        if key == "revocation_url"
+        else GOOD.replace('token_url = "https://a.example/token"\n', "")
+    )
     plain = f'{base}{key} = "http://as.example/x"\n'
     (problem,) = problems(write(plain))
     assert f"providers.p.{key}: found http:// to another machine" in problem
@@ -314,7 +371,9 @@ def test_http_to_another_machine_is_refused_unless_it_is_meant(write: Write, key
         assert not provider(write(plain.replace("as.example", host))).plain_http
 
 
-@pytest.mark.parametrize("url", ["http://u:hush/x@h/", "httpx://u:hush@h/", "http://u:hush@h/", "http://u:hush#@h"])
+@pytest.mark.parametrize(
+    "url", ["http://u:hush/x@h/", "httpx://u:hush@h/", "http://u:hush@h/", "http://u:hush#@h"]
+)
 def test_an_address_with_a_password_is_not_shown(write: Write, url: str) -> None:
     (problem,) = problems(write(GOOD.replace("https://a.example/token", url)))
     assert "providers.p.token_url: found " in problem
@@ -331,9 +390,17 @@ NO_REFRESH = GOOD + 'grant = "client_credentials"\n'
 
 def test_a_grant_without_refresh_tokens_uses_nothing_up(write: Write) -> None:
     found = provider(
-        write(NO_REFRESH + 'scope = "mail"\norphan = "refresh"\nparameters = { audience = "https://a" }\n')
+        write(
+            NO_REFRESH
+            + 'scope = "mail"\norphan = "refresh"\nparameters = { audience = "https://a" }\n'
+        )
     )
-    assert (found.grant, found.rotation, found.scope, found.brings) == ("client_credentials", "none", "mail", "")
+    assert (found.grant, found.rotation, found.scope, found.brings) == (
+        "client_credentials",
+        "none",
+        "mail",
+        "",
+    )
     assert not found.renews
     assert provider(write(NO_REFRESH + 'rotation = "none"\n')).rotation == "none"
     assert provider(write(GOOD)).rotation == "single_use"
@@ -364,7 +431,9 @@ def test_a_presets_refresh_tokens_are_not_those_of_another_grant(write: Write) -
         ('auth = "none"', 6, "auth: found 'none' with grant = 'client_credentials', by which the client asks for itself"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_with_client_credentials_is_named(write: Write, more: str, line: int, says: str) -> None:
+def test_what_does_not_go_with_client_credentials_is_named(
+    write: Write, more: str, line: int, says: str
+) -> None:
     found = problems(write(f"{NO_REFRESH}{more}\n"))
     assert "hush" not in "".join(found)
     assert any(f"config.toml:{line}: providers.p.{says}" in one for one in found), found
@@ -372,18 +441,27 @@ def test_what_does_not_go_with_client_credentials_is_named(write: Write, more: s
 
 def test_a_scope_is_not_asked_for_by_a_refresh_token(write: Write) -> None:
     (found,) = problems(write(GOOD + 'scope = "mail"\n'))
-    assert "providers.p.scope: not allowed with grant = 'refresh_token', which is for what was consented to" in found
+    assert (
+        "providers.p.scope: not allowed with grant = 'refresh_token', which is for what was"
+        " consented to" in found
+    )
 
 
 def test_an_assertion_needs_a_key_and_says_its_own_claims_itself(write: Write, key: str) -> None:
     (found,) = problems(write(GOOD + 'grant = "jwt_bearer"\n'))
-    assert "config.toml:5: providers.p.grant: found 'jwt_bearer'; allowed only with jwt_key_file" in found
+    assert (
+        "config.toml:5: providers.p.grant: found 'jwt_bearer'; allowed only with jwt_key_file"
+        in found
+    )
     whole = (
         GOOD.replace('client_secret = "s"\n', "")
         + f'grant = "jwt_bearer"\njwt_key_file = "{key}"\nauth = "assertion"\n'
     )
     assert provider(write(whole)).jwt_subject == "{account}"
-    bad = 'jwt_subject = "{acount}"\nscope_in = "assertion"\njwt_claims = { iss = "x", scope = "y", z = "{tenant}{account}" }\n'
+    bad = (
+        'jwt_subject = "{acount}"\nscope_in = "assertion"\njwt_claims = { iss = "x", scope = "y", z'
+        ' = "{tenant}{account}" }\n'
+    )
     found = problems(write(whole + bad))
     assert len(found) == 4
     for says in (
@@ -405,9 +483,15 @@ def test_a_subject_token_is_the_sections_or_each_accounts(write: Write, tmp_path
     in_file = f'subject_token_file = "{tmp_path}/subject"\n'
     assert provider(write(text + in_file)).brings == ""
     env = 'subject_token_env = "SUBJECT"\n'
-    assert load(write(text + env), {"SUBJECT": "hush"}, {}).providers["p"].subject_token.reveal() == "hush"
+    assert (
+        load(write(text + env), {"SUBJECT": "hush"}, {}).providers["p"].subject_token.reveal()
+        == "hush"
+    )
     (found,) = problems(write(text + env))
-    assert "providers.p.subject_token_env: found 'SUBJECT', which the environment does not have" in found
+    assert (
+        "providers.p.subject_token_env: found 'SUBJECT', which the environment does not have"
+        in found
+    )
     (found,) = problems(write(text + in_file + 'subject_token = "hush"\n'))
     assert "allowed: at most one of subject_token, subject_token_env, subject_token_file" in found
     (tmp_path / "subject").write_text("")

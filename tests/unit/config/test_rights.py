@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.config.permissions import ALL, KEPT_MAX, NONE, WORDS, Rights, fault_of, matches, parse
+from tidewarden.config.permissions import (
+    ALL,
+    KEPT_MAX,
+    NONE,
+    WORDS,
+    Rights,
+    fault_of,
+    matches,
+    parse,
+)
 
 
 @pytest.mark.parametrize(
-    "right", [*WORDS, "put:*", "take:a*b*", "stats:x/y:z", "admin:_tokens:*", "lock:job+1", "schedule:*"]
+    "right",
+    [*WORDS, "put:*", "take:a*b*", "stats:x/y:z", "admin:_tokens:*", "lock:job+1", "schedule:*"],
 )
 def test_these_are_rights(right: str) -> None:
     assert fault_of(right) == ""

@@ -35,14 +35,19 @@ def test_a_line_opens_in_its_place_alone() -> None:
         (key, header.id, 1, line[:-4]),
         (key, header.id, 1, b"!" + line[1:]),
     ):
-        with pytest.raises(NotSealed, match="does not open: another key, another file's line, or damage"):
+        with pytest.raises(
+            NotSealed, match="does not open: another key, another file's line, or damage"
+        ):
             open_line(*other)
 
 
 def test_the_last_line_says_how_many() -> None:
     key, header = b"k" * 32, new_header("hkdf")
     check_last(key, header.id, 4, last_line(key, header.id, 3))
-    for number, line in ((3, last_line(key, header.id, 3)), (4, seal_line(key, header.id, 4, b"3"))):
+    for number, line in (
+        (3, last_line(key, header.id, 3)),
+        (4, seal_line(key, header.id, 4, b"3")),
+    ):
         with pytest.raises(NotSealed):
             check_last(key, header.id, number, line)
 
@@ -51,7 +56,11 @@ def test_a_passphrase_is_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_file, "SCRYPT_N", 1 << 4)
     header = sealed_file.Header(b"i" * 16, "scrypt", b"s" * 16, 1 << 4)
     assert read_header(header.line().encode()) == header
-    assert file_key(header, b"correct horse") == file_key(header, b"correct horse") != file_key(header, b"correct hors")
+    assert (
+        file_key(header, b"correct horse")
+        == file_key(header, b"correct horse")
+        != file_key(header, b"correct hors")
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,8 +73,12 @@ def test_a_passphrase_is_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
         b"{" * 100_000,
         json.dumps({"tidewarden_export": 1, "id": "00", "kdf": "hkdf", "salt": "00"}).encode(),
         json.dumps({"tidewarden_export": 1, "id": "00" * 16, "kdf": "none", "salt": "00"}).encode(),
-        json.dumps({"tidewarden_export": 1, "id": "00" * 16, "kdf": "scrypt", "salt": "00", "n": 1 << 30}).encode(),
-        json.dumps({"tidewarden_export": 1, "id": "00" * 16, "kdf": "scrypt", "salt": "00", "n": 1000}).encode(),
+        json.dumps(
+            {"tidewarden_export": 1, "id": "00" * 16, "kdf": "scrypt", "salt": "00", "n": 1 << 30}
+        ).encode(),
+        json.dumps(
+            {"tidewarden_export": 1, "id": "00" * 16, "kdf": "scrypt", "salt": "00", "n": 1000}
+        ).encode(),
     ],
 )
 def test_what_is_no_header_is_refused(line: bytes) -> None:

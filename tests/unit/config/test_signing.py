@@ -19,8 +19,14 @@ RSA = rsa.generate_private_key(65537, 2048)
 
 def written(folder: Path, key: Any, password: bytes = b"") -> str:
     path = folder / "key.pem"
-    how = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
+    how = (
+        serialization.BestAvailableEncryption(password)
+        if password
+        else serialization.NoEncryption()
+    )
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+    )
     return str(path)
 
 
@@ -50,7 +56,9 @@ def test_what_is_signed_verifies(tmp_path: Path, key: Any, wanted: str, algorith
         digest = hashes.SHA256() if algorithm == "ES256" else hashes.SHA512()
         half = len(raw) // 2
         assert len(raw) == {"ES256": 64, "ES512": 132}[algorithm]
-        der = encode_dss_signature(int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big"))
+        der = encode_dss_signature(
+            int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big")
+        )
         public.verify(der, said, ec.ECDSA(digest))
     elif algorithm == "RS256":
         public.verify(raw, said, padding.PKCS1v15(), hashes.SHA256())
@@ -63,8 +71,12 @@ def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
     assert fault_of_key(str(tmp_path / "absent"), "auto") == "No such file or directory"
     assert fault_of_key(written(tmp_path, RSA, b"word"), "auto") == "the key is encrypted"
     assert fault_of_key(written(tmp_path, RSA), "ES256").startswith("a key for RS256")
-    assert "1024 bits" in fault_of_key(written(tmp_path, rsa.generate_private_key(65537, 1024)), "auto")
-    assert "signs no assertion" in fault_of_key(written(tmp_path, dsa.generate_private_key(1024)), "auto")
+    assert "1024 bits" in fault_of_key(
+        written(tmp_path, rsa.generate_private_key(65537, 1024)), "auto"
+    )
+    assert "signs no assertion" in fault_of_key(
+        written(tmp_path, dsa.generate_private_key(1024)), "auto"
+    )
     (tmp_path / "key.pem").write_text("nothing")
     assert fault_of_key(str(tmp_path / "key.pem"), "auto") == "no private key in PEM"
 
@@ -72,7 +84,9 @@ def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
 def test_a_key_may_lie_in_the_json_of_a_service_account(tmp_path: Path) -> None:
     pem = Path(written(tmp_path, RSA)).read_text()
     path = tmp_path / "robot.json"
-    path.write_text(json.dumps({"type": "service_account", "private_key": pem, "private_key_id": "k7"}))
+    path.write_text(
+        json.dumps({"type": "service_account", "private_key": pem, "private_key_id": "k7"})
+    )
     key = load_signing_key(str(path), "auto")
     assert (key.algorithm, key.key_id) == ("RS256", "k7")
     assert load_signing_key(written(tmp_path, RSA), "auto").key_id == ""

@@ -30,7 +30,9 @@ async def test_what_keeps_a_process_from_starting_may_pass(
         tries += 1
         if tries < 3:
             raise OSError(11, "Resource temporarily unavailable")
-        return SimpleNamespace(process=SimpleNamespace(pid=1, returncode=0), stats={}, close=lambda: None)
+        return SimpleNamespace(
+            process=SimpleNamespace(pid=1, returncode=0), stats={}, close=lambda: None
+        )
 
     watched = asyncio.Event()
 

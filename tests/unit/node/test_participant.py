@@ -1,4 +1,6 @@
-"""What every process of a node has: what it does when the store that is connected may be another."""
+"""
+What every process of a node has: what it does when the store that is connected may be another.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ async def compared(one: ProcessParts) -> None:
 
 
 async def test_how_a_store_syncs_is_asked_before_the_queues_are_recalled(one: Any) -> None:
-    """For what they have to wait for follows from it; asked behind it, they would go on as before."""
+    """
+    For what they have to wait for follows from it; asked behind it, they would go on as before.
+    """
     done: list[str] = []
 
     async def ask(data: object) -> None:
@@ -54,7 +58,9 @@ async def test_how_a_store_syncs_is_asked_before_the_queues_are_recalled(one: An
     assert done == ["asked", "recalled"]
 
 
-async def test_a_server_that_takes_over_while_the_last_one_is_compared_is_compared_too(one: Any) -> None:
+async def test_a_server_that_takes_over_while_the_last_one_is_compared_is_compared_too(
+    one: Any,
+) -> None:
     looks = 0
 
     async def recall() -> None:
@@ -88,7 +94,9 @@ async def test_a_comparison_that_was_refused_is_made_again(
 
 
 async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> None:
-    """While another's script runs, say (BUSY): the connection stays, and would never hear anything."""
+    """
+    While another's script runs, say (BUSY): the connection stays, and would never hear anything.
+    """
     asked: list[tuple[object, ...]] = []
     woken = 0
 
@@ -113,7 +121,9 @@ async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> 
     assert woken == 2, "when it began, and when it was heard again"
 
 
-async def test_a_defect_is_said_and_a_store_that_is_away_is_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_said_and_a_store_that_is_away_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for error in (StoreDown("away"), ValueError("a defect")):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_exception(error)
@@ -133,5 +143,10 @@ async def test_a_defect_is_said_and_a_store_that_is_away_is_not(caplog: pytest.L
 def test_a_url_that_leads_nowhere_is_a_fault_of_the_configuration(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^store\.url: the store URL"):
         check_store_url(url)
-    for good in ("embedded", "redis://h:1/2", "redis+cluster://h", "rediss+sentinel://h/main?ssl_ca_certs=/dev/null"):
+    for good in (
+        "embedded",
+        "redis://h:1/2",
+        "redis+cluster://h",
+        "rediss+sentinel://h/main?ssl_ca_certs=/dev/null",
+    ):
         check_store_url(good)

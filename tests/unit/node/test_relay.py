@@ -61,7 +61,9 @@ def test_only_what_the_first_process_alone_knows_is_relayed() -> None:
     assert all(table[name].needs == COMMANDS[name].needs for name in COMMANDS)
 
 
-async def test_requests_go_through_as_they_came_and_replies_as_they_are(doors: tuple[Any, FurtherDoor]) -> None:
+async def test_requests_go_through_as_they_came_and_replies_as_they_are(
+    doors: tuple[Any, FurtherDoor],
+) -> None:
     first, further = doors
     line = await further.dial()
     assert (await line.ask("T.STATS")).startswith(b"-NOAUTH")
@@ -110,7 +112,10 @@ async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherD
 
 
 async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, FurtherDoor]) -> None:
-    """The socket between the two is full for a moment: the peers' requests are answered later, and nobody is told to go."""
+    """
+    The socket between the two is full for a moment: the peers' requests are answered later, and
+    nobody is told to go.
+    """
     first, further = doors
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (ours, theirs):
@@ -129,7 +134,9 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     gone = await further.dial()
     assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     gone.send("S.LIST")
-    await reach(lambda: sum(connection._begun_count for connection in further.server.connections) == 4)
+    await reach(
+        lambda: sum(connection._begun_count for connection in further.server.connections) == 4
+    )
     gone.drop()
     for _ in range(full):
         assert theirs.recv(2000)[:1] == b"x"
@@ -151,7 +158,9 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     ours.close()
 
 
-async def test_out_of_files(doors: tuple[Any, FurtherDoor], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_out_of_files(
+    doors: tuple[Any, FurtherDoor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none_left(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 

@@ -27,7 +27,10 @@ def test_held_and_dropped_by_the_lease() -> None:
 
 
 def test_where_a_shared_session_owns_the_leases_much_is_forgotten() -> None:
-    """A consumer that lets its leases run out, or ends them through another connection, does not fill the node's memory."""
+    """
+    A consumer that lets its leases run out, or ends them through another connection, does not fill
+    the node's memory.
+    """
     session = Session()
     session.shared = Shared("00" * 16, "default")
     for n in range(3 * HELD_MAX):

@@ -88,4 +88,7 @@ def test_what_a_shard_is_told() -> None:
     assert QueueSettings(capacity=10, shards=4).shard_fields()[-8:-6] == ["capacity", 3], (
         "no less in all than was asked for"
     )
-    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate", "version"} - {"shards", "durability"}
+    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate", "version"} - {
+        "shards",
+        "durability",
+    }

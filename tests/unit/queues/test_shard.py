@@ -72,7 +72,9 @@ async def shard(told: Told) -> Shard:
     def on_next(shard: Shard, delay_ms: int) -> None:
         shard.nexts.append(delay_ms)
 
-    made = Shard(SimpleNamespace(refused=lambda message: None), told, ("{tw:q:0}",), lambda: "n0.1", on_next)
+    made = Shard(
+        SimpleNamespace(refused=lambda message: None), told, ("{tw:q:0}",), lambda: "n0.1", on_next
+    )
     made.nexts = []
     return made
 
@@ -105,7 +107,10 @@ async def test_items_of_one_turn_go_out_together_puts_first(shard: Shard, told: 
 async def park(shard: Shard, told: Told, count: int = 1, **options: Any) -> list[Take]:
     """Takes that wait, one after the other."""
     until = asyncio.get_running_loop().time() + 60
-    takes = [Take(Session(), [shard], until=until, on_end=lambda _: None, count=count, **options) for _ in range(4)]
+    takes = [
+        Take(Session(), [shard], until=until, on_end=lambda _: None, count=count, **options)
+        for _ in range(4)
+    ]
     for take in takes:
         take.start()
     await turn()
@@ -114,7 +119,9 @@ async def park(shard: Shard, told: Told, count: int = 1, **options: Any) -> list
     return takes
 
 
-async def test_who_waits_goes_along_with_a_put_before_those_who_come_now(shard: Shard, told: Told) -> None:
+async def test_who_waits_goes_along_with_a_put_before_those_who_come_now(
+    shard: Shard, told: Told
+) -> None:
     takes = await park(shard, told)
     came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     shard.take(came, 3, 0, 0)
@@ -130,7 +137,9 @@ async def test_who_waits_goes_along_with_a_put_before_those_who_come_now(shard: 
     assert list(shard.parked) == takes[2:], "the oldest are served"
 
 
-async def test_who_was_woken_already_counts_among_those_who_go_along(shard: Shard, told: Told) -> None:
+async def test_who_was_woken_already_counts_among_those_who_go_along(
+    shard: Shard, told: Told
+) -> None:
     await park(shard, told)
     shard.wake()
     shard.put("a", "", b"")
@@ -199,7 +208,9 @@ async def test_nobody_goes_along_again_when_nothing_came_of_it_until_there_is_a_
         await turn()
 
 
-async def test_a_failed_put_is_not_the_failure_of_who_went_along(shard: Shard, told: Told, eventually: Any) -> None:
+async def test_a_failed_put_is_not_the_failure_of_who_went_along(
+    shard: Shard, told: Told, eventually: Any
+) -> None:
     takes = await park(shard, told)
     put = shard.put("a", "", b"")
     await turn()
@@ -208,13 +219,17 @@ async def test_a_failed_put_is_not_the_failure_of_who_went_along(shard: Shard, t
         await put
     assert list(shard.parked) == takes, "each in its place"
     await eventually(lambda: told.calls)
-    assert takes_in(*told.calls[-1][:2]) == 1, "it looks whether it was that put that made something ready"
+    assert takes_in(*told.calls[-1][:2]) == 1, (
+        "it looks whether it was that put that made something ready"
+    )
 
 
 async def test_one_verb_alone_is_its_own_script(shard: Shard, told: Told) -> None:
     shard.ack("c", 5)
     await turn()
-    assert [(name, args) for name, args, _ in told.calls] == [("queue.ack", (0, "n0.1", "c", 5, b""))]
+    assert [(name, args) for name, args, _ in told.calls] == [
+        ("queue.ack", (0, "n0.1", "c", 5, b""))
+    ]
 
 
 async def test_while_enough_calls_are_under_way_items_gather(shard: Shard, told: Told) -> None:
@@ -225,7 +240,11 @@ async def test_while_enough_calls_are_under_way_items_gather(shard: Shard, told:
     told.calls[1][2].set_result([7, -1, 0, [1]])
     await turn()
     assert len(told.calls) == FLYING_MAX + 1
-    assert told.calls[-1][1] == (0, "n0.1", *(x for n in range(FLYING_MAX, FLYING_MAX + 3) for x in (f"t{n}", n, b"")))
+    assert told.calls[-1][1] == (
+        0,
+        "n0.1",
+        *(x for n in range(FLYING_MAX, FLYING_MAX + 3) for x in (f"t{n}", n, b"")),
+    )
     told.calls[0][2].set_exception(StoreDown("gone"))
     shard.ack("later", 1)
     await turn()
@@ -241,7 +260,10 @@ async def test_a_full_batch_does_not_wait(shard: Shard, told: Told) -> None:
 async def test_a_script_by_itself_goes_after_what_was_batched(shard: Shard, told: Told) -> None:
     shard.put("a", "", b"")
     future = shard.run("queue.stats", (), 5)
-    assert [(name, args[0]) for name, args, _ in told.calls] == [("queue.put", 0), ("queue.stats", 5)]
+    assert [(name, args[0]) for name, args, _ in told.calls] == [
+        ("queue.put", 0),
+        ("queue.stats", 5),
+    ]
     told.calls[1][2].set_result([1, -1, 0, "items"])
     assert await future == "items"
 
@@ -299,7 +321,10 @@ async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard
 
 
 async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, told: Told) -> None:
-    """Netflix/dyno-queues#58 is such a wait: the message came on one connection before the older reply on the other."""
+    """
+    Netflix/dyno-queues#58 is such a wait: the message came on one connection before the older reply
+    on the other.
+    """
     bell = Bell()
     future = shard.run("queue.stats", ())
     shard.told(20)
@@ -321,5 +346,8 @@ async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, t
 
 
 async def test_its_attributes_are_few_enough_to_share_their_names(shard: Shard) -> None:
-    """CPython shares the names of at most 30 among all objects of a class; else each has a table of its own, twice as large as itself."""
+    """
+    CPython shares the names of at most 30 among all objects of a class; else each has a table of
+    its own, twice as large as itself.
+    """
     assert len(vars(shard)) - len({"nexts"}) <= 30

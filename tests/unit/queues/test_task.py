@@ -42,7 +42,9 @@ def test_a_task_may_have_this_id(task_id: str) -> None:
     assert check_id(task_id) == task_id
 
 
-@pytest.mark.parametrize("task_id", ["", "x" * 201, "a b", "a\n", "\x7f", "a\x00", "猫" * 67, "a\udcff", "\ud800"])
+@pytest.mark.parametrize(
+    "task_id", ["", "x" * 201, "a b", "a\n", "\x7f", "a\x00", "猫" * 67, "a\udcff", "\ud800"]
+)
 def test_a_task_may_not_have_this_id(task_id: str) -> None:
     with pytest.raises(BadArg, match="the id"):
         check_id(task_id)
@@ -67,7 +69,9 @@ def test_a_range_says_what_it_found_and_what_is_allowed() -> None:
 def test_what_may_not_be_put(fields: dict[str, Any]) -> None:
     with pytest.raises(BadArg) as caught:
         TaskSpec(**fields).check(10)
-    word = {"if_exists": "IFEXISTS", "deadline_ms": "DEADLINE", "within_ms": "WITHIN"}.get(next(iter(fields)), "")
+    word = {"if_exists": "IFEXISTS", "deadline_ms": "DEADLINE", "within_ms": "WITHIN"}.get(
+        next(iter(fields)), ""
+    )
     assert word in str(caught.value)
 
 
@@ -94,7 +98,9 @@ def test_a_task_of_defaults_needs_no_options() -> None:
     assert TaskSpec(b"x", if_exists="replace").options(own=True) == "", "an id of ours is new"
     assert TaskSpec(b"x").options(own=False) == "0 0 0 0 50 0 0 0 0 keep"
     assert TaskSpec(delay_ms=0).options(own=True) == "1 0 0 0 50 0 0 0 1 keep"
-    full = TaskSpec(at_ms=5, within_ms=7, priority=1, lease_ms=2, attempts=3, backoff_ms=4, if_exists="fail")
+    full = TaskSpec(
+        at_ms=5, within_ms=7, priority=1, lease_ms=2, attempts=3, backoff_ms=4, if_exists="fail"
+    )
     assert full.options(own=False) == "2 5 2 7 1 2 3 4 0 fail"
     assert TaskSpec().options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep w"
     assert TaskSpec(ttl_ms=9).options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep 9w"
@@ -104,12 +110,24 @@ def test_a_task_of_defaults_needs_no_options() -> None:
 
 def test_changes_become_arguments() -> None:
     assert Changes().arguments("a", 10) == ["a", 0, b"", 0, 0, 0, 0, -1, 0]
-    assert Changes(payload=b"", delay_ms=0, priority=0, lease=9).arguments("a", 10) == ["a", 1, b"", 1, 0, 0, 0, 0, 9]
+    assert Changes(payload=b"", delay_ms=0, priority=0, lease=9).arguments("a", 10) == [
+        "a",
+        1,
+        b"",
+        1,
+        0,
+        0,
+        0,
+        0,
+        9,
+    ]
     assert Changes(at_ms=5, deadline_ms=6).arguments("a", 10)[3:7] == [2, 5, 1, 6]
     assert Changes(within_ms=6).arguments("a", 10)[3:7] == [0, 0, 2, 6]
 
 
-@pytest.mark.parametrize("fields", [{"priority": 100}, {"delay_ms": 1, "at_ms": 1}, {"within_ms": -1}, {"at_ms": -5}])
+@pytest.mark.parametrize(
+    "fields", [{"priority": 100}, {"delay_ms": 1, "at_ms": 1}, {"within_ms": -1}, {"at_ms": -5}]
+)
 def test_changes_that_are_not_allowed(fields: dict[str, Any]) -> None:
     with pytest.raises(BadArg):
         Changes(**fields).arguments("a", 10)
@@ -117,7 +135,10 @@ def test_changes_that_are_not_allowed(fields: dict[str, Any]) -> None:
 
 def test_ids_sort_by_time_and_then_by_sequence() -> None:
     maker = IdMaker()
-    ids = [maker.make(now) for now in (1000, 1000, 1001, 1000, 999, 1_700_000_000_000, 1_700_000_000_000)]
+    ids = [
+        maker.make(now)
+        for now in (1000, 1000, 1001, 1000, 999, 1_700_000_000_000, 1_700_000_000_000)
+    ]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
     assert {len(one) for one in ids} == {20}
@@ -139,7 +160,12 @@ def test_two_processes_make_different_ids() -> None:
 
 def test_the_table_of_a_tasks_life_is_whole() -> None:
     assert tuple(TRANSITIONS) == STATES
-    assert {state for row in TRANSITIONS.values() for state in row.values()} == {"ready", "leased", "buried", "done"}
+    assert {state for row in TRANSITIONS.values() for state in row.values()} == {
+        "ready",
+        "leased",
+        "buried",
+        "done",
+    }
 
 
 def test_a_task_as_peek_shows_it() -> None:
@@ -164,8 +190,18 @@ def test_a_task_as_peek_shows_it() -> None:
         [[12, b"fail", 1, b"no \xff"]],
     ]
     shown = described("q", row)
-    assert (shown["queue"], shown["id"], shown["state"], shown["payload"]) == ("q", "a", "leased", b"\xff")
-    assert (shown["node"], shown["lease_end_ms"], shown["lease"], shown["lane"]) == ("n0", 7, 6, "tenant")
+    assert (shown["queue"], shown["id"], shown["state"], shown["payload"]) == (
+        "q",
+        "a",
+        "leased",
+        b"\xff",
+    )
+    assert (shown["node"], shown["lease_end_ms"], shown["lease"], shown["lane"]) == (
+        "n0",
+        7,
+        6,
+        "tenant",
+    )
     assert shown["history"] == [{"at_ms": 12, "how": "fail", "attempt": 1, "reason": "no \ufffd"}]
     for state, name in ((b"buried", "buried_ms"), (b"delayed", "next_ms"), (b"ready", "")):
         shown = described("q", [b"a", state, *row[2:]])

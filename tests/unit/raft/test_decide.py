@@ -12,7 +12,9 @@ from tidewarden.raft import state as decide
 from tidewarden.raft.state import EPOCH_MAX, Committed, RaftView, Times
 
 TIMES = Times()
-FOLLOWER = RaftView("follower", 3, "n1", False, 7, Committed(), ticked=100.0, leader_heard=100.0, heard={"n1": 99.0})
+FOLLOWER = RaftView(
+    "follower", 3, "n1", False, 7, Committed(), ticked=100.0, leader_heard=100.0, heard={"n1": 99.0}
+)
 LEADER = dataclasses.replace(FOLLOWER, state="leader", leader="n0", led_since=98.0)
 
 
@@ -24,9 +26,18 @@ def test_a_claim_goes_above_both_the_last_epoch_and_the_one_seen_at_the_store() 
 
 @pytest.mark.parametrize(
     "arguments",
-    [(None, 1, 0), ("n0", "1", 0), ("n0", 1, None), ("n0", 1, 0.5), ("n0", 1, EPOCH_MAX - 1), ("n0", 1, 10**30)],
+    [
+        (None, 1, 0),
+        ("n0", "1", 0),
+        ("n0", 1, None),
+        ("n0", 1, 0.5),
+        ("n0", 1, EPOCH_MAX - 1),
+        ("n0", 1, 10**30),
+    ],
 )
-def test_what_is_no_claim_changes_nothing_and_raises_nothing(arguments: tuple[object, object, object]) -> None:
+def test_what_is_no_claim_changes_nothing_and_raises_nothing(
+    arguments: tuple[object, object, object],
+) -> None:
     assert Committed(5, "n1.2").claimed(*arguments) == Committed(5, "n1.2")
 
 
@@ -72,7 +83,9 @@ def test_a_peer_is_silent_since_it_was_heard_or_the_leadership_began() -> None:
 
 def test_a_lone_node_has_its_own_address() -> None:
     assert decide.addresses("n0", "10.0.0.1", 7422, {}) == {"n0": "10.0.0.1:7422"}
-    assert decide.addresses("n0", "10.0.0.1", 7422, {"n0": "10.0.0.9:7420"}) == {"n0": "10.0.0.9:7422"}
+    assert decide.addresses("n0", "10.0.0.1", 7422, {"n0": "10.0.0.9:7420"}) == {
+        "n0": "10.0.0.9:7422"
+    }
 
 
 def test_members_are_reached_two_above_their_base_port() -> None:
@@ -87,5 +100,10 @@ def test_every_problem_of_the_members_is_named() -> None:
         decide.addresses("n0", "h", 1, members)
     text = str(caught.value)
     assert len(caught.value.problems) == 4
-    for part in ("cluster.members.n1: found 'here'", "n3: found 'h:1', as for n2", "n4: found 'h:70000'", "node.name"):
+    for part in (
+        "cluster.members.n1: found 'here'",
+        "n3: found 'h:1', as for n2",
+        "n4: found 'h:70000'",
+        "node.name",
+    ):
         assert part in text

@@ -27,5 +27,15 @@ def test_what_the_whitelist_does_not_know_is_refused(data: bytes) -> None:
 
 def test_what_the_library_sends_and_stores_is_read() -> None:
     nodes = {wire.TCPNode("127.0.0.1:1")}
-    for value in (b"", b"\xff\x00", "ü", None, True, 2**60, 1.5, {"type": "x", "entries": [(b"a", 1, 2)]}, nodes):
+    for value in (
+        b"",
+        b"\xff\x00",
+        "ü",
+        None,
+        True,
+        2**60,
+        1.5,
+        {"type": "x", "entries": [(b"a", 1, 2)]},
+        nodes,
+    ):
         assert files.loads(pysyncobj.pickle.dumps(value)) == value

@@ -43,14 +43,29 @@ def test_whole_files_and_none_at_all_are_accepted(used: Path) -> None:
         (folder.JOURNAL, None, "journal: cannot be trusted: it is missing"),
         (folder.META, b"", "meta: cannot be trusted"),
         (folder.META, b"garbage", "meta: cannot be trusted"),
-        (folder.META, None, "meta: cannot be trusted: it is missing, though the journal has reached term 4"),
+        (
+            folder.META,
+            None,
+            "meta: cannot be trusted: it is missing, though the journal has reached term 4",
+        ),
         (folder.META, pickle.dumps(Path("/")), "meta: cannot be trusted: pathlib.* is not allowed"),
         (folder.DUMP, b"garbage", "dump: cannot be trusted"),
         (folder.DUMP, gzip.compress(b"garbage"), "dump: cannot be trusted"),
     ],
-    ids=["journal", "no journal", "empty meta", "meta", "no meta", "hostile meta", "dump", "packed dump"],
+    ids=[
+        "journal",
+        "no journal",
+        "empty meta",
+        "meta",
+        "no meta",
+        "hostile meta",
+        "dump",
+        "packed dump",
+    ],
 )
-def test_an_unreadable_file_is_named_with_the_way_out(used: Path, file: str, content: bytes | None, match: str) -> None:
+def test_an_unreadable_file_is_named_with_the_way_out(
+    used: Path, file: str, content: bytes | None, match: str
+) -> None:
     if content is None:
         (used / file).unlink()
     else:

@@ -14,7 +14,9 @@ from tidewarden.raft import files, journal
 
 @pytest.fixture
 def written(tmp_path: Path) -> bytes:
-    """A journal as the library writes it: terms 0, 1, 1, 4, one entry of which was cut off again."""
+    """
+    A journal as the library writes it: terms 0, 1, 1, 4, one entry of which was cut off again.
+    """
     path = tmp_path / "raft.journal"
     file = pysyncobj.journal.FileJournal(str(path))
     for index, term in enumerate([0, 1, 1, 4, 9], start=1):
@@ -107,7 +109,9 @@ def test_every_state_that_a_power_cut_can_leave_is_a_whole_journal(tmp_path: Pat
     file._destroy()
 
 
-def test_term_and_vote_are_on_the_disk_before_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_term_and_vote_are_on_the_disk_before_they_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[str] = []
     sync, replace = os.fsync, Path.replace
 
@@ -129,8 +133,13 @@ def test_term_and_vote_are_on_the_disk_before_they_are_told(tmp_path: Path, monk
     for _ in range(3):
         file.setRaftCommitIndex(7)
         file.onOneSecondTimer()
-    assert steps == ["file", "replace", "folder"] * 2  # nothing is written again that did not change
+    # nothing is written again that did not change
+    assert steps == ["file", "replace", "folder"] * 2
     file._destroy()
     file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
-    assert (file.getCurrentTerm(), file.getVotedForNodeId(), file.getRaftCommitIndex()) == (3, "n1:1", 7)
+    assert (file.getCurrentTerm(), file.getVotedForNodeId(), file.getRaftCommitIndex()) == (
+        3,
+        "n1:1",
+        7,
+    )
     file._destroy()

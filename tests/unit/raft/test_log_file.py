@@ -1,4 +1,6 @@
-"""The log's file on a disk that is full: an entry is added whole or not at all, and the process lives."""
+"""
+The log's file on a disk that is full: an entry is added whole or not at all, and the process lives.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def fill(log: Any, first: int, count: int) -> None:
 
 
 @pytest.mark.thorough
-def test_what_finds_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_finds_no_room_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "raft.journal"
     log = LogFile(str(file))
     fill(log, 1, 20)
@@ -87,13 +91,19 @@ def test_a_full_disk_ends_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)],
+        check=False,
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
     try:
         done = subprocess.run(
-            [sys.executable, "-c", FULL, str(folder)], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", FULL, str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     finally:
         subprocess.run(["umount", str(folder)], check=True)

@@ -77,7 +77,9 @@ NAMES = st.text("abc", min_size=1, max_size=2)
 SEATS = st.builds(Seat, st.just("h:1"), st.text("xy", max_size=2), st.booleans())
 
 
-@given(st.builds(Members, st.integers(1, 2**40), st.dictionaries(NAMES, SEATS, min_size=1, max_size=5)))
+@given(
+    st.builds(Members, st.integers(1, 2**40), st.dictionaries(NAMES, SEATS, min_size=1, max_size=5))
+)
 def test_what_the_log_has_is_read_again(members: Members) -> None:
     found = files.members_of(files.MEMBERSHIP + files.entry_of(members))
     assert found == (members if members.voters else None)
@@ -94,5 +96,11 @@ def test_rubbish_is_no_version(rubbish: Any) -> None:
 
 
 def test_an_entry_of_another_kind_is_no_version() -> None:
-    for command in (b"", b"\x00", files.MEMBERSHIP, files.MEMBERSHIP + b"garbage", b"\x01" + files.entry_of(THREE)):
+    for command in (
+        b"",
+        b"\x00",
+        files.MEMBERSHIP,
+        files.MEMBERSHIP + b"garbage",
+        b"\x01" + files.entry_of(THREE),
+    ):
         assert files.members_of(command) is None

@@ -14,7 +14,9 @@ from tidewarden.raft.resolver import Resolver
 
 
 class Server:
-    """A name server that answers when it is let: ``answers`` by name; one that is none is refused."""
+    """
+    A name server that answers when it is let: ``answers`` by name; one that is none is refused.
+    """
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -49,7 +51,8 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
     until(lambda: found.resolve("a.example"))
     assert {found.resolve("a.example") for _ in range(2)} == {"10.0.0.1", "10.0.0.2"}
 
-    now[0] += resolver.KNOWN_S  # asked again; meanwhile, and when nothing is found, what was found last holds
+    # asked again; meanwhile, and when nothing is found, what was found last holds
+    now[0] += resolver.KNOWN_S
     server.answers.clear()
     server.free.clear()
     assert found.resolve("a.example")

@@ -14,7 +14,9 @@ TWO = founded({"n0": "h:7422", "n1": "h:7432"}, {})
 
 
 def seen(members: Members | None, outcast: str = "") -> RaftView:
-    return RaftView("follower", 1, None, False, 1, Committed(), 0.0, 0.0, members=members, outcast=outcast)
+    return RaftView(
+        "follower", 1, None, False, 1, Committed(), 0.0, 0.0, members=members, outcast=outcast
+    )
 
 
 def config(name: str, role: str = "member") -> Config:
@@ -26,10 +28,20 @@ def config(name: str, role: str = "member") -> Config:
     [
         (seen(TWO), config("n0"), "", ""),
         (seen(None), config("n0"), "", ""),
-        (seen(None), config("n2", "joining"), "waits to be let in: tidewarden cluster join n2 HOST:7420", ""),
+        (
+            seen(None),
+            config("n2", "joining"),
+            "waits to be let in: tidewarden cluster join n2 HOST:7420",
+            "",
+        ),
         (seen(None, NOT_THERE), config("n2", "joining"), "waits", ""),
         (seen(None, NOT_THERE), config("n2"), "", "found 'n2', which is no member of the cluster"),
-        (seen(None, ANOTHER_FOLDER), config("n1"), "", "`tidewarden cluster leave n1`, `tidewarden cluster join n1"),
+        (
+            seen(None, ANOTHER_FOLDER),
+            config("n1"),
+            "",
+            "`tidewarden cluster leave n1`, `tidewarden cluster join n1",
+        ),
         (seen(None, ANOTHER_FOLDER), config("n1", "joining"), "waits", "found '/d', which is new"),
         (seen(TWO, NOT_THERE), config("n1"), "no member of the cluster any more", ""),
         (seen(TWO, ANOTHER_FOLDER), config("n1"), "another folder has its name", ""),
@@ -39,7 +51,10 @@ def config(name: str, role: str = "member") -> Config:
 def test_who_is_no_member_hears_why_and_who_is_new_ends(
     sight: RaftView, node: Config, estranged: str, fatal: str
 ) -> None:
-    for said, expected in ((refusals.estranged(sight, node), estranged), (refusals.fatal(sight, node), fatal)):
+    for said, expected in (
+        (refusals.estranged(sight, node), estranged),
+        (refusals.fatal(sight, node), fatal),
+    ):
         assert bool(said) == bool(expected)
         assert expected in said
 
@@ -48,4 +63,7 @@ def test_the_configurations_other_members_are_named() -> None:
     assert refusals.difference(TWO, {"n0": "h:7422", "n1": "h:7432"}) == ""
     grown = Members(4, {**TWO.seats, "n2": Seat("::1:7442")})
     said = refusals.difference(grown, {"n0": "h:7422"})
-    assert "n2 at [::1]:7440 (version 4), as committed; cluster.members names n0 at h:7420, which" in said
+    assert (
+        "n2 at [::1]:7440 (version 4), as committed; cluster.members names n0 at h:7420, which"
+        in said
+    )

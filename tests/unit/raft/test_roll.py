@@ -1,4 +1,7 @@
-"""Members that change, in the simulation: each scene holds, and fails again without the rule that it is about."""
+"""
+Members that change, in the simulation: each scene holds, and fails again without the rule that it
+is about.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ def test_without_the_rule_it_does_not(without: type, scene: Callable[[World], No
 
 
 @pytest.mark.parametrize(
-    "seed", [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12)]
+    "seed",
+    [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12)],
 )
 def test_a_storm_in_which_members_come_and_go(seed: int) -> None:
     play(seed, 15.0)
@@ -105,7 +109,8 @@ def play(seed: int, seconds: float) -> MembershipStorm:
         storm = MembershipStorm(world)
         storm.blow(seconds)
         elected(world, 12.0)
-        world.run(2)  # what was asked for last may still be under way: who leads and leaves hands over
+        # what was asked for last may still be under way: who leads and leaves hands over
+        world.run(2)
         commit(world, elected(world), 0)
         elected(world)
         granted = [value for value, reason in world.answers.values() if reason == pysync.SUCCESS]

@@ -52,7 +52,9 @@ def test_a_killed_leader_is_replaced_within_two_seconds() -> None:
             commit(world, leader, 1)
             world.kill(leader)
             began = world.now
-            assert world.run(2, lambda world=world: any(lease_s(world.members[one]) > 0 for one in world.alive()))
+            assert world.run(
+                2, lambda world=world: any(lease_s(world.members[one]) > 0 for one in world.alive())
+            )
             took.append(world.now - began)
             commit(world, world.believers()[0], 2)
     assert statistics.median(took) < 1.0

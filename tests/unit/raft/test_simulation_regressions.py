@@ -1,4 +1,7 @@
-"""The defects of PySyncObj 0.3.17, by name: each shows on the stock library and not on ours, nor without our rule."""
+"""
+The defects of PySyncObj 0.3.17, by name: each shows on the stock library and not on ours, nor
+without our rule.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,11 @@ def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
 
 @pytest.mark.parametrize(
     "scene",
-    [*scenes.SCENES, scenes.who_is_behind_in_term_hears_of_it, scenes.who_has_no_room_for_a_term_is_not_in_it],
+    [
+        *scenes.SCENES,
+        scenes.who_is_behind_in_term_hears_of_it,
+        scenes.who_has_no_room_for_a_term_is_not_in_it,
+    ],
     ids=lambda scene: scene.__name__,
 )
 @pytest.mark.parametrize(

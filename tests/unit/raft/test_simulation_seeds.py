@@ -26,7 +26,10 @@ def play(seed: int, seconds: float) -> tuple[World, Storm]:
         leader = elected(world)
         commit(world, leader, 0)
         elected(world)
-        facts = {(world.members[address].voter.epoch, world.members[address].voter.holder) for address in world.alive()}
+        facts = {
+            (world.members[address].voter.epoch, world.members[address].voter.holder)
+            for address in world.alive()
+        }
         assert len(facts) == 1, facts
         granted = [value for value, reason in world.answers.values() if reason == pysync.SUCCESS]
         assert len(set(granted)) == len(granted), "an epoch was granted twice"

@@ -1,4 +1,7 @@
-"""The thread that ticks Raft: it outlives defects, steps down for a loop that does not turn, and bridges quietly."""
+"""
+The thread that ticks Raft: it outlives defects, steps down for a loop that does not turn, and
+bridges quietly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class RecordingVoter:
         time.sleep(0.001)
 
     def sight(self, ticked: float) -> RaftView:
-        return RaftView(self.state, 1, None, False, 1, Committed(), ticked=ticked, leader_heard=ticked)
+        return RaftView(
+            self.state, 1, None, False, 1, Committed(), ticked=ticked, leader_heard=ticked
+        )
 
     def leads(self) -> bool:
         return bool(self.state == "leader")

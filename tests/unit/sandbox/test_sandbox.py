@@ -1,4 +1,7 @@
-"""The sandbox authorization server: rotation, reuse, grace, client authentication, faults, and its memory."""
+"""
+The sandbox authorization server: rotation, reuse, grace, client authentication, faults, and its
+memory.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,15 @@ class Client:
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any]:
         async with self.http.get(self.sandbox.url + path, headers=headers) as answer:
-            return answer.status, await answer.json() if "json" in answer.content_type else await answer.text()
+            return (
+                answer.status,
+                await answer.json() if "json" in answer.content_type else await answer.text(),
+            )
 
     async def token(self, form: dict[str, str], **headers: str) -> tuple[int, dict[str, Any]]:
-        headers = headers or {"Authorization": basic(quote_plus(CLIENT_ID), quote_plus(CLIENT_SECRET))}
+        headers = headers or {
+            "Authorization": basic(quote_plus(CLIENT_ID), quote_plus(CLIENT_SECRET))
+        }
         async with self.http.post(self.sandbox.token_url, data=form, headers=headers) as answer:
             return answer.status, await answer.json()
 
@@ -111,8 +119,17 @@ async def test_a_reuse_revokes_the_grant_and_is_counted(start: Start) -> None:
         "user-000000": {"generation": 1, "revoked": True, "presented_again": {"0": 2}},
         "user-000001": {"generation": 0, "revoked": False, "presented_again": {}},
     }
-    totals = {name: stats[name] for name in ("refreshes", "reuse_attempts", "live_grants", "revoked_grants", "grants")}
-    assert totals == {"refreshes": 1, "reuse_attempts": 1, "live_grants": 1, "revoked_grants": 1, "grants": 2}
+    totals = {
+        name: stats[name]
+        for name in ("refreshes", "reuse_attempts", "live_grants", "revoked_grants", "grants")
+    }
+    assert totals == {
+        "refreshes": 1,
+        "reuse_attempts": 1,
+        "live_grants": 1,
+        "revoked_grants": 1,
+        "grants": 2,
+    }
     assert [row[0] for row in (await client.seed("n=2"))[1:]] == ["user-000001"]
 
 
@@ -137,7 +154,9 @@ async def test_grace_ends(start: Start) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"grace_s": 30.0}])
-async def test_a_restart_forgets_nothing(start: Start, options: dict[str, float], tmp_path: Path) -> None:
+async def test_a_restart_forgets_nothing(
+    start: Start, options: dict[str, float], tmp_path: Path
+) -> None:
     client = await start(**options)
     _, first, second, third = await client.seed("n=3")
     _, pair = await client.refresh(first[1])
@@ -188,13 +207,24 @@ async def test_clients_authenticate_as_the_rfc_says(start: Start) -> None:
         ({"grant_type": "password"}, "unsupported_grant_type"),
         ({"grant_type": "refresh_token"}, "invalid_request"),
         ({"grant_type": "refresh_token", "refresh_token": "x"}, "invalid_grant"),
-        ({"grant_type": "refresh_token", "refresh_token": "sandbox-refresh.0.0.0.forged"}, "invalid_grant"),
-        ({"grant_type": "refresh_token", "refresh_token": "sandbox-refresh.9.0.0.x"}, "invalid_grant"),
+        (
+            {"grant_type": "refresh_token", "refresh_token": "sandbox-refresh.0.0.0.forged"},
+            "invalid_grant",
+        ),
+        (
+            {"grant_type": "refresh_token", "refresh_token": "sandbox-refresh.9.0.0.x"},
+            "invalid_grant",
+        ),
         ({"grant_type": "refresh_token", "refresh_token": "é.0.0.0.é"}, "invalid_grant"),
-        ({"grant_type": "refresh_token", "refresh_token": "x", "scope": "everything"}, "invalid_scope"),
+        (
+            {"grant_type": "refresh_token", "refresh_token": "x", "scope": "everything"},
+            "invalid_scope",
+        ),
     ],
 )
-async def test_wrong_requests_get_the_word_of_the_rfc(start: Start, form: dict[str, str], error: str) -> None:
+async def test_wrong_requests_get_the_word_of_the_rfc(
+    start: Start, form: dict[str, str], error: str
+) -> None:
     client = await start()
     await client.seed()
     status, answer = await client.token(form)
@@ -204,7 +234,9 @@ async def test_wrong_requests_get_the_word_of_the_rfc(start: Start, form: dict[s
 async def test_a_body_of_another_kind_and_a_doubled_parameter_are_refused(start: Start) -> None:
     client = await start()
     for body, kind in [("{}", "application/json"), ("grant_type=a&grant_type=b", FORM)]:
-        async with client.http.post(client.sandbox.token_url, data=body, headers={"Content-Type": kind}) as answer:
+        async with client.http.post(
+            client.sandbox.token_url, data=body, headers={"Content-Type": kind}
+        ) as answer:
             assert answer.status == 400
             assert (await answer.json())["error"] == "invalid_request"
 
@@ -218,7 +250,9 @@ async def test_an_access_token_is_no_refresh_token(start: Start) -> None:
 async def test_a_narrower_scope_is_given(start: Start) -> None:
     client = await start()
     token = (await client.seed())[1][1]
-    status, pair = await client.token({"grant_type": "refresh_token", "refresh_token": token, "scope": "mail"})
+    status, pair = await client.token(
+        {"grant_type": "refresh_token", "refresh_token": token, "scope": "mail"}
+    )
     assert (status, pair["scope"]) == (200, "mail")
 
 
@@ -228,7 +262,11 @@ async def test_faults_come_with_every_nth_request_and_use_nothing_up(start: Star
     assert (await client.get("/fault?status=503&retry_after=2&every=2&body=busy"))[0] == 200
     seen = []
     for _ in range(4):
-        form = {"grant_type": "refresh_token", "refresh_token": token, "client_id": PUBLIC_CLIENT_ID}
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": token,
+            "client_id": PUBLIC_CLIENT_ID,
+        }
         async with client.http.post(client.sandbox.token_url, data=form) as answer:
             seen.append((answer.status, answer.headers.get("Retry-After")))
             if answer.status == 200:
@@ -264,13 +302,17 @@ async def test_a_delay_runs_on_the_clock(start: Start) -> None:
     assert (await refreshing)[0] == 200
 
 
-@pytest.mark.parametrize("query", ["status=99", "status=x", "delay_ms=-1", "every=0", "drop_after=2", "stats=503"])
+@pytest.mark.parametrize(
+    "query", ["status=99", "status=x", "delay_ms=-1", "every=0", "drop_after=2", "stats=503"]
+)
 async def test_a_wrong_fault_is_refused(start: Start, query: str) -> None:
     client = await start()
     assert (await client.get(f"/fault?{query}"))[0] == 400
 
 
-@pytest.mark.parametrize("query", ["n=x", "n=-1", "n=99999999999999999999999", "from=x", "access=2"])
+@pytest.mark.parametrize(
+    "query", ["n=x", "n=-1", "n=99999999999999999999999", "from=x", "access=2"]
+)
 async def test_a_wrong_seed_is_refused(start: Start, query: str) -> None:
     client = await start()
     assert (await client.get(f"/seed?{query}"))[0] == 400

@@ -13,10 +13,15 @@ SUNDAY = datetime(2026, 11, 22)  # midnight at the start of a Sunday
 
 
 def weekdays(field: str) -> str:
-    """The days on which a midnight schedule with this weekday field ticks, Sunday first: ``S.T...S``."""
+    """
+    The days on which a midnight schedule with this weekday field ticks, Sunday first: ``S.T...S``.
+    """
     line = cron.parse(f"0 0 * * {field}")
     days = (SUNDAY + timedelta(days=offset) for offset in range(7))
-    return "".join(letter if line.next_wall(day) == day else "." for letter, day in zip("SMTWTFS", days, strict=True))
+    return "".join(
+        letter if line.next_wall(day) == day else "."
+        for letter, day in zip("SMTWTFS", days, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,9 @@ def test_an_alias_is_its_line(alias: str) -> None:
     """``@daily`` and its kind, which from_crontab refuses."""
     start = datetime(2026, 3, 4, 5, 6, 7)
     expected = cron.parse(cron.ALIASES[alias]).next_wall(start)
-    assert cron.parse(alias).next_wall(start) == cron.parse(alias.upper()).next_wall(start) == expected
+    assert (
+        cron.parse(alias).next_wall(start) == cron.parse(alias.upper()).next_wall(start) == expected
+    )
 
 
 def test_weekly_is_sunday() -> None:
@@ -92,7 +99,9 @@ def test_other_fields_know_names_lists_ranges_and_steps() -> None:
     assert line.next_wall(datetime(2026, 5, 1)) == datetime(2026, 12, 1, 0, 5)
     assert line.next_wall(datetime(2026, 12, 1, 0, 6)) == datetime(2026, 12, 1, 0, 50)
     assert line.next_wall(datetime(2026, 12, 1, 0, 57)) == datetime(2026, 12, 1, 0, 59)
-    assert cron.parse("50/3 * * * *").next_wall(datetime(2026, 5, 1, 0, 57)) == datetime(2026, 5, 1, 0, 59)
+    assert cron.parse("50/3 * * * *").next_wall(datetime(2026, 5, 1, 0, 57)) == datetime(
+        2026, 5, 1, 0, 59
+    )
 
 
 def test_the_leap_day_comes_even_over_2100() -> None:
@@ -137,7 +146,9 @@ def test_a_wrong_line_says_what_is_wrong(line: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["Mars/Phobos", "", "America", "../../etc/passwd", "/etc/localtime", "\0", "é"])
+@pytest.mark.parametrize(
+    "name", ["Mars/Phobos", "", "America", "../../etc/passwd", "/etc/localtime", "\0", "é"]
+)
 def test_an_unknown_zone_is_refused_by_name(name: str) -> None:
     with pytest.raises(BadArg, match="IANA"):
         cron.zone(name)

@@ -1,4 +1,7 @@
-"""The leader's sweep: at the moment something is due, never by polling; another leader's shards are left alone."""
+"""
+The leader's sweep: at the moment something is due, never by polling; another leader's shards are
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ STEP_S = 0.05
 
 
 class Shards:
-    """The shards as a sweep sees them: ``at[(queue, shard)]`` is when something happens there (seconds of the clock)."""
+    """
+    The shards as a sweep sees them: ``at[(queue, shard)]`` is when something happens there (seconds
+    of the clock).
+    """
 
     def __init__(self, clock: ManualClock, **shards: int) -> None:
         self.clock = clock
@@ -55,8 +61,13 @@ class Shards:
         if self.slow_s:
             await asyncio.sleep(self.slow_s)
         now = self.clock.monotonic()
-        moments = ((self.at.get((queue, n)), self.ticks.get((queue, n))) for n in range(self.sizes[queue]))
-        return [min((max(0, self.ms(at - now)) for at in pair if at is not None), default=-1) for pair in moments]
+        moments = (
+            (self.at.get((queue, n)), self.ticks.get((queue, n))) for n in range(self.sizes[queue])
+        )
+        return [
+            min((max(0, self.ms(at - now)) for at in pair if at is not None), default=-1)
+            for pair in moments
+        ]
 
     async def sweep(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
         self.swept.append((self.elapsed(), queue, shard))
@@ -150,7 +161,9 @@ async def test_it_comes_back_at_the_moment_a_shard_said(stage: MakeStage) -> Non
     assert len(s.shards.swept) == 3
 
 
-async def test_an_earlier_moment_shortens_its_sleep_and_a_later_one_does_not_lengthen_it(stage: MakeStage) -> None:
+async def test_an_earlier_moment_shortens_its_sleep_and_a_later_one_does_not_lengthen_it(
+    stage: MakeStage,
+) -> None:
     s = stage(a=1)
     s.shards.at["a", 0] = s.clock.monotonic() + 30
     await s.start()
@@ -230,13 +243,17 @@ async def test_a_queue_that_is_gone_is_passed_by(stage: MakeStage) -> None:
     assert len(s.shards.swept) == 2
 
 
-async def test_one_broken_shard_does_not_stop_the_others(stage: MakeStage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_broken_shard_does_not_stop_the_others(
+    stage: MakeStage, caplog: pytest.LogCaptureFixture
+) -> None:
     s = stage(a=1, b=1)
     s.shards.trouble["a", 0] = [Internal("format 2"), Internal("format 2")]
     s.shards.at["b", 0] = s.clock.monotonic() + 5
     await s.start()
     await s.advance(ALL_S + 5)
-    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == pytest.approx([0, 5], abs=1.1 * STEP_S)
+    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == pytest.approx(
+        [0, 5], abs=1.1 * STEP_S
+    )
     assert 2 <= len([at for at, queue, _ in s.shards.swept if queue == "a"]) <= 3
     assert "the sweep of a, shard 0, failed" in caplog.text
 

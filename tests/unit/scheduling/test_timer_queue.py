@@ -1,4 +1,7 @@
-"""The queue of the sweep's timers: the earliest time of each key, in order, and no more entries than keys account for."""
+"""
+The queue of the sweep's timers: the earliest time of each key, in order, and no more entries than
+keys account for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ KEYS = st.tuples(st.sampled_from("abc"), st.integers(0, 3))
 
 
 @given(st.lists(st.tuples(KEYS, st.floats(0, 100), st.booleans()), max_size=300))
-def test_each_key_has_its_earliest_time_until_it_comes(steps: list[tuple[tuple[str, int], float, bool]]) -> None:
+def test_each_key_has_its_earliest_time_until_it_comes(
+    steps: list[tuple[tuple[str, int], float, bool]],
+) -> None:
     timers, at = TimerQueue(), dict[tuple[str, int], float]()
     for key, time, pops in steps:
         if pops:

@@ -33,15 +33,20 @@ def utc_ms(text: str) -> int:
 
 
 def local_ticks(spec: Spec, start: str, end: str) -> list[str]:
-    """Every tick after ``start`` (UTC) up to ``end``, as the zone's clocks show it: ``29 03:30+0200``."""
+    """
+    Every tick after ``start`` (UTC) up to ``end``, as the zone's clocks show it: ``29 03:30+0200``.
+    """
     ticks, tick_ms = [], next_tick(spec, utc_ms(start))
     while tick_ms is not None and tick_ms <= utc_ms(end):
-        ticks.append(datetime.fromtimestamp(tick_ms / 1000, ZoneInfo(spec.zone)).strftime("%d %H:%M%z"))
+        ticks.append(
+            datetime.fromtimestamp(tick_ms / 1000, ZoneInfo(spec.zone)).strftime("%d %H:%M%z")
+        )
         tick_ms = next_tick(spec, tick_ms)
     return ticks
 
 
-# --- when the clocks change: Berlin leaps from 02:00 to 03:00 on 29 March 2026 and repeats 02:00-03:00 on 25 October ---
+# --- when the clocks change: Berlin leaps from 02:00 to 03:00 on 29 March 2026 and repeats
+# 02:00-03:00 on 25 October ---
 
 
 def test_a_time_in_the_missing_hour_comes_an_hour_later() -> None:
@@ -60,18 +65,25 @@ def test_every_hour_has_no_ticks_in_the_missing_one() -> None:
     """An hour field of ``*`` follows the running hour: 23 hours in spring's short day."""
     ticks = local_ticks(Spec.cron("15 * * * *", BERLIN), "2026-03-29T00:00", "2026-03-29T03:00")
     assert ticks == ["29 01:15+0100", "29 03:15+0200", "29 04:15+0200"]
-    assert len(local_ticks(Spec.cron("@hourly", BERLIN), "2026-03-28T22:59", "2026-03-29T21:59")) == 23
+    assert (
+        len(local_ticks(Spec.cron("@hourly", BERLIN), "2026-03-28T22:59", "2026-03-29T21:59")) == 23
+    )
 
 
 def test_every_hour_ticks_in_both_passings_of_the_doubled_one() -> None:
     """25 hours in autumn's long day."""
     ticks = local_ticks(Spec.cron("15 * * * *", BERLIN), "2026-10-24T23:00", "2026-10-25T03:00")
     assert ticks == ["25 01:15+0200", "25 02:15+0200", "25 02:15+0100", "25 03:15+0100"]
-    assert len(local_ticks(Spec.cron("@hourly", BERLIN), "2026-10-24T21:59", "2026-10-25T22:59")) == 25
+    assert (
+        len(local_ticks(Spec.cron("@hourly", BERLIN), "2026-10-24T21:59", "2026-10-25T22:59")) == 25
+    )
 
 
 def test_the_autumn_hour_does_not_repeat_for_ever() -> None:
-    """The known trap of handing APScheduler a previous time: ticks always move on, through a whole year of changes."""
+    """
+    The known trap of handing APScheduler a previous time: ticks always move on, through a whole
+    year of changes.
+    """
     for line in ("30 2 * * *", "*/15 2 * * *", "*/15 * * * *"):
         spec, tick_ms = Spec.cron(line, BERLIN), utc_ms("2026-10-25T00:00")
         for _ in range(40):
@@ -105,12 +117,17 @@ def test_a_half_hour_change_keeps_the_rules() -> None:
 
 @functools.cache
 def fires(line: str, wall: datetime) -> bool:
-    """Whether the wall clock shows a time of the line; most minutes are asked about by many examples."""
+    """
+    Whether the wall clock shows a time of the line; most minutes are asked about by many examples.
+    """
     return cron.parse(line).next_wall(wall) == wall
 
 
 def brute_ticks(line: str, zone: str, start_ms: int, hours: int) -> list[int]:
-    """The ticks of ``start < t <= start + hours`` by the documented rules alone, minute by minute of absolute time."""
+    """
+    The ticks of ``start < t <= start + hours`` by the documented rules alone, minute by minute of
+    absolute time.
+    """
     expression, tz = cron.parse(line), ZoneInfo(zone)
     ticks = set()
     seen: set[datetime] = set()
@@ -120,8 +137,11 @@ def brute_ticks(line: str, zone: str, start_ms: int, hours: int) -> list[int]:
         wall = datetime.fromtimestamp(at_ms / 1000, tz).replace(tzinfo=None)
         if previous is not None and not expression.every_hour:
             skipped = round((wall - previous).total_seconds() / 60) - 1
-            for minute in range(skipped):  # each missing wall minute comes as much later as the clocks jumped
-                missing = datetime.fromtimestamp(previous.replace(tzinfo=UTC).timestamp() + 60 * (minute + 1), UTC)
+            # each missing wall minute comes as much later as the clocks jumped
+            for minute in range(skipped):
+                missing = datetime.fromtimestamp(
+                    previous.replace(tzinfo=UTC).timestamp() + 60 * (minute + 1), UTC
+                )
                 if fires(line, missing.replace(tzinfo=None)):
                     ticks.add(at_ms + minute * MINUTE_MS)
         if (expression.every_hour or wall not in seen) and fires(line, wall):
@@ -154,7 +174,10 @@ ZONES = {
 def test_ticks_around_any_change_are_those_of_the_rules(
     minute: str, hour: str, change: tuple[str, str], offset_minutes: int
 ) -> None:
-    """From any moment near a change: the next ticks are exactly the documented set, from wherever one asks."""
+    """
+    From any moment near a change: the next ticks are exactly the documented set, from wherever one
+    asks.
+    """
     zone, at = change
     spec = Spec.cron(f"{minute} {hour} * * *", zone)
     start_ms = utc_ms(at) + offset_minutes * MINUTE_MS

@@ -13,7 +13,8 @@ from tidewarden.tokens import Tokens
 
 
 @pytest.mark.parametrize(
-    ("real", "asked"), [(Queues, parts.Queues), (Tokens, parts.Tokens), (Schedules, parts.Schedules)]
+    ("real", "asked"),
+    [(Queues, parts.Queues), (Tokens, parts.Tokens), (Schedules, parts.Schedules)],
 )
 def test_the_real_rooms_take_what_the_doors_hand_in(real: type, asked: type) -> None:
     for name, method in inspect.getmembers(asked, inspect.isfunction):

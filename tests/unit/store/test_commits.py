@@ -48,7 +48,9 @@ def commits(server: StoreServer | None = None, **store: Any) -> Durability:
         ({"server": HIDDEN, "url": SENTINEL}, "fsync", "hides its settings"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_and_never_served(made: dict[str, Any], durability: str, why: str) -> None:
+async def test_what_cannot_be_had_is_refused_and_never_served(
+    made: dict[str, Any], durability: str, why: str
+) -> None:
     here = commits(**made)
     assert why in here.refusal(durability)
     link = StoreConnection("redis://h", "data", SystemClock())
@@ -69,7 +71,10 @@ async def test_what_can_be_had() -> None:
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
     assert isinstance(quorum, GroupCommit)
     assert isinstance(fsync, GroupCommit)
-    assert (quorum._demand, fsync._demand) == (Requirement(2), Requirement(2, disk=True, always=True))
+    assert (quorum._demand, fsync._demand) == (
+        Requirement(2),
+        Requirement(2, disk=True, always=True),
+    )
     assert own.of(link, SYSTEM) is quorum
     assert own.strongest(link) is quorum
     hidden = commits(HIDDEN, url="redis://h", fsync="always")
@@ -101,7 +106,10 @@ async def test_what_is_said_at_the_start() -> None:
     two = StoreServer("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec", replicas=2)
     assert commits().warnings(StoreServer("v", "9", True, 0), True) == []
     assert commits(two, url=SENTINEL).warnings(two, True) == []
-    assert "has 2 replicas and store.replicas is 3" in commits(two, url=SENTINEL, replicas=3).warnings(two, False)[0]
+    assert (
+        "has 2 replicas and store.replicas is 3"
+        in commits(two, url=SENTINEL, replicas=3).warnings(two, False)[0]
+    )
     assert "appendfsync to always" in commits(two, url="redis://h").warnings(two, True)[0]
     assert commits(two, url="redis://h").warnings(two, False) == []
 
@@ -110,7 +118,9 @@ async def test_figures() -> None:
     assert commits().stats() == {"commit_groups_total": 0, "commit_missed_total": 0}
 
 
-async def test_what_a_server_that_has_taken_over_does_is_found(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_server_that_has_taken_over_does_is_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     here = commits(ALWAYS, url=SENTINEL, replicas=0)
     link = StoreConnection("redis://h", "data", SystemClock())
     assert here.strongest(link) is None, "nothing is answered before it is on disk"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.store.redis_cluster.slots import Claim, SlotMap, SlotsReply, read_slots, slot_of, whom_to_ask
+from tidewarden.store.redis_cluster.slots import (
+    Claim,
+    SlotMap,
+    SlotsReply,
+    read_slots,
+    slot_of,
+    whom_to_ask,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,17 +57,31 @@ def said(*claims: tuple[int, int, str, int]) -> SlotsReply:
 
 
 def test_the_word_of_a_server_of_another_cluster_does_not_count() -> None:
-    """It has left, was made a cluster of its own, and has had more elections than ours: so its epoch is the greater one."""
+    """
+    It has left, was made a cluster of its own, and has had more elections than ours: so its epoch
+    is the greater one.
+    """
     known = SlotMap()
     whole = (Claim(0, 9, "a:1", 1, "aa"), Claim(10, 16383, "b:1", 2, "bb"))
-    assert not known.is_foreign(SlotsReply(whole, members=frozenset(("aa", "bb")))), "nothing is known yet"
+    assert not known.is_foreign(SlotsReply(whole, members=frozenset(("aa", "bb")))), (
+        "nothing is known yet"
+    )
     known.merge("a:1", SlotsReply(whole, members=frozenset(("aa", "bb"))))
-    assert known.is_foreign(SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc",))))
+    assert known.is_foreign(
+        SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc",)))
+    )
     assert known.is_foreign(SlotsReply((), members=frozenset(("cc",)))), "one that has no slots"
-    assert not known.is_foreign(SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc", "bb"))))
+    assert not known.is_foreign(
+        SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc", "bb")))
+    )
     # All fail, one after the other, and each is forgotten when its replica has taken over.
-    known.merge("d:1", SlotsReply((Claim(0, 9, "d:1", 3, "dd"),), members=frozenset(("aa", "bb", "dd"))))
-    known.merge("e:1", SlotsReply((Claim(10, 16383, "e:1", 4, "ee"),), members=frozenset(("bb", "dd", "ee"))))
+    known.merge(
+        "d:1", SlotsReply((Claim(0, 9, "d:1", 3, "dd"),), members=frozenset(("aa", "bb", "dd")))
+    )
+    known.merge(
+        "e:1",
+        SlotsReply((Claim(10, 16383, "e:1", 4, "ee"),), members=frozenset(("bb", "dd", "ee"))),
+    )
     assert not known.is_foreign(SlotsReply((), members=frozenset(("dd", "ee"))))
     assert known.is_foreign(SlotsReply((), members=frozenset(("aa", "bb"))))
 
@@ -73,7 +94,9 @@ def test_a_server_that_is_behind_takes_nothing_back() -> None:
     assert not known.merge("b", said((0, 9, "a", 1), (10, 16383, "b", 2)))
     assert known.owner(5) == "c"
     assert known.primaries() == ("c", "b")
-    assert known.merge("b", said((0, 9, "c", 3), (10, 14, "b", 2), (15, 15, "c", 4), (16, 16383, "b", 2)))
+    assert known.merge(
+        "b", said((0, 9, "c", 3), (10, 14, "b", 2), (15, 15, "c", 4), (16, 16383, "b", 2))
+    )
     assert known.merge("b", said((0, 9, "c", 3), (10, 16383, "b", 5))), "the slot went back"
     assert known.owner(15) == "b"
 
@@ -91,7 +114,9 @@ def test_a_redirection_counts_against_who_has_not_heard_of_it() -> None:
     assert not known.merge("c", first), "this one is behind"
     known.moved(7, "c")
     assert not known.merge("d", first), "however often it was moved"
-    assert known.merge("b", said((0, 6, "a", 1), (7, 7, "e", 2), (8, 16383, "a", 1))), "a failover since"
+    assert known.merge("b", said((0, 6, "a", 1), (7, 7, "e", 2), (8, 16383, "a", 1))), (
+        "a failover since"
+    )
     assert known.owner(7) == "e"
 
 

@@ -34,7 +34,8 @@ async def test_what_is_set_comes_first_and_nothing_is_said_in_the_log(caplog: An
     ):
         assert await told_address(Config(node=node, store=own), at) == told
         assert not caplog.messages
-    assert await told_address(Config(node=Node(host="::")), "unix:///x") == ""  # its store is nobody else's
+    # its store is nobody else's
+    assert await told_address(Config(node=Node(host="::")), "unix:///x") == ""
     assert not caplog.messages
     assert await told_address(Config(node=Node(host="::"), store=own), "unix:///x") == ""
     assert "set node.advertise" in caplog.text

@@ -39,7 +39,10 @@ def test_names_that_are_not(account: str, says: str) -> None:
 
 
 def test_a_plain_client_is_its_own_name() -> None:
-    assert queue_of("google", "12-ab.apps.googleusercontent.com") == "_tokens:google:12-ab.apps.googleusercontent.com"
+    assert (
+        queue_of("google", "12-ab.apps.googleusercontent.com")
+        == "_tokens:google:12-ab.apps.googleusercontent.com"
+    )
     assert queue_of("p", "c:0/x_y") == "_tokens:p:c:0/x_y"
     assert queue_of("p", "a b+ä") == "_tokens:p:a_x20b_x2B_xC3_xA4"
     assert queue_of("p", "a_x20b") == "_tokens:p:a_x5Fx20b"
@@ -53,16 +56,31 @@ def test_no_two_clients_share_a_queue(one: str, two: str) -> None:
     assert (queue_of("p", one) == queue_of("p", two)) == (one == two)
 
 
-P = Provider(name="p", client_id="c", account_parameters={"shop": "[a-z]+"}, extras=("api", "org.id"))
+P = Provider(
+    name="p", client_id="c", account_parameters={"shop": "[a-z]+"}, extras=("api", "org.id")
+)
 
 
 def test_what_is_known_of_an_account_is_put_with_its_grant() -> None:
-    fields = {"parameters": {"shop": "a"}, "extras": {"api": "https://x", "org.id": 7}, "consent_expires_ms": 2**41}
+    fields = {
+        "parameters": {"shop": "a"},
+        "extras": {"api": "https://x", "org.id": 7},
+        "consent_expires_ms": 2**41,
+    }
     grant = parse_grant({"refresh_token": "r", "refresh_token_expires_in": "86400"} | fields, P)
     assert (grant.parameters, grant.extras) == ({"shop": "a"}, {"api": "https://x", "org.id": 7})
-    assert (grant.consent_expires_ms, grant.consent_end, grant.consent_s) == (2**41, "fixed", 86_400)
+    assert (grant.consent_expires_ms, grant.consent_end, grant.consent_s) == (
+        2**41,
+        "fixed",
+        86_400,
+    )
     bare = parse_grant({"refresh_token": "r"}, P)
-    assert (bare.parameters, bare.extras, bare.consent_expires_ms, bare.consent_s) == (None, None, 0, 0)
+    assert (bare.parameters, bare.extras, bare.consent_expires_ms, bare.consent_s) == (
+        None,
+        None,
+        0,
+        0,
+    )
 
 
 def test_a_grant_with_everything() -> None:
@@ -75,7 +93,9 @@ def test_a_grant_with_everything() -> None:
 
 
 def test_empty_cells_count_as_absent() -> None:
-    grant = parse_grant({"refresh_token": "r", "access_token": "", "expires_at_ms": "", "scope": None}, P)
+    grant = parse_grant(
+        {"refresh_token": "r", "access_token": "", "expires_at_ms": "", "scope": None}, P
+    )
     assert (grant.access_token, grant.expires_at_ms, grant.token_type) == ("", 0, "Bearer")
 
 
@@ -85,32 +105,50 @@ def test_empty_cells_count_as_absent() -> None:
         ({}, "refresh_token is missing"),
         ({"refresh_token": ""}, "refresh_token is missing"),
         ({"refresh_token": 7}, "refresh_token is not a text but int"),
-        ({"refresh_token": "r", "password": "x"}, "unknown field 'password'; allowed are access_token, "),
+        (
+            {"refresh_token": "r", "password": "x"},
+            "unknown field 'password'; allowed are access_token, ",
+        ),
         (
             {"refresh_token": "secret-é"},
             "refresh_token holds characters other than printable ASCII: the first is number 8 of 8",
         ),
         ({"refresh_token": "r" * 32_769}, "refresh_token has 32769 bytes; at most 32768"),
-        ({"refresh_token": "r", "expires_at_ms": "soon"}, "expires_at_ms is 'soon'; allowed is 0 to"),
+        (
+            {"refresh_token": "r", "expires_at_ms": "soon"},
+            "expires_at_ms is 'soon'; allowed is 0 to",
+        ),
         ({"refresh_token": "r", "expires_at_ms": -1}, "expires_at_ms is '-1'"),
         (
             {"refresh_token": "r", "expires_at_ms": 1_795_287_209},
             "expires_at_ms is 1795287209, which looks like seconds",
         ),
         ({"refresh_token": "r", "expires_in": True}, "expires_in is 'True'"),
-        ({"refresh_token": "r", "client": "other"}, "client is 'other'; the provider's client is 'c'"),
+        (
+            {"refresh_token": "r", "client": "other"},
+            "client is 'other'; the provider's client is 'c'",
+        ),
         ({"refresh_token": "r", "token_type": "Bea rer"}, "token_type must be"),
         (
             {"refresh_token": "r", "parameters": {"shop": "A"}},
             "parameters.shop is 'A', which its pattern does not match",
         ),
-        ({"refresh_token": "r", "parameters": {"shop": "a", "x": "y"}}, "parameters has 'x'; p knows shop"),
+        (
+            {"refresh_token": "r", "parameters": {"shop": "a", "x": "y"}},
+            "parameters has 'x'; p knows shop",
+        ),
         ({"refresh_token": "r", "parameters": "a"}, "parameters is no JSON object"),
         ({"refresh_token": "r", "extras": {"other": 1}}, "extras has 'other'; p keeps api, org.id"),
         ({"refresh_token": "r", "extras": {"api": ["x"]}}, "extras.api is no number"),
         ({"refresh_token": "r", "extras": ["api"]}, "extras is no JSON object"),
-        ({"refresh_token": "r", "consent_end": "soon"}, "consent_end is 'soon'; allowed are unknown, fixed, moves"),
-        ({"refresh_token": "r", "consent_expires_ms": 1_795_287_209}, "consent_expires_ms is 1795287209, which looks"),
+        (
+            {"refresh_token": "r", "consent_end": "soon"},
+            "consent_end is 'soon'; allowed are unknown, fixed, moves",
+        ),
+        (
+            {"refresh_token": "r", "consent_expires_ms": 1_795_287_209},
+            "consent_expires_ms is 1795287209, which looks",
+        ),
         ({"refresh_token": "r", "scope": "s" * 9000}, "scope must be a text of at most 8192 bytes"),
     ],
 )
@@ -156,7 +194,9 @@ def asking(kind: str, brings: str) -> Provider:
 def test_a_grant_may_need_nothing() -> None:
     grant = parse_grant({}, asking("client_credentials", ""))
     assert (grant.refresh_token, grant.subject_token, grant.scope) == ("", "", "")
-    assert "hush" not in repr(parse_grant({"subject_token": "hush"}, asking("token_exchange", "subject_token")))
+    assert "hush" not in repr(
+        parse_grant({"subject_token": "hush"}, asking("token_exchange", "subject_token"))
+    )
 
 
 def test_tokens_stay_out_of_repr() -> None:
@@ -164,7 +204,8 @@ def test_tokens_stay_out_of_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["o'brien@example.org", "auth0|5f7c", "müller@bücher.example", "Ωμέγα", "日本/東京", "a+b%c"]
+    "name",
+    ["o'brien@example.org", "auth0|5f7c", "müller@bücher.example", "Ωμέγα", "日本/東京", "a+b%c"],
 )
 def test_names_as_identity_providers_give_them(name: str) -> None:
     assert split(f"google/{name}") == ("google", name)

@@ -1,4 +1,6 @@
-"""How a client proves itself without a server: what is said, and which of two secrets comes first."""
+"""
+How a client proves itself without a server: what is said, and which of two secrets comes first.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_an_assertion_is_for_its_audience_short_lived_and_never_the_same(
 ) -> None:
     _, key = make(tmp_path)
     clock = ManualClock()
-    provider = Provider(name="p", client_id="c0", auth="private_key_jwt", jwt_key_file=key, **settings)  # type: ignore[arg-type]
+    provider = Provider(
+        name="p", client_id="c0", auth="private_key_jwt", jwt_key_file=key, **settings
+    )  # type: ignore[arg-type]
     credentials = Credentials(clock)
     made = [credentials.prove(provider, 0, ENDPOINT) for _ in range(2)]
     assert made[0][0] == {}
@@ -59,7 +63,9 @@ def test_an_assertion_is_for_its_audience_short_lived_and_never_the_same(
 
 
 @pytest.mark.parametrize(("name", "digest"), [("x5t#S256", hashlib.sha256), ("x5t", hashlib.sha1)])
-def test_an_assertion_names_the_certificate_of_its_key(tmp_path: Path, name: str, digest: Any) -> None:
+def test_an_assertion_names_the_certificate_of_its_key(
+    tmp_path: Path, name: str, digest: Any
+) -> None:
     certificate, key = make(tmp_path)
     _, older = make(tmp_path, "older")
     both = tmp_path / "chain.pem"
@@ -74,7 +80,9 @@ def test_an_assertion_names_the_certificate_of_its_key(tmp_path: Path, name: str
     header = part_of(members["client_assertion"], 0)
     assert header == {"alg": "ES256", "typ": "JWT", "kid": "k1", name: wanted}
     with pytest.raises(ValueError, match="of another key"):
-        Credentials(ManualClock()).prove(dataclasses.replace(provider, jwt_key_file=older), 0, ENDPOINT)
+        Credentials(ManualClock()).prove(
+            dataclasses.replace(provider, jwt_key_file=older), 0, ENDPOINT
+        )
 
 
 def test_another_library_takes_an_assertion_as_microsoft_wants_it(tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ def test_extras_are_kept_until_they_are_said_anew() -> None:
     assert first.extras == {"api": "x", "hub": 7}
     assert details.refreshed(provider(), first, pair(), NOW_MS) is first
     assert details.refreshed(provider(), first, pair(api="x"), NOW_MS) is first
-    assert details.refreshed(provider(), first, pair(api="y"), NOW_MS).extras == {"api": "y", "hub": 7}
+    assert details.refreshed(provider(), first, pair(api="y"), NOW_MS).extras == {
+        "api": "y",
+        "hub": 7,
+    }
 
 
 def test_extras_have_a_bound_together() -> None:
@@ -47,7 +50,10 @@ def row(known: AccountDetails, stored_ms: int = NOW_MS) -> AccountRow:
 
 
 def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> AccountDetails:
-    """After refreshes ``step_ms`` apart, each told that the refresh token lives that much longer than ``life_days`` from the first."""
+    """
+    After refreshes ``step_ms`` apart, each told that the refresh token lives that much longer than
+    ``life_days`` from the first.
+    """
     known = AccountDetails()
     for number, moved_ms in enumerate(day_by_day):
         now_ms = NOW_MS + number * step_ms
@@ -59,7 +65,10 @@ def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> Acco
 def test_two_answers_tell_whether_the_end_moves() -> None:
     assert ends(told([0], 90)) == (NOW_MS + 90 * DAY_MS, "unknown")
     assert ends(told([0, 0], 90)) == (NOW_MS + 90 * DAY_MS, "fixed")
-    assert ends(told([0, DAY_MS, 2 * DAY_MS], 90)) == (NOW_MS + 91 * DAY_MS, "moves"), "as of when it was noted"
+    assert ends(told([0, DAY_MS, 2 * DAY_MS], 90)) == (
+        NOW_MS + 91 * DAY_MS,
+        "moves",
+    ), "as of when it was noted"
     minutes = [n * 60_000 for n in range(12)]
     assert ends(told(minutes, 30, 60_000))[1] == "moves", "refreshed every minute, too"
     assert ends(told([0] * 12, 30, 60_000))[1] == "fixed"
@@ -78,11 +87,16 @@ def test_a_session_that_slides_up_to_its_end_is_fixed_at_last() -> None:
 
 def test_what_has_hardly_changed_is_not_noted_anew() -> None:
     fixed = told([0, 0], 90)
-    again = details.refreshed(provider(), fixed, pair((90 * DAY_MS - 2 * DAY_MS) / 1000 + 90), NOW_MS + 2 * DAY_MS)
+    again = details.refreshed(
+        provider(), fixed, pair((90 * DAY_MS - 2 * DAY_MS) / 1000 + 90), NOW_MS + 2 * DAY_MS
+    )
     assert again is fixed
     moving = told([0, DAY_MS], 90)
     for days in (2, 20, 200):
-        assert details.refreshed(provider(), moving, pair(90 * 86_400 + 60), NOW_MS + days * DAY_MS) is moving
+        assert (
+            details.refreshed(provider(), moving, pair(90 * 86_400 + 60), NOW_MS + days * DAY_MS)
+            is moving
+        )
 
 
 def test_settings_say_what_answers_do_not() -> None:
@@ -95,12 +109,18 @@ def test_settings_say_what_answers_do_not() -> None:
     assert known == AccountDetails(), "nothing is stored of what follows from the row"
     assert details.consent_of(sliding, row(known)) == (NOW_MS + DAY_MS, True)
     told = details.refreshed(sliding, known, pair(7_200), NOW_MS + HOUR_MS)
-    assert details.consent_of(sliding, row(told)) == (NOW_MS + 3 * HOUR_MS, False), "answers are believed first"
+    assert details.consent_of(sliding, row(told)) == (
+        NOW_MS + 3 * HOUR_MS,
+        False,
+    ), "answers are believed first"
 
 
 def test_an_end_that_moves_counts_from_the_last_refresh() -> None:
     moving = told([0, DAY_MS], 90)
-    assert details.consent_of(provider(), row(moving, NOW_MS + 10 * DAY_MS)) == (NOW_MS + 100 * DAY_MS, True)
+    assert details.consent_of(provider(), row(moving, NOW_MS + 10 * DAY_MS)) == (
+        NOW_MS + 100 * DAY_MS,
+        True,
+    )
     assert details.consent_of(provider(), row(AccountDetails())) == (0, False)
 
 
@@ -113,21 +133,34 @@ def test_whoever_puts_an_account_says_it_best() -> None:
         renewed=True,
     )
     assert ends(known) == (NOW_MS + 5, "fixed")
-    first = details.put(provider(), AccountDetails(), Grant("r", consent_s=60.0), NOW_MS, renewed=True)
+    first = details.put(
+        provider(), AccountDetails(), Grant("r", consent_s=60.0), NOW_MS, renewed=True
+    )
     assert ends(first) == (NOW_MS + 60_000, "unknown")
-    assert ends(details.refreshed(provider(), first, pair(), NOW_MS)) == (NOW_MS + 60_000, "unknown")
-    assert ends(details.refreshed(provider(), first, pair(refresh_token="new"), NOW_MS))[0] == 0, "of another token"
+    assert ends(details.refreshed(provider(), first, pair(), NOW_MS)) == (
+        NOW_MS + 60_000,
+        "unknown",
+    )
+    assert ends(details.refreshed(provider(), first, pair(refresh_token="new"), NOW_MS))[0] == 0, (
+        "of another token"
+    )
 
 
 def test_parameters_are_the_accounts_and_the_rest_is_its_grants() -> None:
     old = AccountDetails({"shop": "a"}, {"api": "x"}, NOW_MS, "fixed", NOW_MS)
-    assert details.put(provider(), old, Grant("r"), NOW_MS, renewed=True) == AccountDetails({"shop": "a"})
-    assert details.put(provider(), old, Grant("r", parameters={"shop": "b"}), NOW_MS, renewed=True).parameters == {
-        "shop": "b"
-    }
+    assert details.put(provider(), old, Grant("r"), NOW_MS, renewed=True) == AccountDetails(
+        {"shop": "a"}
+    )
+    assert details.put(
+        provider(), old, Grant("r", parameters={"shop": "b"}), NOW_MS, renewed=True
+    ).parameters == {"shop": "b"}
     assert details.put(provider(), old, Grant("r"), NOW_MS, renewed=False) == old
     same = details.put(provider(), old, Grant("r", parameters={"shop": "b"}), NOW_MS, renewed=False)
-    assert (same.parameters, same.extras, ends(same)) == ({"shop": "b"}, {"api": "x"}, (NOW_MS, "fixed"))
+    assert (same.parameters, same.extras, ends(same)) == (
+        {"shop": "b"},
+        {"api": "x"},
+        (NOW_MS, "fixed"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,8 +176,12 @@ def test_parameters_are_the_accounts_and_the_rest_is_its_grants() -> None:
         ('"expires_in": 3600', None),
     ],
 )
-def test_the_refresh_tokens_life_is_read_under_each_name_in_use(body: str, consent_s: float | None) -> None:
-    answer = HttpAnswer(200, {"content-type": "application/json"}, f'{{"access_token": "a", {body}}}'.encode())
+def test_the_refresh_tokens_life_is_read_under_each_name_in_use(
+    body: str, consent_s: float | None
+) -> None:
+    answer = HttpAnswer(
+        200, {"content-type": "application/json"}, f'{{"access_token": "a", {body}}}'.encode()
+    )
     found = classify(answer, NOW_MS).pair
     assert found is not None
     assert found.consent_s == consent_s
@@ -155,9 +192,28 @@ def test_members_that_are_named_are_read_wherever_they_lie() -> None:
                "a.b": "dotted", "long": "%s", "odd": "a\\u0000b", "nothing": null, "life": {"refresh": 9}}""" % (
         b"x" * 3000
     )
-    names = ("instance_url", "org.id", "org.all", "ok", "f", "a.b", "long", "odd", "nothing", "gone")
+    names = (
+        "instance_url",
+        "org.id",
+        "org.all",
+        "ok",
+        "f",
+        "a.b",
+        "long",
+        "odd",
+        "nothing",
+        "gone",
+    )
     rules = rules_of({"refresh_expires_in": "life.refresh"}, {}, names)
-    found = classify(HttpAnswer(200, {"content-type": "application/json"}, body), NOW_MS, rules).pair
+    found = classify(
+        HttpAnswer(200, {"content-type": "application/json"}, body), NOW_MS, rules
+    ).pair
     assert found is not None
-    assert found.extras == {"instance_url": "https://x", "org.id": 7, "ok": True, "f": 1.5, "a.b": "dotted"}
+    assert found.extras == {
+        "instance_url": "https://x",
+        "org.id": 7,
+        "ok": True,
+        "f": 1.5,
+        "a.b": "dotted",
+    }
     assert found.consent_s == 9

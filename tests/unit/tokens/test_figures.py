@@ -1,4 +1,7 @@
-"""The figures of many providers: read after they are asked for, shared by all who ask at a time, and never older than they say."""
+"""
+The figures of many providers: read after they are asked for, shared by all who ask at a time, and
+never older than they say.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ def opened(path: Path) -> Journal:
     return journal
 
 
-async def add(journal: Journal, account: str, generation: int = 1, row: bytes = b"row") -> JournalAnswer:
+async def add(
+    journal: Journal, account: str, generation: int = 1, row: bytes = b"row"
+) -> JournalAnswer:
     return await journal.add_answer("q", account, 1, generation, row, (10, 20), KEY)
 
 
@@ -44,7 +46,9 @@ async def test_an_answer_is_there_after_a_restart_until_it_is_stored(tmp_path: P
 
 
 @pytest.mark.thorough
-async def test_a_crash_at_every_byte_keeps_every_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_crash_at_every_byte_keeps_every_whole_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = opened(tmp_path / "j")
     ends = []
     for number in range(3):
@@ -57,7 +61,9 @@ async def test_a_crash_at_every_byte_keeps_every_whole_record(tmp_path: Path, ca
         torn.write_bytes(raw[:length])
         caplog.clear()
         again = opened(torn)
-        assert [answer.account for answer in again.pending()] == [f"a{i}" for i in range(whole)], length
+        assert [answer.account for answer in again.pending()] == [f"a{i}" for i in range(whole)], (
+            length
+        )
         loud = any(record.levelno == logging.ERROR for record in caplog.records)
         assert loud == (again.torn_bytes > 0)
         await add(again, "after")
@@ -77,7 +83,9 @@ async def test_a_damaged_record_ends_the_reading_and_is_set_aside(tmp_path: Path
     assert (tmp_path / "j.torn").read_bytes() == raw[size:]
 
 
-async def test_those_that_come_together_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_that_come_together_share_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = opened(tmp_path / "j")
     syncs = []
     real = os.fdatasync
@@ -87,7 +95,9 @@ async def test_those_that_come_together_share_a_sync(tmp_path: Path, monkeypatch
     assert len(opened(tmp_path / "j").pending()) == 200
 
 
-async def test_the_file_begins_anew_when_all_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_file_begins_anew_when_all_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "REWRITE_BYTES", 10_000)
     journal = opened(tmp_path / "j")
     kept = await add(journal, "kept")
@@ -102,7 +112,9 @@ async def test_the_file_begins_anew_when_all_is_stored(tmp_path: Path, monkeypat
     assert opened(tmp_path / "j").pending() == []
 
 
-async def test_a_full_disk_is_told_and_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_told_and_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = opened(tmp_path / "j")
     await add(journal, "a")
 
@@ -124,7 +136,9 @@ async def test_a_full_disk_is_told_and_healed(tmp_path: Path, monkeypatch: pytes
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b"]
 
 
-async def test_a_write_that_stopped_half_way_damages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_stopped_half_way_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = opened(tmp_path / "j")
     await add(journal, "a")
     real = os.write
@@ -141,7 +155,9 @@ async def test_a_write_that_stopped_half_way_damages_nothing(tmp_path: Path, mon
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b", "c"]
 
 
-async def test_unreadable_answers_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_answers_are_kept_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "RAWS_MAX", 3)
     journal = opened(tmp_path / "j")
     for number in range(5):
@@ -149,7 +165,9 @@ async def test_unreadable_answers_are_kept_up_to_a_limit(tmp_path: Path, monkeyp
     assert [raw.account for raw in opened(tmp_path / "j").raws()] == ["a2", "a3", "a4"]
 
 
-async def test_of_many_to_one_refresh_token_the_first_are_kept_and_the_newest(tmp_path: Path) -> None:
+async def test_of_many_to_one_refresh_token_the_first_are_kept_and_the_newest(
+    tmp_path: Path,
+) -> None:
     journal = opened(tmp_path / "j")
     for number in range(9):
         await journal.add_raw("q", "a", 1, 1, number, b"sealed", KEY)

@@ -33,7 +33,9 @@ async def test_keys_come_from_a_file_the_environment_or_a_command(tmp_path: Path
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("text", ["", "short", "!" * 44, base64.b64encode(b"k" * 31).decode(), f"{TEXT[ONE]}\nfoo"])
+@pytest.mark.parametrize(
+    "text", ["", "short", "!" * 44, base64.b64encode(b"k" * 31).decode(), f"{TEXT[ONE]}\nfoo"]
+)
 async def test_what_holds_no_key_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "vault.key").write_text(text)
     with pytest.raises(ConfigError, match="must hold the base64 of 32 bytes") as caught:
@@ -43,7 +45,9 @@ async def test_what_holds_no_key_is_refused_and_not_shown(tmp_path: Path, text: 
 
 async def test_a_file_that_is_missing_is_made_only_when_asked(tmp_path: Path) -> None:
     ring = Keyring(Vault(), tmp_path / "secrets" / "vault.key", {})
-    with pytest.raises(ConfigError, match="does not exist, but the store holds data sealed with a vault key"):
+    with pytest.raises(
+        ConfigError, match="does not exist, but the store holds data sealed with a vault key"
+    ):
         await ring.read()
     await ring.read(make=True)
     assert stat.S_IMODE((tmp_path / "secrets" / "vault.key").stat().st_mode) == 0o600
@@ -58,7 +62,10 @@ async def test_a_command_may_print_its_keys_one_after_the_other(tmp_path: Path) 
 
 
 async def test_a_command_that_fails_is_told_by_its_name_alone(tmp_path: Path) -> None:
-    for command, words in (("false s3cret", "ended with status 1"), (f"{tmp_path}/none s3cret", "cannot be run")):
+    for command, words in (
+        ("false s3cret", "ended with status 1"),
+        (f"{tmp_path}/none s3cret", "cannot be run"),
+    ):
         with pytest.raises(ConfigError, match=words) as caught:
             await Keyring(Vault(key_command=command), tmp_path, {}).read()
         assert "s3cret" not in str(caught.value)

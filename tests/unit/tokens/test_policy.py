@@ -33,7 +33,12 @@ UNKNOWN = Verdict("unknown", "unknown", "reset")
 
 
 def case(verdict: Verdict, troubles: RefreshTroubles | None = None, **settings: Any) -> Case:
-    known: dict[str, Any] = {"rotation": "single_use", "grace_s": 0, "now_ms": NOW_MS, "left_s": 300}
+    known: dict[str, Any] = {
+        "rotation": "single_use",
+        "grace_s": 0,
+        "now_ms": NOW_MS,
+        "left_s": 300,
+    }
     return Case(verdict, troubles or RefreshTroubles(), **(known | settings))
 
 
@@ -43,7 +48,9 @@ WELL = Assessment(well_ms=NOW_MS - 1)
 def confirmed(**settings: Any) -> RefreshTroubles:
     """Of an account that two refusals count against, long enough ago for the third."""
     then_ms = NOW_MS - 3_600_000
-    return RefreshTroubles(tries=2, refusals=2, refused_ms=then_ms, confirmed_ms=then_ms + 600_000, **settings)
+    return RefreshTroubles(
+        tries=2, refusals=2, refused_ms=then_ms, confirmed_ms=then_ms + 600_000, **settings
+    )
 
 
 def provider(**settings: Any) -> Provider:
@@ -59,12 +66,15 @@ def test_due_is_a_margin_before_the_end_and_life_counts_from_the_sending() -> No
 
 
 @given(st.floats(0.001, 1e9), st.floats(0, 1e8), st.floats(0, 1), st.floats(0, 0.9))
-def test_due_is_never_late_and_never_at_once(life_s: float, margin_s: float, dice: float, share: float) -> None:
+def test_due_is_never_late_and_never_at_once(
+    life_s: float, margin_s: float, dice: float, share: float
+) -> None:
     made = provider(margin_s=margin_s, margin_share=share)
     expires_at_ms, due_ms = due_after(NOW_MS, life_s, made, dice)
     assert due_ms <= expires_at_ms
     life_ms = expires_at_ms - NOW_MS
-    assert due_ms - NOW_MS >= math.floor(life_ms * 0.63)  # A third at most, and a tenth of that for the jitter.
+    # A third at most, and a tenth of that for the jitter.
+    assert due_ms - NOW_MS >= math.floor(life_ms * 0.63)
 
 
 def test_a_token_that_has_expired_already_is_due_at_its_end() -> None:
@@ -103,7 +113,11 @@ def test_backoff_doubles_and_is_bounded(tries: int, dice: float) -> None:
 
 
 def test_a_providers_failure_is_tried_again_and_noted() -> None:
-    step = after_failure(case(Verdict("unavailable", "provider", "HTTP 503"), RefreshTroubles(tries=3), left_s=10_000))
+    step = after_failure(
+        case(
+            Verdict("unavailable", "provider", "HTTP 503"), RefreshTroubles(tries=3), left_s=10_000
+        )
+    )
     assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 4, "unavailable")
     assert 4 <= step.delay_s <= 8
     assert step.troubles.next_ms == NOW_MS + int(step.delay_s * 1000)
@@ -111,7 +125,11 @@ def test_a_providers_failure_is_tried_again_and_noted() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0, 600.0])
 def test_never_before_retry_after(seconds: float) -> None:
-    for word, scope in (("rate_limited", "provider"), ("rejected", "account"), ("unknown", "unknown")):
+    for word, scope in (
+        ("rate_limited", "provider"),
+        ("rejected", "account"),
+        ("unknown", "unknown"),
+    ):
         step = after_failure(case(Verdict(word, scope, retry_after_s=seconds), left_s=5))  # type: ignore[arg-type]
         assert step.delay_s >= seconds
 
@@ -123,7 +141,9 @@ def test_a_clients_failure_touches_no_account() -> None:
     # What this node cannot make a request of concerns nobody else, and no account either.
     assert after_failure(case(Verdict("misconfigured", "client"))).what == "hold"
     # But a doubt found in an open intent, which has no other place yet, is written down.
-    doubted = after_failure(case(Verdict("invalid_client", "client"), RefreshTroubles(doubts=1), assessment=shared))
+    doubted = after_failure(
+        case(Verdict("invalid_client", "client"), RefreshTroubles(doubts=1), assessment=shared)
+    )
     assert (doubted.what, doubted.troubles.doubts, doubted.troubles.tries) == ("retry", 1, 0)
 
 
@@ -141,12 +161,16 @@ def test_too_early_is_nobodys_fault_and_too_often_is_waited_for() -> None:
     ("rotation", "grace_s", "at_once"),
     [("none", 0, True), ("rolling", 0, True), ("single_use", 60, True), ("single_use", 0, False)],
 )
-def test_an_unknown_outcome_is_tried_at_once_where_it_is_safe(rotation: str, grace_s: float, at_once: bool) -> None:
+def test_an_unknown_outcome_is_tried_at_once_where_it_is_safe(
+    rotation: str, grace_s: float, at_once: bool
+) -> None:
     assert (replay_after(case(UNKNOWN, rotation=rotation, grace_s=grace_s)) == 0) == at_once
     step = after_failure(case(UNKNOWN, rotation=rotation, grace_s=grace_s))
     assert step.what == "retry"
     assert (step.troubles.doubts, step.troubles.doubt_ms) == (1, NOW_MS)
-    again = after_failure(case(UNKNOWN, step.troubles, rotation=rotation, grace_s=grace_s, now_ms=NOW_MS + 1))
+    again = after_failure(
+        case(UNKNOWN, step.troubles, rotation=rotation, grace_s=grace_s, now_ms=NOW_MS + 1)
+    )
     assert again.delay_s > 0  # Never in a tight loop.
     assert (again.troubles.doubts, again.troubles.doubt_ms) == (2, NOW_MS)
 
@@ -155,7 +179,10 @@ def test_a_refused_replay_is_a_lost_rotation() -> None:
     """Told when it is given up; where refresh tokens stay, a lost answer loses nothing."""
     doubted = after_failure(case(UNKNOWN)).troubles
     assert after_failure(case(REFUSED, doubted)).what == "retry"
-    for rotation, what, outcome in (("single_use", "lost", "lost_rotation"), ("none", "dead", "invalid_grant")):
+    for rotation, what, outcome in (
+        ("single_use", "lost", "lost_rotation"),
+        ("none", "dead", "invalid_grant"),
+    ):
         step = after_failure(case(REFUSED, confirmed(doubts=1), rotation=rotation, assessment=WELL))
         assert (step.what, step.troubles.dead, step.troubles.outcome) == (what, True, outcome)
 
@@ -169,13 +196,17 @@ def test_the_spare_is_tried_before_an_account_is_given_up() -> None:
     assert not use_spare(refused.troubles, has_spare=True)
     last = after_failure(case(REFUSED, confirmed(), has_spare=True, assessment=WELL))
     assert (last.what, last.delay_s) == ("retry", 0)
-    ended = after_failure(case(REFUSED, last.troubles, has_spare=True, used_spare=True, assessment=WELL))
+    ended = after_failure(
+        case(REFUSED, last.troubles, has_spare=True, used_spare=True, assessment=WELL)
+    )
     assert (ended.what, ended.spare) == ("dead", "drop")
 
 
 def test_a_spare_of_unknown_outcome_is_tried_again_until_it_is_refused() -> None:
     """It may be the only refresh token that works: a time-out is no reason to throw it away."""
-    step = after_failure(case(UNKNOWN, RefreshTroubles(refusals=1), has_spare=True, used_spare=True))
+    step = after_failure(
+        case(UNKNOWN, RefreshTroubles(refusals=1), has_spare=True, used_spare=True)
+    )
     assert (step.what, step.spare) == ("retry", "keep")
     assert step.delay_s > 0
     assert step.troubles.doubts == 0  # Of the row's token nothing is doubted.
@@ -211,7 +242,9 @@ def test_states() -> None:
     assert state(row, RefreshTroubles(), NOW_MS) == "failing"
     assert state(row, RefreshTroubles(stopped=True), NOW_MS) == "stopped"
     assert state(row, RefreshTroubles(dead=True), NOW_MS) == "dead"
-    assert state(row, RefreshTroubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
+    assert (
+        state(row, RefreshTroubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
+    )
     assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
 
 
@@ -227,7 +260,9 @@ def test_since_when_an_account_is_as_it_is() -> None:
 def test_a_quarantine_declares_nobody_dead() -> None:
     assert after_failure(case(REFUSED, confirmed(), assessment=WELL)).what == "dead"
     for troubles in (confirmed(), confirmed(doubts=1)):
-        step = after_failure(case(REFUSED, troubles, assessment=replace(WELL, quarantined=True, refused=60)))
+        step = after_failure(
+            case(REFUSED, troubles, assessment=replace(WELL, quarantined=True, refused=60))
+        )
         assert (step.what, step.troubles.dead, step.troubles.refusals) == ("retry", False, 2)
         assert step.delay_s >= 300
 

@@ -1,4 +1,7 @@
-"""How often an account that fails is asked, and when it is given up: whole lives of one, with clocks handed in."""
+"""
+How often an account that fails is asked, and when it is given up: whole lives of one, with clocks
+handed in.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,20 @@ from hypothesis import strategies as st
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
 from tidewarden.tokens.provider.token_response import REFUSALS, Verdict
-from tidewarden.tokens.refresh.policy import CONFIRM_S, Case, Step, after_doubt, after_failure, replay_after
+from tidewarden.tokens.refresh.policy import (
+    CONFIRM_S,
+    Case,
+    Step,
+    after_doubt,
+    after_failure,
+    replay_after,
+)
 
 BEGIN_MS = 1_700_000_000_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
-REFUSED = Verdict("invalid_grant", "account", "HTTP 400 invalid_grant", brief="HTTP 400 invalid_grant")
+REFUSED = Verdict(
+    "invalid_grant", "account", "HTTP 400 invalid_grant", brief="HTTP 400 invalid_grant"
+)
 UNKNOWN = Verdict("unknown", "unknown", "HTTP 504", brief="HTTP 504")
 ACCOUNTS_OWN = [
     Verdict("rejected", "account", "HTTP 400 invalid_request"),
@@ -56,7 +68,10 @@ def live(
     life_ms: int = 300_000,
     **settings: Any,
 ) -> Life:
-    """Every try of an account that never succeeds, and what followed from it: until it is given up, or for so long."""
+    """
+    Every try of an account that never succeeds, and what followed from it: until it is given up, or
+    for so long.
+    """
     now_ms, troubles = BEGIN_MS, RefreshTroubles()
     known: dict[str, Any] = {"rotation": "single_use", "grace_s": 0.0} | settings
     found: Life = []
@@ -64,7 +79,15 @@ def live(
         answer = verdict if isinstance(verdict, Verdict) else verdict(now_ms)
         left_s = (BEGIN_MS + life_ms - now_ms) / 1000
         step = after_failure(
-            Case(answer, troubles, now_ms=now_ms, left_s=left_s, dice=dice, assessment=assess(now_ms), **known)
+            Case(
+                answer,
+                troubles,
+                now_ms=now_ms,
+                left_s=left_s,
+                dice=dice,
+                assessment=assess(now_ms),
+                **known,
+            )
         )
         found.append((now_ms, step))
         if step.what in ("dead", "lost", "stop"):
@@ -75,9 +98,13 @@ def live(
     return found
 
 
-@pytest.mark.parametrize("verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}")
+@pytest.mark.parametrize(
+    "verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}"
+)
 @pytest.mark.parametrize("dice", [0.0, 1.0])
-def test_an_account_that_always_fails_is_asked_seldom_and_comes_to_an_end(verdict: Verdict, dice: float) -> None:
+def test_an_account_that_always_fails_is_asked_seldom_and_comes_to_an_end(
+    verdict: Verdict, dice: float
+) -> None:
     life = live(verdict, 30 * DAY_MS, dice=dice)
     at, step = life[-1]
     assert step.what in ("dead", "lost", "stop")
@@ -88,8 +115,12 @@ def test_an_account_that_always_fails_is_asked_seldom_and_comes_to_an_end(verdic
     assert ends == (verdict.outcome in REFUSALS)
 
 
-@pytest.mark.parametrize("verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}")
-def test_where_nobody_is_known_to_be_well_it_is_asked_each_five_minutes_and_ends_later(verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    "verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}"
+)
+def test_where_nobody_is_known_to_be_well_it_is_asked_each_five_minutes_and_ends_later(
+    verdict: Verdict,
+) -> None:
     life = live(verdict, 30 * DAY_MS, nobody_well)
     at, step = life[-1]
     assert step.what == "stop"
@@ -97,7 +128,8 @@ def test_where_nobody_is_known_to_be_well_it_is_asked_each_five_minutes_and_ends
     waits_s = [(after - before) / 1000 for (before, _), (after, _) in itertools.pairwise(life)]
     if verdict.outcome not in REFUSALS:
         assert max(waits_s) <= 300
-        assert len([at for at, _ in life if at < BEGIN_MS + DAY_MS]) <= 660  # Full jitter halves a wait at most.
+        # Full jitter halves a wait at most.
+        assert len([at for at, _ in life if at < BEGIN_MS + DAY_MS]) <= 660
     else:
         assert len(life) <= 20
 
@@ -115,7 +147,16 @@ def test_a_refused_replay_is_a_lost_rotation_after_the_same_three() -> None:
     troubles, now_ms, found = first, BEGIN_MS + 500, []
     while not troubles.given_up:
         step = after_failure(
-            Case(REFUSED, troubles, "single_use", 0, now_ms, 0, dice=0, assessment=others_well(now_ms))
+            Case(
+                REFUSED,
+                troubles,
+                "single_use",
+                0,
+                now_ms,
+                0,
+                dice=0,
+                assessment=others_well(now_ms),
+            )
         )
         found.append((round((now_ms - BEGIN_MS) / MINUTE_MS), step.what))
         troubles, now_ms = step.troubles, now_ms + int(step.delay_s * 1000)
@@ -127,7 +168,9 @@ def test_a_refresh_by_hand_shows_the_answer_and_does_not_count() -> None:
     troubles = RefreshTroubles()
     for second in range(0, 600, 5):
         now_ms = BEGIN_MS + second * 1000
-        step = after_failure(Case(REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=others_well(now_ms)))
+        step = after_failure(
+            Case(REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=others_well(now_ms))
+        )
         assert (step.what, step.troubles.refusals) == ("retry", 1)
         assert step.troubles.last_ms == now_ms
         # The next one that counts comes when it would have come without anybody's hand.
@@ -147,7 +190,9 @@ def test_nobody_is_given_up_before_somebody_else_was_refreshed_well() -> None:
     assert {step.what for _, step in life} == {"retry"}
     troubles = life[-1][1].troubles
     now_ms = troubles.next_ms
-    case = Case(REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=Assessment(well_ms=now_ms - 1))
+    case = Case(
+        REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=Assessment(well_ms=now_ms - 1)
+    )
     assert after_failure(case).what == "dead"
 
 
@@ -167,22 +212,35 @@ def test_a_quarantine_samples_its_accounts_and_counts_nothing() -> None:
         for dice in (0.0, 1.0):
             held = Assessment(shared=True, quarantined=True, refused=refused, well_ms=BEGIN_MS + 1)
             before = RefreshTroubles(
-                tries=2, refusals=2, confirmed_ms=BEGIN_MS - 2 * DAY_MS, refused_ms=BEGIN_MS - 3 * DAY_MS
+                tries=2,
+                refusals=2,
+                confirmed_ms=BEGIN_MS - 2 * DAY_MS,
+                refused_ms=BEGIN_MS - 3 * DAY_MS,
             )
-            step = after_failure(Case(REFUSED, before, "single_use", 0, BEGIN_MS, 0, assessment=held, dice=dice))
+            step = after_failure(
+                Case(REFUSED, before, "single_use", 0, BEGIN_MS, 0, assessment=held, dice=dice)
+            )
             assert step.what == "retry"
             assert least_s * 0.5 <= step.delay_s <= most_s
             now = step.troubles
-            assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (2, 2, before.confirmed_ms, 0)
+            assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (
+                2,
+                2,
+                before.confirmed_ms,
+                0,
+            )
     # An operator who says that the refusals are true has each account given up by its next one.
     told = Assessment(released_ms=BEGIN_MS - HOUR_MS)
     case = Case(REFUSED, RefreshTroubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)
     assert after_failure(case).what == "dead"
-    # Nothing was said of one that was well, or was put, since then: what refuses it is another matter.
+    # Nothing was said of one that was well, or was put, since then: what refuses it is another
+    # matter.
     assert after_failure(replace(case, stored_ms=BEGIN_MS - HOUR_MS + 1)).what == "retry"
 
 
-@pytest.mark.parametrize("verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}")
+@pytest.mark.parametrize(
+    "verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}"
+)
 def test_what_is_shared_counts_against_nobody(verdict: Verdict) -> None:
     quarantined = verdict.outcome in REFUSALS and verdict.scope == "account"
     shared = Assessment(shared=True, quarantined=quarantined, well_ms=BEGIN_MS - 1)
@@ -192,13 +250,27 @@ def test_what_is_shared_counts_against_nobody(verdict: Verdict) -> None:
     assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
     if not quarantined:
         for dice in (0.0, 1.0):
-            case = Case(verdict, RefreshTroubles(), "single_use", 0, BEGIN_MS, 300, assessment=shared, dice=dice)
+            case = Case(
+                verdict,
+                RefreshTroubles(),
+                "single_use",
+                0,
+                BEGIN_MS,
+                300,
+                assessment=shared,
+                dice=dice,
+            )
             assert 1 <= after_failure(case).delay_s <= 23
 
 
-@pytest.mark.parametrize("verdict", [one for one in ACCOUNTS_OWN if one.answered and "limited" not in one.outcome])
+@pytest.mark.parametrize(
+    "verdict", [one for one in ACCOUNTS_OWN if one.answered and "limited" not in one.outcome]
+)
 def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verdict) -> None:
-    """Errors for a part of the accounts, and words that refuse our client, as refusals: seldom, and nothing counts."""
+    """
+    Errors for a part of the accounts, and words that refuse our client, as refusals: seldom, and
+    nothing counts.
+    """
     refused = verdict.outcome in REFUSALS or verdict.scope == "client"
     held = Assessment(shared=not refused, quarantined=True, refused=600, well_ms=BEGIN_MS - 1)
     life = live(verdict, 30 * DAY_MS, lambda _: held, dice=0.5)
@@ -207,24 +279,45 @@ def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verd
     last = life[-1][1].troubles
     assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
     # Too many requests, or silence, are another matter: it is tried again soon.
-    for other in (Verdict("rate_limited", "provider"), Verdict("refused", "provider", answered=False)):
-        case = Case(other, RefreshTroubles(), "none", 0, BEGIN_MS, 0, assessment=Assessment(True, True, refused=600))
+    for other in (
+        Verdict("rate_limited", "provider"),
+        Verdict("refused", "provider", answered=False),
+    ):
+        case = Case(
+            other,
+            RefreshTroubles(),
+            "none",
+            0,
+            BEGIN_MS,
+            0,
+            assessment=Assessment(True, True, refused=600),
+        )
         assert after_failure(case).delay_s <= 23
 
 
 def test_a_quarantine_stops_nobody_either() -> None:
     """Whatever it is that an account meets with meanwhile."""
     long = RefreshTroubles(
-        tries=20, own_ms=5 * DAY_MS, first_ms=BEGIN_MS - 9 * DAY_MS, last_ms=BEGIN_MS, next_ms=BEGIN_MS
+        tries=20,
+        own_ms=5 * DAY_MS,
+        first_ms=BEGIN_MS - 9 * DAY_MS,
+        last_ms=BEGIN_MS,
+        next_ms=BEGIN_MS,
     )
     limited = Verdict("rate_limited", "provider")
-    for assessment, what in ((Assessment(quarantined=True, refused=6), "retry"), (others_well(BEGIN_MS), "stop")):
+    for assessment, what in (
+        (Assessment(quarantined=True, refused=6), "retry"),
+        (others_well(BEGIN_MS), "stop"),
+    ):
         case = Case(limited, long, "none", 0, BEGIN_MS, 0, assessment=assessment)
         assert after_failure(case).what == what
 
 
 def test_an_outage_of_four_days_stops_nobody() -> None:
-    """Its own failures before and after it are counted, and the time in between, in which the queue is held, is not."""
+    """
+    Its own failures before and after it are counted, and the time in between, in which the queue is
+    held, is not.
+    """
 
     def assess(now_ms: int) -> Assessment:
         out = BEGIN_MS + HOUR_MS <= now_ms < BEGIN_MS + 6 * DAY_MS
@@ -239,22 +332,32 @@ def test_waiting_in_a_held_queue_is_no_time_of_asking_in_vain() -> None:
     wrong = Verdict("unavailable", "provider")
     first = after_failure(Case(wrong, RefreshTroubles(), "single_use", 0, BEGIN_MS, 0)).troubles
     late_ms = BEGIN_MS + 9 * DAY_MS
-    step = after_failure(Case(wrong, first, "single_use", 0, late_ms, 0, assessment=others_well(late_ms)))
+    step = after_failure(
+        Case(wrong, first, "single_use", 0, late_ms, 0, assessment=others_well(late_ms))
+    )
     assert step.what == "retry"
 
 
 def test_too_many_requests_hold_that_account_as_long_as_it_was_told() -> None:
     told = Verdict("rate_limited", "provider", retry_after_s=90.0)
-    assert 90 <= after_failure(Case(told, RefreshTroubles(), "single_use", 0, BEGIN_MS, 5)).delay_s <= 91
+    assert (
+        90
+        <= after_failure(Case(told, RefreshTroubles(), "single_use", 0, BEGIN_MS, 5)).delay_s
+        <= 91
+    )
     assert (
         4
-        <= after_failure(Case(Verdict("rate_limited", "provider"), RefreshTroubles(), "none", 0, BEGIN_MS, 5)).delay_s
+        <= after_failure(
+            Case(Verdict("rate_limited", "provider"), RefreshTroubles(), "none", 0, BEGIN_MS, 5)
+        ).delay_s
         <= 8
     )
 
 
 @pytest.mark.parametrize(("rotation", "grace_s"), [("none", 0), ("rolling", 0), ("single_use", 60)])
-def test_a_replay_that_is_safe_is_sent_in_place_a_time_or_two(rotation: Any, grace_s: float) -> None:
+def test_a_replay_that_is_safe_is_sent_in_place_a_time_or_two(
+    rotation: Any, grace_s: float
+) -> None:
     troubles, waits, now_ms = RefreshTroubles(), [], BEGIN_MS
     for _ in range(5):
         case = Case(UNKNOWN, troubles, rotation, grace_s, now_ms, 300, begun_ms=BEGIN_MS)
@@ -275,21 +378,34 @@ def test_a_replay_that_is_safe_is_sent_in_place_a_time_or_two(rotation: Any, gra
 
 
 def test_a_replay_is_not_sent_in_place_where_it_may_do_harm() -> None:
-    def wait(verdict: Verdict = UNKNOWN, troubles: RefreshTroubles | None = None, **settings: Any) -> float | None:
-        known: dict[str, Any] = {"rotation": "single_use", "grace_s": 20, "now_ms": BEGIN_MS + 15_000, "left_s": 300}
-        return replay_after(Case(verdict, troubles or RefreshTroubles(), begun_ms=BEGIN_MS, **(known | settings)))
+    def wait(
+        verdict: Verdict = UNKNOWN, troubles: RefreshTroubles | None = None, **settings: Any
+    ) -> float | None:
+        known: dict[str, Any] = {
+            "rotation": "single_use",
+            "grace_s": 20,
+            "now_ms": BEGIN_MS + 15_000,
+            "left_s": 300,
+        }
+        return replay_after(
+            Case(verdict, troubles or RefreshTroubles(), begun_ms=BEGIN_MS, **(known | settings))
+        )
 
     assert wait() == 0
-    assert wait(grace_s=15) is None  # It counts from before the request, which may have been processed at once.
+    # It counts from before the request, which may have been processed at once.
+    assert wait(grace_s=15) is None
     assert wait(grace_s=0) is None
     assert wait(REFUSED) is None
     assert wait(used_spare=True, has_spare=True) is None
     assert wait(troubles=RefreshTroubles(refusals=1)) is None
-    assert wait(assessment=Assessment(shared=True)) is None  # Others fare so: it would only add to the load.
+    # Others fare so: it would only add to the load.
+    assert wait(assessment=Assessment(shared=True)) is None
     assert wait(Verdict("unknown", "unknown", retry_after_s=5)) is None
 
 
-VERDICTS = st.sampled_from([*ACCOUNTS_OWN, Verdict("invalid_scope", "account"), Verdict("dns", "ours", answered=False)])
+VERDICTS = st.sampled_from(
+    [*ACCOUNTS_OWN, Verdict("invalid_scope", "account"), Verdict("dns", "ours", answered=False)]
+)
 MOMENTS = st.tuples(
     VERDICTS,
     st.floats(0, 1),
@@ -303,10 +419,12 @@ MOMENTS = st.tuples(
     st.sampled_from(["none", "rolling", "single_use"]),
     st.sampled_from([0.0, 60.0]),
 )
-def test_no_sequence_of_answers_gives_an_account_up_too_soon(moments: list[Any], rotation: Any, grace_s: float) -> None:
+def test_no_sequence_of_answers_gives_an_account_up_too_soon(
+    moments: list[Any], rotation: Any, grace_s: float
+) -> None:
     """
-    Whatever is answered and whatever is known of others: each step has a next try or an end, and an end is earned. A hand that
-    asks sooner than its next try is in it.
+    Whatever is answered and whatever is known of others: each step has a next try or an end, and an
+    end is earned. A hand that asks sooner than its next try is in it.
     """
     troubles, now_ms, well_ms = RefreshTroubles(), BEGIN_MS, 0
     counted: list[int] = []
@@ -317,7 +435,15 @@ def test_no_sequence_of_answers_gives_an_account_up_too_soon(moments: list[Any],
         assessment = Assessment(known == "shared", known == "quarantined", well_ms, refused=50)
         step = after_failure(
             Case(
-                verdict, troubles, rotation, grace_s, now_ms, 0, dice=dice, assessment=assessment, begun_ms=now_ms - 500
+                verdict,
+                troubles,
+                rotation,
+                grace_s,
+                now_ms,
+                0,
+                dice=dice,
+                assessment=assessment,
+                begun_ms=now_ms - 500,
             )
         )
         after = step.troubles
@@ -346,8 +472,14 @@ def test_no_sequence_of_answers_gives_an_account_up_too_soon(moments: list[Any],
         now_ms += by_hand_s * 1000 if by_hand_s else max(1, int(step.delay_s * 1000))
 
 
-@given(VERDICTS, st.lists(st.floats(0, 1), min_size=8, max_size=8), st.sampled_from(["none", "rolling", "single_use"]))
-def test_one_that_fails_for_ever_costs_few_requests(verdict: Verdict, dice: list[float], rotation: Any) -> None:
+@given(
+    VERDICTS,
+    st.lists(st.floats(0, 1), min_size=8, max_size=8),
+    st.sampled_from(["none", "rolling", "single_use"]),
+)
+def test_one_that_fails_for_ever_costs_few_requests(
+    verdict: Verdict, dice: list[float], rotation: Any
+) -> None:
     if verdict.scope == "ours":
         return
     for throw in dice:

@@ -30,7 +30,9 @@ times = st.integers(0, 2**42)
 def test_a_row_reads_back_as_it_was_written(
     generation: int, stored: int, due: int, mark: bytes, scope: str, access: bytes, refresh: bytes
 ) -> None:
-    row = AccountRow(1, generation, stored, stored + 1, due, mark, mark[::-1], "Bearer", scope, access, refresh)
+    row = AccountRow(
+        1, generation, stored, stored + 1, due, mark, mark[::-1], "Bearer", scope, access, refresh
+    )
     assert parse_row(row.pack()) == row
 
 
@@ -40,16 +42,23 @@ def test_a_head_alone_reads_too() -> None:
     assert (head.grant, head.generation, head.expires_at_ms, head.refresh) == (3, 4, 6, b"")
 
 
-DETAILS = AccountDetails({"shop": "a"}, {"instance_url": "https://a.example", "hub": 7}, 2**41, "fixed", 2**40)
+DETAILS = AccountDetails(
+    {"shop": "a"}, {"instance_url": "https://a.example", "hub": 7}, 2**41, "fixed", 2**40
+)
 
 
 def test_details_go_before_their_row_and_read_back() -> None:
-    row = AccountRow(3, 4, 5, 6, 7, b"12345678", b"abcdefgh", "Bearer", "s", b"a", b"r", details=DETAILS)
+    row = AccountRow(
+        3, 4, 5, 6, 7, b"12345678", b"abcdefgh", "Bearer", "s", b"a", b"r", details=DETAILS
+    )
     assert parse_row(row.pack_all()) == row
     assert parse_row(row.pack(), DETAILS.pack(3)) == row
     assert parse_row(row.pack()[:44], DETAILS.pack(3)).details == DETAILS
     assert parse_row(row.pack()).details == AccountDetails()
-    assert (AccountDetails().pack(3), parse_row(AccountRow(3, 4, 5, 6, 7, b"1" * 8, b"a" * 8).pack_all()).details) == (
+    assert (
+        AccountDetails().pack(3),
+        parse_row(AccountRow(3, 4, 5, 6, 7, b"1" * 8, b"a" * 8).pack_all()).details,
+    ) == (
         b"",
         AccountDetails(),
     )
@@ -61,7 +70,8 @@ def test_of_an_earlier_grants_details_only_the_parameters_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"x", b"\x02" + DETAILS.pack(3)[1:], DETAILS.pack(3)[:-3], b"\x01" + bytes(10) + b"\xc1"]
+    "raw",
+    [b"", b"x", b"\x02" + DETAILS.pack(3)[1:], DETAILS.pack(3)[:-3], b"\x01" + bytes(10) + b"\xc1"],
 )
 def test_details_that_nobody_can_read_are_none(raw: bytes) -> None:
     assert parse_details(raw, 3) == AccountDetails()
@@ -74,7 +84,8 @@ def test_details_that_a_later_version_wrote_are_read_as_far_as_they_are_known() 
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\x01", b"\x02" + b"x" * 60, b"\xfe", b"\xfe\0\0\0\x01", b"\xfe\0\0\0\xff" + bytes(80)]
+    "raw",
+    [b"", b"\x01", b"\x02" + b"x" * 60, b"\xfe", b"\xfe\0\0\0\x01", b"\xfe\0\0\0\xff" + bytes(80)],
 )
 def test_a_row_of_another_version_is_refused(raw: bytes) -> None:
     with pytest.raises(Internal, match="row has version"):
@@ -82,21 +93,36 @@ def test_a_row_of_another_version_is_refused(raw: bytes) -> None:
 
 
 def test_troubles_read_back_and_old_ones_too() -> None:
-    troubles = RefreshTroubles(tries=3, refusals=1, dead=True, outcome="invalid_grant", message="HTTP 400", next_ms=9)
+    troubles = RefreshTroubles(
+        tries=3, refusals=1, dead=True, outcome="invalid_grant", message="HTTP 400", next_ms=9
+    )
     assert parse_troubles(troubles.pack()) == troubles
-    asked = RefreshTroubles(confirmed_ms=7, stopped=True, asked=((7, "invalid_grant", "HTTP 400 invalid_grant"),))
+    asked = RefreshTroubles(
+        confirmed_ms=7, stopped=True, asked=((7, "invalid_grant", "HTTP 400 invalid_grant"),)
+    )
     assert parse_troubles(asked.pack()) == asked
-    assert parse_troubles(b"\x91\x05") == RefreshTroubles(tries=5)  # Fields that a later version adds have defaults.
+    # Fields that a later version adds have defaults.
+    assert parse_troubles(b"\x91\x05") == RefreshTroubles(tries=5)
     newer = msgspec.msgpack.encode([*msgspec.msgpack.decode(asked.pack()), "of a later version"])
     assert parse_troubles(newer) == asked
     assert parse_troubles(None) is None
 
 
 def test_an_intent_reads_as_the_script_writes_it() -> None:
-    raw = struct.pack(">II", 2, 9) + (1000).to_bytes(6, "big") + (2000).to_bytes(6, "big") + b"12345678"
+    raw = (
+        struct.pack(">II", 2, 9)
+        + (1000).to_bytes(6, "big")
+        + (2000).to_bytes(6, "big")
+        + b"12345678"
+    )
     intent = parse_intent(raw + struct.pack(">Q", 2**40 + 1) + b"n0.3")
     assert intent is not None
-    assert (intent.grant, intent.generation, intent.started_ms, intent.until_ms) == (2, 9, 1000, 2000)
+    assert (intent.grant, intent.generation, intent.started_ms, intent.until_ms) == (
+        2,
+        9,
+        1000,
+        2000,
+    )
     assert (intent.lease, intent.holder) == (2**40 + 1, "n0.3")
     assert parse_intent(None) is None
 

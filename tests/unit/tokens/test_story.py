@@ -27,7 +27,11 @@ def test_a_time_is_absolute_and_relative() -> None:
 
 
 def test_counts() -> None:
-    assert [count(number, "account") for number in (0, 1, 2000)] == ["0 accounts", "1 account", "2,000 accounts"]
+    assert [count(number, "account") for number in (0, 1, 2000)] == [
+        "0 accounts",
+        "1 account",
+        "2,000 accounts",
+    ]
 
 
 def test_a_records_times_are_unix_times_for_people() -> None:

@@ -29,7 +29,9 @@ class Heard:
 
 
 def troubles(last_s: int, *, dead: bool = False) -> RefreshTroubles:
-    return RefreshTroubles(tries=1, first_ms=1000, last_ms=1000 + last_s * 1000, outcome="x", dead=dead)
+    return RefreshTroubles(
+        tries=1, first_ms=1000, last_ms=1000 + last_s * 1000, outcome="x", dead=dead
+    )
 
 
 def test_each_trouble_is_told_once_and_its_end() -> None:

@@ -28,7 +28,8 @@ class Keys:
 
     async def keys(self) -> dict[int, bytes]:
         self.loads += 1
-        await asyncio.sleep(0)  # As a store does, it answers later: others of this node go on meanwhile.
+        # As a store does, it answers later: others of this node go on meanwhile.
+        await asyncio.sleep(0)
         return dict(self.stored)
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
@@ -62,7 +63,8 @@ async def test_what_is_sealed_opens_again(tmp_path: Path) -> None:
     [
         PLACE._replace(provider="googl"),
         PLACE._replace(account="alice@example.or"),
-        PLACE._replace(provider="googlea", account="lice@example.org"),  # The same bytes, cut elsewhere.
+        # The same bytes, cut elsewhere.
+        PLACE._replace(provider="googlea", account="lice@example.org"),
         PLACE._replace(field="access"),
         PLACE._replace(grant=2),
         PLACE._replace(generation=8),
@@ -88,7 +90,8 @@ async def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_the_sealed_form_is_the_documented_one(tmp_path: Path) -> None:
-    # version | key id | nonce | ciphertext | tag, associated data length-prefixed: data written today is read tomorrow.
+    # version | key id | nonce | ciphertext | tag, associated data length-prefixed: data written
+    # today is read tomorrow.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     keys = Keys()
@@ -97,9 +100,17 @@ async def test_the_sealed_form_is_the_documented_one(tmp_path: Path) -> None:
     key_id = int.from_bytes(record[1:5], "big")
     wrapped = keys.stored[key_id]
     master = base64.b64decode((tmp_path / "vault.key").read_text())
-    data_key = AESGCM(master).decrypt(wrapped[5:17], wrapped[17:], b"tidewarden data key" + key_id.to_bytes(4, "big"))
+    data_key = AESGCM(master).decrypt(
+        wrapped[5:17], wrapped[17:], b"tidewarden data key" + key_id.to_bytes(4, "big")
+    )
     associated = b""
-    for part in (b"google", b"alice@example.org", b"refresh", (1).to_bytes(8, "big"), (7).to_bytes(8, "big")):
+    for part in (
+        b"google",
+        b"alice@example.org",
+        b"refresh",
+        (1).to_bytes(8, "big"),
+        (7).to_bytes(8, "big"),
+    ):
         associated += len(part).to_bytes(4, "big") + part
     assert AESGCM(data_key).decrypt(record[5:17], record[17:], associated) == b"token"
 
@@ -135,8 +146,12 @@ async def test_two_nodes_share_the_key_of_the_day(tmp_path: Path) -> None:
     assert one.fingerprint("p", "a", "token") != one.fingerprint("p", "b", "token")
 
 
-async def test_a_store_that_lost_the_key_of_the_day_never_gets_another_under_its_id(tmp_path: Path) -> None:
-    """A failover lost the last writes, and the node that made the key is away: another node makes one."""
+async def test_a_store_that_lost_the_key_of_the_day_never_gets_another_under_its_id(
+    tmp_path: Path,
+) -> None:
+    """
+    A failover lost the last writes, and the node that made the key is away: another node makes one.
+    """
     keys = Keys()
     one = await make(keys, tmp_path)
     record = one.seal(b"token", PLACE)
@@ -147,7 +162,9 @@ async def test_a_store_that_lost_the_key_of_the_day_never_gets_another_under_its
     assert await one.unseal(record, PLACE) == await two.unseal(record, PLACE) == b"token"
 
 
-async def test_two_keys_under_one_id_are_told_and_both_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_keys_under_one_id_are_told_and_both_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As older versions made them; and those of two nodes' journals."""
     keys = Keys()
     one = await make(keys, tmp_path)
@@ -188,7 +205,9 @@ async def test_data_without_their_key_refuse_the_start(tmp_path: Path) -> None:
     keys = Keys()
     await make(keys, tmp_path)
     (tmp_path / "vault.key").unlink()
-    with pytest.raises(ConfigError, match="does not exist, but the store holds data sealed with a vault key"):
+    with pytest.raises(
+        ConfigError, match="does not exist, but the store holds data sealed with a vault key"
+    ):
         await make(keys, tmp_path)
     assert not (tmp_path / "vault.key").exists()
 
@@ -197,7 +216,9 @@ async def test_another_key_refuses_the_start(tmp_path: Path) -> None:
     keys = Keys()
     await make(keys, tmp_path)
     (tmp_path / "vault.key").write_bytes(base64.b64encode(os.urandom(32)))
-    with pytest.raises(ConfigError, match="holds another key than the one the store's data were sealed with"):
+    with pytest.raises(
+        ConfigError, match="holds another key than the one the store's data were sealed with"
+    ):
         await make(keys, tmp_path)
 
 
@@ -217,7 +238,9 @@ async def test_a_store_that_lost_a_data_key_gets_it_back(tmp_path: Path) -> None
 
 async def test_no_key_shows_in_the_vaults_repr(tmp_path: Path) -> None:
     vault = await make(Keys(), tmp_path)
-    assert base64.b64decode((tmp_path / "vault.key").read_text()).hex() not in repr(vault) + repr(vars(vault))
+    assert base64.b64decode((tmp_path / "vault.key").read_text()).hex() not in repr(vault) + repr(
+        vars(vault)
+    )
 
 
 def _tomorrow() -> ManualClock:

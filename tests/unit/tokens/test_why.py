@@ -1,4 +1,6 @@
-"""The stories of accounts: each situation tells what is known, what comes next, and what can be done."""
+"""
+The stories of accounts: each situation tells what is known, what comes next, and what can be done.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,12 @@ def test_a_story_says_what_is_known_and_no_more(scene: str) -> None:
 @pytest.mark.parametrize("scene", SCENES)
 def test_every_story_is_made_of_whole_sentences_and_real_times(scene: str) -> None:
     story = SCENES[scene]()
-    for text in (story.summary, *(one.text for one in story.concluded), story.next.text, *story.advice):
+    for text in (
+        story.summary,
+        *(one.text for one in story.concluded),
+        story.next.text,
+        *story.advice,
+    ):
         assert text.endswith("."), text
         assert not re.search(r"None|1970|\{|\}|  |\.\.|,\.", text), text
     figures = [item for one in story.concluded for item in one.figures.items()]

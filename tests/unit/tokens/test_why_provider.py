@@ -1,4 +1,7 @@
-"""The stories of providers: what the client's record shows, what comes next, and what an operator can do."""
+"""
+The stories of providers: what the client's record shows, what comes next, and what an operator can
+do.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,10 @@ def test_a_story_says_what_the_record_shows_and_no_more(scene: str) -> None:
 
 def test_a_record_of_long_ago_claims_nothing_of_now() -> None:
     """Its buckets, silences and rest are past: nothing but the last good refresh is told."""
-    records = [ClientRecord(buckets=seen().record.buckets, well_ms=CLOCK_MS), seen(rest_ms=CLOCK_MS + 1).record]
+    records = [
+        ClientRecord(buckets=seen().record.buckets, well_ms=CLOCK_MS),
+        seen(rest_ms=CLOCK_MS + 1).record,
+    ]
     for record in records:
         story = provider(ClientSeen(record, CLOCK_MS + 3_600_000, NOW_MS - CLOCK_MS))
         assert (story.state, story.next.code) == ("answers", "refresh")
@@ -99,16 +105,29 @@ def test_a_record_of_long_ago_claims_nothing_of_now() -> None:
 
 
 def test_a_probe_that_was_claimed_and_never_ended_is_not_told_as_under_way() -> None:
-    held = Hold("client", CLOCK_MS - 60_000, CLOCK_MS - 5_000, 3, "n1", CLOCK_MS - 1_000, "invalid_client", "HTTP 401")
+    held = Hold(
+        "client",
+        CLOCK_MS - 60_000,
+        CLOCK_MS - 5_000,
+        3,
+        "n1",
+        CLOCK_MS - 1_000,
+        "invalid_client",
+        "HTTP 401",
+    )
     story = provider(seen(hold=held))
     assert "by n1" not in story.next.text
     assert story.next.at_ms == NOW_MS
 
 
 def test_the_pause_after_a_probe_is_the_models_own() -> None:
-    held = Hold("erring", CLOCK_MS - 60_000, CLOCK_MS + 5_000, 30, outcome="unavailable", brief="HTTP 503")
+    held = Hold(
+        "erring", CLOCK_MS - 60_000, CLOCK_MS + 5_000, 30, outcome="unavailable", brief="HTTP 503"
+    )
     longest_s = hold.pause_ms("erring", 30 + hold.PROBES, 60_000) / 1000
-    assert f"another is asked {longest_s:.0f} s later at most" in provider(seen(hold=held)).next.text
+    assert (
+        f"another is asked {longest_s:.0f} s later at most" in provider(seen(hold=held)).next.text
+    )
 
 
 def test_counts_that_are_not_known_are_not_told() -> None:

@@ -1,7 +1,9 @@
 """
-Files of accounts for ``token import``: CSV or TSV with a header, or JSONL; read line by line, whatever their size.
+Files of accounts for ``token import``: CSV or TSV with a header, or JSONL; read line by line,
+whatever their size.
 
-One line is one account: no field holds a line end. So a line that is damaged costs itself and nothing after it.
+One line is one account: no field holds a line end. So a line that is damaged costs itself and
+nothing after it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,29 @@ from typing import IO, Any
 from .name_set import NameSet
 
 COLUMNS = (
-    "account", "provider", "refresh_token", "subject_token", "access_token", "token_type", "expires_at", "expires_at_ms",
-    "scope", "client", "consent_expires_at", "consent_expires_ms", "client_secret",
-)  # fmt: skip
+    "account",
+    "provider",
+    "refresh_token",
+    "subject_token",
+    "access_token",
+    "token_type",
+    "expires_at",
+    "expires_at_ms",
+    "scope",
+    "client",
+    "consent_expires_at",
+    "consent_expires_ms",
+    "client_secret",
+)
 MAPS = ("parameters", "extras")
-"""What has entries of its own names: an object in JSONL, a column ``parameters.NAME`` each elsewhere."""
+"""
+What has entries of its own names: an object in JSONL, a column ``parameters.NAME`` each elsewhere.
+"""
 ALLOWED = (*COLUMNS, *(f"{name}.NAME" for name in MAPS))
 REQUIRED = ("account", "refresh_token")
 LINE_BYTES_MAX = 262_144
-SECONDS_END = 100_000_000_000  # A unix time below it is in seconds (the year 5138), from it on in milliseconds (1973).
+# A unix time below it is in seconds (the year 5138), from it on in milliseconds (1973).
+SECONDS_END = 100_000_000_000
 HINTS = {
     "expires_in": "from when would it count? write expires_at",
     "expires": "write expires_at",
@@ -42,7 +58,9 @@ class RowFault(ValueError):
     """What is wrong with a line; never quotes what may be a secret."""
 
     def __init__(self, field: str, reason: str) -> None:
-        """``field``: the column it is about, which the reason begins with; empty: the whole line."""
+        """
+        ``field``: the column it is about, which the reason begins with; empty: the whole line.
+        """
         super().__init__(f"{field} {reason}" if field else reason)
         self.field = field
 
@@ -63,7 +81,10 @@ class AccountLine:
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file; of one that is too long only the beginning, so that no file fills the memory."""
+    """
+    The lines of a file; of one that is too long only the beginning, so that no file fills the
+    memory.
+    """
     while line := source.readline(LINE_BYTES_MAX + 1):
         yield line
         while len(line) > LINE_BYTES_MAX and not line.endswith(b"\n"):
@@ -71,15 +92,19 @@ def lines_of(source: IO[bytes]) -> Iterator[bytes]:
 
 
 def rows(
-    lines: Iterable[bytes], provider: str, known: Collection[str] = (), without: Collection[str] = ()
+    lines: Iterable[bytes],
+    provider: str,
+    known: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> Iterator[AccountLine]:
     """
     A row for each line but the header and empty ones.
 
-    The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else it is CSV, with
-    semicolons if its header has no comma. ``provider`` is whose accounts all are, named as within it (``provider/``
-    before a name is taken off); empty: each line says so, in the column ``provider`` or as ``provider/account``.
-    ``known``: the providers there are, if that is known; ``without``: those of them whose accounts have no refresh tokens.
+    The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else
+    it is CSV, with semicolons if its header has no comma. ``provider`` is whose accounts all are,
+    named as within it (``provider/`` before a name is taken off); empty: each line says so, in the
+    column ``provider`` or as ``provider/account``. ``known``: the providers there are, if that is
+    known; ``without``: those of them whose accounts have no refresh tokens.
 
     Raises: NotAccounts: there is no line, or the header lacks a column, or has an unknown one.
     """
@@ -94,7 +119,9 @@ def rows(
         if not form:
             form = _form(text, number)
             if form != "jsonl":
-                columns = _header(text, form, number, REQUIRED if _renews(provider, without) else REQUIRED[:1])
+                columns = _header(
+                    text, form, number, REQUIRED if _renews(provider, without) else REQUIRED[:1]
+                )
                 yield AccountLine(number, len(raw))
                 continue
         account = ""
@@ -105,7 +132,8 @@ def rows(
             token = fields.get("refresh_token")
             if token and not tokens.add(f"{account.partition('/')[0]} {token}"):
                 raise RowFault(
-                    "refresh_token", "is that of an account on an earlier line; each would end the other's grant"
+                    "refresh_token",
+                    "is that of an account on an earlier line; each would end the other's grant",
                 )
         except RowFault as error:
             yield AccountLine(number, len(raw), account, fault=str(error), field=error.field)
@@ -116,7 +144,9 @@ def rows(
 
 
 def _renews(provider: str, without: Collection[str]) -> bool:
-    """Whether all of a file's accounts have refresh tokens, as far as can be said before any is read."""
+    """
+    Whether all of a file's accounts have refresh tokens, as far as can be said before any is read.
+    """
     return provider not in without if provider else not without
 
 
@@ -125,7 +155,10 @@ def _form(raw: bytes, number: int) -> str:
         raise NotAccounts("is UTF-16; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
     first = raw.lstrip()
     if first.startswith(b"["):
-        raise NotAccounts(f"line {number}: begins a JSON array; allowed is an object a line (jq -c '.[]' makes them)")
+        raise NotAccounts(
+            f"line {number}: begins a JSON array; allowed is an object a line (jq -c '.[]' makes"
+            " them)"
+        )
     if first.startswith(b'{"tidewarden_export"'):
         raise NotAccounts("is a sealed export; --key-file or --passphrase-env opens it")
     if first.startswith(b"{"):
@@ -144,7 +177,9 @@ def _header(raw: bytes, form: str, number: int, required: Collection[str]) -> li
         if column not in COLUMNS and not _in_map(column):
             shown = column if len(column) <= 40 else column[:37] + "..."
             hint = f" ({HINTS[column]})" if column in HINTS else ""
-            raise NotAccounts(f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(ALLOWED)}")
+            raise NotAccounts(
+                f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(ALLOWED)}"
+            )
     for column in required:
         if column not in columns:
             needed = f"needed {'is' if len(required) == 1 else 'are'} {' and '.join(required)}"
@@ -164,7 +199,9 @@ def _fields(raw: bytes, form: str, columns: list[str]) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise RowFault("", "is not a JSON object")
         if unknown := [name for name in found if name not in (*COLUMNS, *MAPS)]:
-            raise RowFault("", f"unknown field {unknown[0][:40]!r}; allowed are {', '.join((*COLUMNS, *MAPS))}")
+            raise RowFault(
+                "", f"unknown field {unknown[0][:40]!r}; allowed are {', '.join((*COLUMNS, *MAPS))}"
+            )
         return found
     cells = _cells(raw, form)
     if len(cells) == len(columns):
@@ -174,7 +211,11 @@ def _fields(raw: bytes, form: str, columns: list[str]) -> dict[str, Any]:
         raise RowFault("", f"is JSON in a file that began as {form[:3].upper()}")
     has = f"{len(cells)} field{'s' * (len(cells) != 1)} where the header has {len(columns)}"
     if len(cells) > len(columns):
-        raise RowFault("", f'has {has} ({", ".join(columns)}); a field that holds the delimiter stands in "quotes"')
+        raise RowFault(
+            "",
+            f"has {has} ({', '.join(columns)}); a field that holds the delimiter stands in"
+            ' "quotes"',
+        )
     raise RowFault(columns[len(cells)], f"is missing: {has} ({', '.join(columns)})")
 
 
@@ -203,7 +244,9 @@ def _cells(raw: bytes, form: str) -> list[str]:
         return next(csv.reader([text], strict=True, delimiter=DELIMITERS[form]))
     except csv.Error as error:
         if str(error) == "unexpected end of data":
-            raise RowFault("", "opens a quote that it does not close; no field may hold a line end") from None
+            raise RowFault(
+                "", "opens a quote that it does not close; no field may hold a line end"
+            ) from None
         raise RowFault("", f"is not CSV: {error}") from None
 
 
@@ -226,7 +269,8 @@ def _account(
     if not isinstance(name, str):
         raise RowFault("account", 'is no text; write it in "quotes"')
     whole = _whole(name.strip(), whose if isinstance(whose, str) else "?", provider, known)
-    if not whole.isprintable():  # Half a character (a lone surrogate of JSON) could not even be sent.
+    # Half a character (a lone surrogate of JSON) could not even be sent.
+    if not whole.isprintable():
         raise RowFault("account", "holds characters that cannot be shown")
     fields = {column: value for column, value in found.items() if value not in (None, "")}
     if "refresh_token" not in fields and whole.partition("/")[0] not in without:
@@ -242,8 +286,8 @@ def _account(
 
 def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
     """
-    ``provider/name``. One that names another provider than it is imported to is refused: its refresh token would be shown to a
-    server that it is none of.
+    ``provider/name``. One that names another provider than it is imported to is refused: its
+    refresh token would be shown to a server that it is none of.
     """
     first, slash, rest = name.partition("/")
     if whose and provider and whose != provider:
@@ -255,7 +299,9 @@ def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
         said, name = first, rest
         if not slash or not rest:
             raise RowFault(
-                "account", "names no provider; write provider/account, or add a column provider, or give --provider"
+                "account",
+                "names no provider; write provider/account, or add a column provider, or give"
+                " --provider",
             )
     if known and said not in known:
         raise RowFault(
@@ -266,7 +312,10 @@ def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
 
 
 def unix_ms(value: Any, name: str = "expires_at") -> int:
-    """A moment as people and databases write it, in unix milliseconds: ISO 8601 with a zone, or unix time. Raises: Fault."""
+    """
+    A moment as people and databases write it, in unix milliseconds: ISO 8601 with a zone, or unix
+    time. Raises: Fault.
+    """
     text = str(value).strip()
     if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
         number = float(text)
@@ -277,5 +326,9 @@ def unix_ms(value: Any, name: str = "expires_at") -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         missing = "cannot be read" if moment is None else "says no time zone"
-        raise RowFault(name, f"{missing}; allowed are 2026-11-21T18:00:00Z, +01:00 for a zone, or unix time in s or ms")
+        raise RowFault(
+            name,
+            f"{missing}; allowed are 2026-11-21T18:00:00Z, +01:00 for a zone, or unix time in s"
+            " or ms",
+        )
     return int(moment.timestamp() * 1000)

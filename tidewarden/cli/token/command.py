@@ -21,7 +21,9 @@ from .refresh import BATCH, Accounts, refresh
 from .view import Account, answers, list_, show, stats
 from .why import why
 
-app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
+app = typer.Typer(
+    help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True
+)
 
 
 app.command("import")(import_)
@@ -31,8 +33,12 @@ app.command("export")(export)
 @app.command("get")
 def get(
     account: Account,
-    min_ttl_ms: Annotated[int, typer.Option("--min-ttl-ms", min=0, help="Refresh first if less life is left.")] = 0,
-    wait_ms: Annotated[int, typer.Option("--wait-ms", min=0, help="Wait so long for that refresh.")] = 10_000,
+    min_ttl_ms: Annotated[
+        int, typer.Option("--min-ttl-ms", min=0, help="Refresh first if less life is left.")
+    ] = 0,
+    wait_ms: Annotated[
+        int, typer.Option("--wait-ms", min=0, help="Wait so long for that refresh.")
+    ] = 10_000,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -40,7 +46,8 @@ def get(
     """
     Print an account's access token, ready to be put into a request.
 
-    Example: curl -H "Authorization: Bearer $(tidewarden token get sandbox/user-000001)" http://127.0.0.1:7490/me
+    Example: curl -H "Authorization: Bearer $(tidewarden token get sandbox/user-000001)"
+    http://127.0.0.1:7490/me
     """
     with connected(url, data_dir) as node:
         answer = node.call("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
@@ -64,16 +71,21 @@ app.command("refresh")(refresh)
 
 @app.command("delete")
 def delete(
-    accounts: Accounts = None, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+    accounts: Accounts = None,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
 ) -> None:
     """
-    Delete accounts with their tokens. The grants live on at the provider. Exit code 5 when one was not there.
+    Delete accounts with their tokens. The grants live on at the provider. Exit code 5 when one was
+    not there.
 
     Examples:
 
     tidewarden token delete sandbox/user-000001
 
-    tidewarden token list --state dead --count 100000 --json | jq -r '.accounts[].account' | xargs tidewarden token delete
+    tidewarden token list --state dead --count 100000 --json | jq -r '.accounts[].account' | xargs
+    tidewarden token delete
     """
     if not accounts:
         raise stop("name the accounts", USAGE)
@@ -83,7 +95,11 @@ def delete(
             for at in range(0, len(accounts), BATCH)
             for answer in node.batch([("T.DELETE", name) for name in accounts[at : at + BATCH]])
         ]
-    bad = {name: str(answer) for name, answer in zip(accounts, answers, strict=True) if isinstance(answer, Exception)}
+    bad = {
+        name: str(answer)
+        for name, answer in zip(accounts, answers, strict=True)
+        if isinstance(answer, Exception)
+    }
     absent = [name for name, answer in zip(accounts, answers, strict=True) if answer == 0]
     for name in absent:
         typer.echo(f"tidewarden: there is no account {name!r}", err=True)
@@ -101,7 +117,10 @@ def _ended(counts: dict[str, int], bad: dict[str, str], as_json: bool) -> None:
     else:
         alone = [number for number in counts.values() if number] == [1] and not bad
         first, *others = counts.items()
-        words = [f"{number:,} {name}" for name, number in (first, *((name, n) for name, n in others if n))]
+        words = [
+            f"{number:,} {name}"
+            for name, number in (first, *((name, n) for name, n in others if n))
+        ]
         typer.echo("OK" if alone and first[1] else ", ".join(words))
     if bad:
         raise typer.Exit(REFUSED)
@@ -113,7 +132,8 @@ app.command("stats")(stats)
 @app.command("presets")
 def presets(as_json: AsJson = False) -> None:
     """
-    List the providers that are known, for `preset` of a provider in config.toml, with the source of what is said of each.
+    List the providers that are known, for `preset` of a provider in config.toml, with the source of
+    what is said of each.
 
     Example: tidewarden token presets --json
     """
@@ -121,5 +141,7 @@ def presets(as_json: AsJson = False) -> None:
     if as_json:
         print_json([asdict(one) | {"settings": dict(one.settings)} for one in found])
         return
-    rows = [[one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found]
+    rows = [
+        [one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found
+    ]
     print_table(("preset", "rotation", "not confirmed", "note"), rows)

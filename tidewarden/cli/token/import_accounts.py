@@ -1,4 +1,7 @@
-"""``tidewarden token import``: a file of accounts into the cluster, line by line, and what came of each."""
+"""
+``tidewarden token import``: a file of accounts into the cluster, line by line, and what came of
+each.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,16 @@ BATCH_ROWS = 500
 BATCH_BYTES = 262_144
 SHOWN_MAX = 100
 """Bad lines that a person is shown; a file of another kind may have millions."""
-FOR_ALL = ("NOAUTH", "DENIED", "STOREDOWN", "NOQUORUM", "DRAINING", "FULL", "INTERNAL", "unknown command")
+FOR_ALL = (
+    "NOAUTH",
+    "DENIED",
+    "STOREDOWN",
+    "NOQUORUM",
+    "DRAINING",
+    "FULL",
+    "INTERNAL",
+    "unknown command",
+)
 """What concerns the caller or the cluster, not the line: it would refuse all the others, too."""
 
 
@@ -60,9 +72,16 @@ class Tally:
 
     def text(self) -> str:
         """For a person, one line."""
-        ended = [f"{count:,} {word}" for count, word in ((self.dead, "dead"), (self.stopped, "stopped")) if count]
+        ended = [
+            f"{count:,} {word}"
+            for count, word in ((self.dead, "dead"), (self.stopped, "stopped"))
+            if count
+        ]
         of_which = f" (of which {', '.join(ended)})" if ended else ""
-        counts = f"{self.new:,} new, {self.renewed:,} with a new grant, {self.unchanged:,} unchanged{of_which}"
+        counts = (
+            f"{self.new:,} new, {self.renewed:,} with a new grant, {self.unchanged:,}"
+            f" unchanged{of_which}"
+        )
         return f"{accounts(self.stored)}: {counts}; {self.bad:,} bad line{'s' * (self.bad != 1)}"
 
 
@@ -73,21 +92,30 @@ def accounts(count: int) -> str:
 
 def import_(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input."
+        ),
     ],
     provider: Annotated[
         str,
         typer.Option(
             "--provider",
             metavar="NAME",
-            help="Whose accounts all of them are; without it each line says so. Not for a sealed file.",
+            help=(
+                "Whose accounts all of them are; without it each line says so. Not for a sealed"
+                " file."
+            ),
         ),
     ] = "",
     keep: Annotated[
         bool,
         typer.Option(
             "--keep",
-            help="Leave accounts that are there and not dead as they are, also with another grant. Not for a sealed file.",
+            help=(
+                "Leave accounts that are there and not dead as they are, also with another grant."
+                " Not for a sealed file."
+            ),
         ),
     ] = False,
     key_file: KeyFile = "",
@@ -99,14 +127,17 @@ def import_(
     """
     Import accounts: each line a grant that you obtained. Repeating an import changes nothing.
 
-    Columns: account, refresh_token, and optionally provider, access_token, token_type, expires_at (2026-11-21T18:00:00Z, or unix
-    time), scope, client, consent_expires_at (when the refresh token ends by itself), parameters.NAME and extras.NAME (in JSONL: objects),
-    as its provider's settings name them; subject_token, or none of both, in place of refresh_token where the provider's grant is
-    another. Without --provider and without a column provider, an account is written provider/account.
+    Columns: account, refresh_token, and optionally provider, access_token, token_type, expires_at
+    (2026-11-21T18:00:00Z, or unix time), scope, client, consent_expires_at (when the refresh token
+    ends by itself), parameters.NAME and extras.NAME (in JSONL: objects), as its provider's settings
+    name them; subject_token, or none of both, in place of refresh_token where the provider's grant
+    is another. Without --provider and without a column provider, an account is written
+    provider/account.
 
-    Every bad line is reported with its number and reason, the good ones are kept; then the exit code is 1. Correct these lines and
-    import the file again: a refresh token that is there already, or was there first, changes nothing. --json prints a line of JSON
-    for each bad line and a last one with the counts.
+    Every bad line is reported with its number and reason, the good ones are kept; then the exit
+    code is 1. Correct these lines and import the file again: a refresh token that is there already,
+    or was there first, changes nothing. --json prints a line of JSON for each bad line and a last
+    one with the counts.
 
     Examples:
 
@@ -124,7 +155,9 @@ def import_(
     tally = Tally()
     with ExitStack() as stack:
         try:
-            source: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+            source: IO[bytes] = (
+                sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+            )
         except OSError as error:
             raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
         total_bytes = Path(file).stat().st_size if file != "-" else 0
@@ -135,12 +168,19 @@ def import_(
         try:
             for batch, size_bytes in _batches(rows(lines_of(source), provider, known, without)):
                 _put(node, options, batch, tally, pace.console, as_json)
-                pace.note(f"{tally.stored:,} stored, {tally.bad:,} bad", tally.stored + tally.bad, size_bytes)
+                pace.note(
+                    f"{tally.stored:,} stored, {tally.bad:,} bad",
+                    tally.stored + tally.bad,
+                    size_bytes,
+                )
         except NotAccounts as error:
             raise stop(f"{file}: {error}", USAGE) from None
         except redis.RedisError:
             if tally.stored:
-                before = f"stored before this: {accounts(tally.stored)}; run it again, that repeats nothing"
+                before = (
+                    f"stored before this: {accounts(tally.stored)}; run it again, that repeats"
+                    " nothing"
+                )
                 typer.echo(f"tidewarden: {before}", err=True)
             raise
     if as_json:
@@ -156,23 +196,28 @@ def import_(
 
 def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
     """
-    The providers that are configured, and those of them whose accounts have no refresh tokens. Ends the program if
-    ``provider`` is none of them.
+    The providers that are configured, and those of them whose accounts have no refresh tokens. Ends
+    the program if ``provider`` is none of them.
     """
     stats = node.call("T.STATS")
     known = sorted(stats)
-    without = {name for name, one in stats.items() if one.get("grant", "refresh_token") != "refresh_token"}
+    without = {
+        name for name, one in stats.items() if one.get("grant", "refresh_token") != "refresh_token"
+    }
     if provider and provider not in known:
         names = ", ".join(known) or "none"
         raise stop(
-            f"there is no provider {provider!r}; configured: {names} ([providers.NAME] of config.toml, on each node)",
+            f"there is no provider {provider!r}; configured: {names} ([providers.NAME] of"
+            " config.toml, on each node)",
             USAGE,
         )
     return known, without
 
 
 def _batches(found: Iterator[AccountLine]) -> Iterator[tuple[list[AccountLine], int]]:
-    """Rows in batches, with the bytes of the file that each stands for; bounded in number and in size."""
+    """
+    Rows in batches, with the bytes of the file that each stands for; bounded in number and in size.
+    """
     batch: list[AccountLine] = []
     size_bytes = 0
     for row in found:
@@ -186,10 +231,17 @@ def _batches(found: Iterator[AccountLine]) -> Iterator[tuple[list[AccountLine], 
 
 
 def _put(
-    node: NodeLine, options: tuple[str, ...], batch: list[AccountLine], tally: Tally, console: Console, as_json: bool
+    node: NodeLine,
+    options: tuple[str, ...],
+    batch: list[AccountLine],
+    tally: Tally,
+    console: Console,
+    as_json: bool,
 ) -> None:
     good = [row for row in batch if row.fields]
-    answers = node.batch([("T.PUT", row.account, row.fields, *options) for row in good]) if good else []
+    answers = (
+        node.batch([("T.PUT", row.account, row.fields, *options) for row in good]) if good else []
+    )
     faults = {row.line: (row.account, row.field, row.fault) for row in batch if row.fault}
     stopped: Exception | None = None
     for row, answer in zip(good, answers, strict=True):
@@ -207,20 +259,31 @@ def _put(
         if as_json:
             print_json({"line": line, "account": account, "field": field, "reason": reason})
         elif tally.bad == SHOWN_MAX + 1:
-            console.print("further bad lines are only counted; --json names them all", highlight=False)
+            console.print(
+                "further bad lines are only counted; --json names them all", highlight=False
+            )
         elif tally.bad <= SHOWN_MAX:
             who = f" ({cell(account)})" if account else ""
-            console.print(f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True
+            )
     if stopped is not None:
         raise stopped
 
 
 def _hint(tally: Tally) -> None:
     if tally.bad:
-        typer.echo("Correct what is bad and import the file again: what is there already stays as it is.", err=True)
+        typer.echo(
+            "Correct what is bad and import the file again: what is there already stays as it is.",
+            err=True,
+        )
     if tally.dead:
         typer.echo(
-            "The dead stay dead with the refresh token that was refused: tidewarden token list --state dead", err=True
+            "The dead stay dead with the refresh token that was refused: tidewarden token list"
+            " --state dead",
+            err=True,
         )
     if tally.stopped:
-        typer.echo("The stopped are asked for again by: tidewarden token refresh --state stopped", err=True)
+        typer.echo(
+            "The stopped are asked for again by: tidewarden token refresh --state stopped", err=True
+        )

@@ -1,10 +1,14 @@
-"""Which names came before, of millions: 12 to 24 bytes each, where a set takes 70 and the names themselves more."""
+"""
+Which names came before, of millions: 12 to 24 bytes each, where a set takes 70 and the names
+themselves more.
+"""
 
 from __future__ import annotations
 
 from array import array
 
-PARTS = 256  # Each grows for itself: neither time nor memory jumps as it would if all were copied at once.
+# Each grows for itself: neither time nor memory jumps as it would if all were copied at once.
+PARTS = 256
 SLOTS = 16  # of a part at first; a power of two, as ever after
 
 
@@ -12,8 +16,8 @@ class NameSet:
     """
     A set of texts that keeps 8 bytes of a hash of each, in tables with open addressing.
 
-    Two texts of one hash are taken for the same: among ten million that happens once in 370,000 files, and the hash is of
-    another key in each process, so that nobody can make such texts.
+    Two texts of one hash are taken for the same: among ten million that happens once in 370,000
+    files, and the hash is of another key in each process, so that nobody can make such texts.
     """
 
     def __init__(self) -> None:

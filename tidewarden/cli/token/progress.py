@@ -1,4 +1,7 @@
-"""How far a long transfer of accounts is, and how fast it goes: a bar on a terminal, elsewhere a line now and then."""
+"""
+How far a long transfer of accounts is, and how fast it goes: a bar on a terminal, elsewhere a line
+now and then.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,23 @@ SAY_S = 30.0
 
 
 class ProgressLine:
-    """On standard error, so that what is printed stays clean; what is said beside it goes to ``console``. Used as ``with``."""
+    """
+    On standard error, so that what is printed stays clean; what is said beside it goes to
+    ``console``. Used as ``with``.
+    """
 
     def __init__(self, what: str, total_bytes: int = 0) -> None:
         """``what`` is done; ``total_bytes``: of the file it is done to, 0: not known."""
         self.console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(
+            *columns, console=self.console, transient=True, disable=not self.console.is_terminal
+        )
         self._bar = self._progress.add_task(what, total=total_bytes or None)
         self._clock = SystemClock()
         self._began = self._said = self._clock.monotonic()
@@ -31,7 +44,10 @@ class ProgressLine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
 
@@ -43,5 +59,7 @@ class ProgressLine:
         self._progress.update(self._bar, advance=size_bytes, description=text)
         if self._progress.disable and now - self._said >= SAY_S:
             self._said = now
-            share = f" ({self._done_bytes * 100 // self._total_bytes} %)" if self._total_bytes else ""
+            share = (
+                f" ({self._done_bytes * 100 // self._total_bytes} %)" if self._total_bytes else ""
+            )
             typer.echo(f"{text}{share}", err=True)

@@ -12,17 +12,23 @@ from tidewarden.cli.options import DATA_DIR, AsJson, DataDir, Url
 
 from .why import show
 
-app = typer.Typer(help="Release, probe or quarantine a provider. Needs the right token:admin.", no_args_is_help=True)
+app = typer.Typer(
+    help="Release, probe or quarantine a provider. Needs the right token:admin.",
+    no_args_is_help=True,
+)
 Provider = Annotated[str, typer.Argument(metavar="PROVIDER", help="The provider, as sandbox.")]
 
 
 @app.command("release")
-def release(provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def release(
+    provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     End a quarantine, a hold or a rate of a provider: its accounts are asked again.
 
-    Where there was a quarantine, you say with it that the refusals are true: each refused account is asked once more, and given up
-    when it is refused again. Look first: `tidewarden token why PROVIDER`.
+    Where there was a quarantine, you say with it that the refusals are true: each refused account
+    is asked once more, and given up when it is refused again. Look first: `tidewarden token why
+    PROVIDER`.
 
     Example: tidewarden token provider release sandbox
     """
@@ -30,7 +36,9 @@ def release(provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR
 
 
 @app.command("probe")
-def probe(provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def probe(
+    provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
     Ask a provider once now that all hold back from. If it answers well, all go on.
 
@@ -40,9 +48,12 @@ def probe(provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR),
 
 
 @app.command("quarantine")
-def quarantine(provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def quarantine(
+    provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Give none of a provider's accounts up until it is released: what it refuses from now on does not count.
+    Give none of a provider's accounts up until it is released: what it refuses from now on does not
+    count.
 
     Example: tidewarden token provider quarantine sandbox
     """

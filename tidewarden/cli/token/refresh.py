@@ -1,4 +1,7 @@
-"""``tidewarden token refresh``: asks for accounts again, one after the other so that their provider is not flooded."""
+"""
+``tidewarden token refresh``: asks for accounts again, one after the other so that their provider is
+not flooded.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from .progress import ProgressLine
 from .view import Provider, State, pages
 
 Accounts = Annotated[
-    list[str] | None, typer.Argument(metavar="PROVIDER/ACCOUNT…", help="The accounts, as sandbox/user-000001.")
+    list[str] | None,
+    typer.Argument(metavar="PROVIDER/ACCOUNT…", help="The accounts, as sandbox/user-000001."),
 ]
 BATCH = 500
 TURN_S = 0.1
@@ -49,7 +53,12 @@ class RefreshWish:
 
 
 async def ask(
-    node: NodeLine, names: Sequence[str], per_second: int, clock: Clock, asked: RefreshWish, note: Callable[[], None]
+    node: NodeLine,
+    names: Sequence[str],
+    per_second: int,
+    clock: Clock,
+    asked: RefreshWish,
+    note: Callable[[], None],
 ) -> None:
     """
     Have accounts refreshed, ``per_second`` of them in a second; what came of it is in ``asked``.
@@ -60,7 +69,9 @@ async def ask(
     for at in range(0, len(names), size):
         await sleep(clock, max(0.0, began + at / per_second - clock.monotonic()))
         some = names[at : at + size]
-        for name, answer in zip(some, node.batch([("T.REFRESH", name) for name in some]), strict=True):
+        for name, answer in zip(
+            some, node.batch([("T.REFRESH", name) for name in some]), strict=True
+        ):
             if not isinstance(answer, Exception):
                 asked.queued += 1
             elif str(answer).startswith(NotFound.code) and "no account" in str(answer):
@@ -75,20 +86,26 @@ def refresh(
     provider: Provider = "",
     state: State = "",
     per_second: Annotated[
-        int, typer.Option("--per-second", min=1, max=10_000, help="Ask for at most so many accounts in a second.")
+        int,
+        typer.Option(
+            "--per-second", min=1, max=10_000, help="Ask for at most so many accounts in a second."
+        ),
     ] = 20,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say which accounts would be asked for, by the cause.")
+        bool,
+        typer.Option("--dry-run", help="Only say which accounts would be asked for, by the cause."),
     ] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    Refresh accounts now rather than when they are due, stopped and dead ones too. Does not wait for what comes of it.
+    Refresh accounts now rather than when they are due, stopped and dead ones too. Does not wait for
+    what comes of it.
 
-    Named accounts, or with --state all that are in it: after a provider's mistake --state stopped (or dead, lost_rotation, failing)
-    with --provider NAME. They are asked for one after the other, --per-second of them; Ctrl-C leaves the rest as they are.
+    Named accounts, or with --state all that are in it: after a provider's mistake --state stopped
+    (or dead, lost_rotation, failing) with --provider NAME. They are asked for one after the other,
+    --per-second of them; Ctrl-C leaves the rest as they are.
 
     Exit code 1 when the node refused some, 5 when an account that was named is not there.
 
@@ -117,18 +134,25 @@ def refresh(
                         per_second,
                         SystemClock(),
                         asked,
-                        lambda: pace.note(f"{asked.count:,} of {len(found):,} asked for", asked.count),
+                        lambda: pace.note(
+                            f"{asked.count:,} of {len(found):,} asked for", asked.count
+                        ),
                     )
                 )
         except BaseException:
             if asked.count:
-                typer.echo(f"tidewarden: asked for before this: {asked.count:,} of {len(found):,}", err=True)
+                typer.echo(
+                    f"tidewarden: asked for before this: {asked.count:,} of {len(found):,}",
+                    err=True,
+                )
             raise
     _told(asked, found, state, as_json)
 
 
 def _found(node: NodeLine, provider: str, state: str) -> dict[str, dict[str, Any]]:
-    """All accounts in a state, by name: collected before any is asked for, which changes the state."""
+    """
+    All accounts in a state, by name: collected before any is asked for, which changes the state.
+    """
     found, after = pages(node, provider, state, BATCH, "")
     while after:
         more, after = pages(node, provider, state, BATCH, after)
@@ -140,22 +164,32 @@ def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_
     """What would be done."""
     if as_json:
         print_json(
-            {"dry_run": True, "would_ask": len(found), "seconds": len(found) // per_second, "accounts": list(found)}
+            {
+                "dry_run": True,
+                "would_ask": len(found),
+                "seconds": len(found) // per_second,
+                "accounts": list(found),
+            }
         )
         return
     if state and found:
         causes = Counter(
-            (one["provider"], str(one.get("message") or one.get("error") or "-")) for one in found.values()
+            (one["provider"], str(one.get("message") or one.get("error") or "-"))
+            for one in found.values()
         )
         rows = [[name, state, count, why] for (name, why), count in causes.most_common()]
         print_table(("provider", "state", "accounts", "why"), rows)
     typer.echo(
-        f"{len(found):,} accounts would be asked for, {per_second:,} a second: {len(found) / per_second:,.0f} s. Nothing was done."
+        f"{len(found):,} accounts would be asked for, {per_second:,} a second:"
+        f" {len(found) / per_second:,.0f} s. Nothing was done."
     )
 
 
 def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_json: bool) -> None:
-    """What came of it. Ends the program with 1 if any was refused, with 5 if one that was named is not there."""
+    """
+    What came of it. Ends the program with 1 if any was refused, with 5 if one that was named is not
+    there.
+    """
     for name, reason in asked.refused.items():
         typer.echo(f"tidewarden: refused: {cell(name)}: {cell(reason)}", err=True)
     if as_json:
@@ -166,9 +200,18 @@ def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_j
         typer.echo("OK")
     else:
         rest = ((asked.absent, "absent"), (len(asked.refused), "refused"))
-        typer.echo(", ".join([f"{asked.queued:,} queued", *(f"{count:,} {word}" for count, word in rest if count)]))
+        typer.echo(
+            ", ".join(
+                [
+                    f"{asked.queued:,} queued",
+                    *(f"{count:,} {word}" for count, word in rest if count),
+                ]
+            )
+        )
     if asked.refused:
         raise typer.Exit(REFUSED)
     if asked.absent and not state:
-        typer.echo(f"tidewarden: there is no such account: {asked.absent:,} of those named", err=True)
+        typer.echo(
+            f"tidewarden: there is no such account: {asked.absent:,} of those named", err=True
+        )
         raise typer.Exit(NOTHING)

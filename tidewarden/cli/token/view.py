@@ -1,4 +1,7 @@
-"""``tidewarden token list|show|stats``: how accounts and providers are, why, since when, and what can be done."""
+"""
+``tidewarden token list|show|stats``: how accounts and providers are, why, since when, and what can
+be done.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,17 @@ from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url
 from tidewarden.cli.output import moment, print_json, print_map, print_table
 from tidewarden.clock import SystemClock
 
-Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
-Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")]
+Account = Annotated[
+    str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")
+]
+Provider = Annotated[
+    str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")
+]
 State = Annotated[
     str,
     typer.Option(
-        "--state", help="In this state alone: fresh, expiring, late, failing, stopped, dead or lost_rotation."
+        "--state",
+        help="In this state alone: fresh, expiring, late, failing, stopped, dead or lost_rotation.",
     ),
 ]
 STATES = ("total", "fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation")
@@ -29,12 +37,20 @@ ENDED = ("stopped", "dead", "lost_rotation")
 """States of accounts that are not asked for by themselves any more."""
 
 
-def pages(node: NodeLine, provider: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
-    """At most ``count`` accounts, and the cursor to go on from; a page may be short, or empty, while there is more."""
+def pages(
+    node: NodeLine, provider: str, state: str, count: int, after: str
+) -> tuple[list[dict[str, Any]], str]:
+    """
+    At most ``count`` accounts, and the cursor to go on from; a page may be short, or empty, while
+    there is more.
+    """
     found: list[dict[str, Any]] = []
     while True:
         options = [
-            word for pair in (("PROVIDER", provider), ("STATE", state), ("AFTER", after)) if pair[1] for word in pair
+            word
+            for pair in (("PROVIDER", provider), ("STATE", state), ("AFTER", after))
+            if pair[1]
+            for word in pair
         ]
         page, after = node.call("T.LIST", *options, "COUNT", min(1000, count - len(found)))
         found += page
@@ -45,14 +61,19 @@ def pages(node: NodeLine, provider: str, state: str, count: int, after: str) -> 
 def list_(
     provider: Provider = "",
     state: State = "",
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="At most so many.")] = 100,
-    after: Annotated[str, typer.Option("--after", help="Cursor that the list before ended with.")] = "",
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=100_000, help="At most so many.")
+    ] = 100,
+    after: Annotated[
+        str, typer.Option("--after", help="Cursor that the list before ended with.")
+    ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    List accounts with their state: since when they are so, why, and when they are tried next. No token is shown.
+    List accounts with their state: since when they are so, why, and when they are tried next. No
+    token is shown.
 
     Times are UTC. What can be done about the accounts that fail or are dead stands below the table.
 
@@ -65,7 +86,11 @@ def list_(
         return
     if not found:
         typer.echo(
-            "No account is so." if state or provider else "There are no accounts yet: tidewarden token import FILE",
+            (
+                "No account is so."
+                if state or provider
+                else "There are no accounts yet: tidewarden token import FILE"
+            ),
             err=True,
         )
         return
@@ -77,9 +102,12 @@ def list_(
         typer.echo(f"more: --after {after}")
 
 
-def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def show(
+    account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Show how one account is: since when, why, when it is tried next, what can be done. No token is shown.
+    Show how one account is: since when, why, when it is tried next, what can be done. No token is
+    shown.
 
     Example: tidewarden token show sandbox/user-000001
     """
@@ -97,10 +125,15 @@ def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as
             "why": _why(found) or "-",
             "tries": found.get("tries"),
             "next try": moment(found.get("next_ms")) if found.get("next_ms") else "none by itself",
-            "access token": f"expires {moment(found.get('expires_at_ms'))}"
-            if found.get("access_token")
-            else "none yet",
-            "grant": f"{found.get('grant')}, generation {found.get('generation')}, stored {moment(found.get('stored_ms'))}",
+            "access token": (
+                f"expires {moment(found.get('expires_at_ms'))}"
+                if found.get("access_token")
+                else "none yet"
+            ),
+            "grant": (
+                f"{found.get('grant')}, generation {found.get('generation')}, stored"
+                f" {moment(found.get('stored_ms'))}"
+            ),
             "scope": found.get("scope") or "-",
             "consent": _consent(found),
             **{name: _pairs(found[name]) for name in ("parameters", "extras") if found.get(name)},
@@ -109,7 +142,9 @@ def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as
         }
     )
     if state != "fresh":
-        typer.echo(f"Why, and what comes next: tidewarden token why {found.get('account')}", err=True)
+        typer.echo(
+            f"Why, and what comes next: tidewarden token why {found.get('account')}", err=True
+        )
 
 
 def _consent(found: Mapping[str, Any]) -> str:
@@ -124,12 +159,16 @@ def _pairs(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
 
 
-def answers(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def answers(
+    account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Show what the provider answered for an account and nobody could read: it may hold a refresh token. Needs the right token:export.
+    Show what the provider answered for an account and nobody could read: it may hold a refresh
+    token. Needs the right token:export.
 
-    Such an answer (a page of HTML, damaged JSON) is kept sealed by the node that got it. If there is a refresh token in it, and nothing
-    was stored since, put that: `token import`, or T.PUT. Exit code 5 when there is none.
+    Such an answer (a page of HTML, damaged JSON) is kept sealed by the node that got it. If there
+    is a refresh token in it, and nothing was stored since, put that: `token import`, or T.PUT. Exit
+    code 5 when there is none.
 
     Example: tidewarden token answers sandbox/user-000001
     """
@@ -142,23 +181,34 @@ def answers(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR),
         print_json(found)
     else:
         for one in found["answers"]:
-            since = "nothing was stored since" if one["current"] else "another grant or pair was stored since"
+            since = (
+                "nothing was stored since"
+                if one["current"]
+                else "another grant or pair was stored since"
+            )
             typer.echo(
-                f"{moment(one['at_ms'])} UTC, kept by {one['node']}, to generation {one['generation']}; {since}:",
+                f"{moment(one['at_ms'])} UTC, kept by {one['node']}, to generation"
+                f" {one['generation']}; {since}:",
                 err=True,
             )
             typer.echo(_harmless(one["body"]) if sys.stdout.isatty() else one["body"])
         if found["silent"]:
-            typer.echo(f"tidewarden: not asked, for they do not answer: {', '.join(found['silent'])}", err=True)
+            typer.echo(
+                f"tidewarden: not asked, for they do not answer: {', '.join(found['silent'])}",
+                err=True,
+            )
         if not found["answers"]:
-            typer.echo(f"Nothing is kept of {account}; a node keeps the last 256 such answers.", err=True)
+            typer.echo(
+                f"Nothing is kept of {account}; a node keeps the last 256 such answers.", err=True
+            )
     if not found["answers"]:
         raise typer.Exit(NOTHING)
 
 
 def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
-    Count accounts by provider and state, and show how each provider stands: whether it answers, since when not, why.
+    Count accounts by provider and state, and show how each provider stands: whether it answers,
+    since when not, why.
 
     Times are UTC.
 
@@ -169,7 +219,15 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     if as_json:
         print_json(answer)
         return
-    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try")
+    headings = (
+        "provider",
+        "accounts",
+        *STATES[1:-1],
+        "lost",
+        "provider is",
+        "since (UTC)",
+        "next try",
+    )
     print_table(
         headings,
         [
@@ -185,19 +243,31 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     )
     for name, one in answer.items():
         if one.get("consents_30d"):
-            ending = ", ".join(f"{one.get(f'consents_{days}d', 0):,} within {days} days" for days in (30, 7))
-            typer.echo(f"{name}: consents end of {ending}, {one.get('consents_1d', 0):,} within a day.")
+            ending = ", ".join(
+                f"{one.get(f'consents_{days}d', 0):,} within {days} days" for days in (30, 7)
+            )
+            typer.echo(
+                f"{name}: consents end of {ending}, {one.get('consents_1d', 0):,} within a day."
+            )
         if one.get("advice"):
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
         if one.get("quarantined_since_ms"):
-            typer.echo(f"{name}: far more refresh tokens are refused than usual, so nobody is given up.")
+            typer.echo(
+                f"{name}: far more refresh tokens are refused than usual, so nobody is given up."
+            )
     if troubled := [name for name, one in answer.items() if _troubled(one)]:
-        typer.echo(f"Why, and what comes next: {', '.join(f'tidewarden token why {name}' for name in troubled[:5])}")
+        typer.echo(
+            "Why, and what comes next:"
+            f" {', '.join(f'tidewarden token why {name}' for name in troubled[:5])}"
+        )
 
 
 def _harmless(body: str) -> str:
     """What others wrote, without what would steer a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in body)
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for char in body
+    )
 
 
 def short(unix_ms: int | None) -> str:
@@ -227,7 +297,13 @@ def _standing(one: Mapping[str, Any]) -> str:
 def _row(entry: Mapping[str, Any]) -> Sequence[Any]:
     times = [short(entry.get(name)) for name in ("since_ms", "expires_at_ms")]
     times.append(following(entry.get("next_ms"), str(entry.get("state"))))
-    return [entry.get("account"), entry.get("state"), *times, entry.get("tries"), _why(entry) or "-"]
+    return [
+        entry.get("account"),
+        entry.get("state"),
+        *times,
+        entry.get("tries"),
+        _why(entry) or "-",
+    ]
 
 
 def _why(entry: Mapping[str, Any]) -> str:
@@ -246,9 +322,14 @@ def _stands(stands: Mapping[str, Any]) -> str:
 def _advise(found: Sequence[Mapping[str, Any]]) -> None:
     """Each advice once, with whom it is for; on standard error, so that the table stays a table."""
     counts = Counter(
-        (str(one.get("provider")), str(one.get("state")), str(one["advice"])) for one in found if one.get("advice")
+        (str(one.get("provider")), str(one.get("state")), str(one["advice"]))
+        for one in found
+        if one.get("advice")
     )
     for (provider, state, advice), number in counts.items():
         typer.echo(f"{number:,} of {provider} {state}: {advice}.", err=True)
     if counts:
-        typer.echo("Why, and what comes next: tidewarden token why PROVIDER/ACCOUNT (or PROVIDER)", err=True)
+        typer.echo(
+            "Why, and what comes next: tidewarden token why PROVIDER/ACCOUNT (or PROVIDER)",
+            err=True,
+        )

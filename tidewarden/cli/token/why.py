@@ -1,4 +1,7 @@
-"""``tidewarden token why``: what an account or a provider was answered, what was concluded, what comes next, what can be done."""
+"""
+``tidewarden token why``: what an account or a provider was answered, what was concluded, what comes
+next, what can be done.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,20 @@ from tidewarden.cli.output import cell, moment, print_json
 
 Subject = Annotated[
     str,
-    typer.Argument(metavar="PROVIDER[/ACCOUNT]", help="An account, as sandbox/user-000001, or a provider, as sandbox."),
+    typer.Argument(
+        metavar="PROVIDER[/ACCOUNT]",
+        help="An account, as sandbox/user-000001, or a provider, as sandbox.",
+    ),
 ]
 WIDTH_MAX = 110
 
 
-def why(subject: Subject, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def why(
+    subject: Subject, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Tell why an account, or a provider as a whole, is as it is: what was answered lately, what was concluded from which evidence, what
-    happens next and when, and what you can do.
+    Tell why an account, or a provider as a whole, is as it is: what was answered lately, what was
+    concluded from which evidence, what happens next and when, and what you can do.
 
     Examples:
 
@@ -65,7 +73,10 @@ def lines_of(story: Mapping[str, Any], width: int) -> list[str]:
 def _answered(one: Mapping[str, Any], now_ms: int) -> str:
     brief = cell(one["brief"])
     words = cell(one["outcome"])
-    return f"  {moment(one['at_ms'])}  {_ago(now_ms - one['at_ms']):>10}  {words:<14}  {brief if brief != words else ''}".rstrip()
+    return (
+        f"  {moment(one['at_ms'])}  {_ago(now_ms - one['at_ms']):>10}  {words:<14} "
+        f" {brief if brief != words else ''}".rstrip()
+    )
 
 
 def _ago(passed_ms: int) -> str:

@@ -26,27 +26,35 @@ if TYPE_CHECKING:
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Nodes; odd numbers make sense.")] = 3,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Nodes; odd numbers make sense.")
+    ] = 3,
     base_port: Annotated[
         int | None,
         typer.Option(
             "--base-port",
             min=1,
             max=65_000,
-            help="Node i takes base + 10 i (Redis clients), + 1 (HTTP), + 2 (Raft); 7420 unless configured.",
+            help=(
+                "Node i takes base + 10 i (Redis clients), + 1 (HTTP), + 2 (Raft); 7420 unless"
+                " configured."
+            ),
             show_default=False,
         ),
     ] = None,
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Keys, data and logs; made when absent.")] = Path(
-        DATA_DIR
-    ),
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Keys, data and logs; made when absent.")
+    ] = Path(DATA_DIR),
     store_url: Annotated[
         str | None,
         typer.Option(
             "--store-url",
             metavar="embedded|URL",
-            help="A Valkey or Redis of your own (redis:// rediss:// unix:// redis+sentinel:// redis+cluster://)"
-            " instead of one that is started here.",
+            help=(
+                "A Valkey or Redis of your own (redis:// rediss:// unix:// redis+sentinel://"
+                " redis+cluster://)"
+                " instead of one that is started here."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -63,16 +71,21 @@ def up(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="Settings for all nodes: providers, limits, users, …", show_default=False
+            "--config",
+            metavar="FILE",
+            help="Settings for all nodes: providers, limits, users, …",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """
-    Run a whole cluster on this machine: nodes as processes, one store, and a sandbox to refresh against if you like.
+    Run a whole cluster on this machine: nodes as processes, one store, and a sandbox to refresh
+    against if you like.
 
-    Draws what happens on a terminal; elsewhere prints a line per event, READY with the addresses among them. Ctrl-C
-    stops all of it, and the same command goes on with the data. A node that dies is started again after five seconds.
+    Draws what happens on a terminal; elsewhere prints a line per event, READY with the addresses
+    among them. Ctrl-C stops all of it, and the same command goes on with the data. A node that dies
+    is started again after five seconds.
 
     Examples:
 
@@ -82,7 +95,8 @@ def up(
 
     kill -9 PID_OF_THE_LEADER, and watch another one take over
     """
-    from .local_cluster import NotReady  # an HTTP client comes with it, which other verbs need not wait for
+    # an HTTP client comes with it, which other verbs need not wait for
+    from .local_cluster import NotReady
 
     try:
         plan = _plan(nodes, base_port, data_dir, store_url, sandbox, config)
@@ -91,13 +105,20 @@ def up(
         if as_json:
             typer.echo(json.dumps({"ok": False, "problems": error.problems}))
             raise typer.Exit(CONFIG) from None
-        raise stop("cannot start:\n" + "\n".join(f"  {line}" for line in error.problems), CONFIG) from None
+        raise stop(
+            "cannot start:\n" + "\n".join(f"  {line}" for line in error.problems), CONFIG
+        ) from None
     except (NotReady, StoreDown) as error:
         raise stop(f"cannot start: {error}", REFUSED) from None
 
 
 def _plan(
-    nodes: int, base_port: int | None, data_dir: Path, store_url: str | None, sandbox: int, file: Path | None
+    nodes: int,
+    base_port: int | None,
+    data_dir: Path,
+    store_url: str | None,
+    sandbox: int,
+    file: Path | None,
 ) -> FolderPlan:
     flags = {"node.data_dir": str(data_dir)}
     if base_port is not None:
@@ -107,14 +128,18 @@ def _plan(
     config: Config = load(str(file) if file else None, os.environ, flags)
     problems = []
     if config.cluster.members:
-        problems.append(f"{config.source}: cluster.members: not allowed here: `up` names its nodes itself")
+        problems.append(
+            f"{config.source}: cluster.members: not allowed here: `up` names its nodes itself"
+        )
     if not is_loopback(config.node.host):
         problems.append(
             f"{config.source}: node.host: found {config.node.host!r}; `up` runs on loopback alone:"
             " use `tidewarden node` on each host of a real cluster"
         )
     if sandbox and "sandbox" in config.providers:
-        problems.append(f"{config.source}: [providers.sandbox]: not allowed with --sandbox, which makes its own")
+        problems.append(
+            f"{config.source}: [providers.sandbox]: not allowed with --sandbox, which makes its own"
+        )
     if problems:
         raise ConfigError(problems)
     return FolderPlan(data_dir, config, file, nodes, sandbox)
@@ -136,10 +161,14 @@ async def _up(plan: FolderPlan, *, as_json: bool) -> None:
     async def serve() -> None:
         if not draw:
             _print_ready(plan, as_json=as_json)
-        cluster.tell("up", f"ready; the user is {ADMIN}, its secret lies in {plan.data_dir}/secrets/admin.secret")
+        cluster.tell(
+            "up",
+            f"ready; the user is {ADMIN}, its secret lies in {plan.data_dir}/secrets/admin.secret",
+        )
         await watch.run()
 
-    # The store's log is told as events; written to the terminal as well, it would stand in the midst of the view.
+    # The store's log is told as events; written to the terminal as well, it would stand in the
+    # midst of the view.
     logging.getLogger("tidewarden").addHandler(logging.NullHandler())
     task = asyncio.ensure_future(cluster.run(serve))
 
@@ -159,7 +188,13 @@ async def _up(plan: FolderPlan, *, as_json: bool) -> None:
 def _print_ready(plan: FolderPlan, *, as_json: bool) -> None:
     nodes = [f"redis://{plan.address(name)}" for name in plan.names]
     if as_json:
-        _print({"event": "ready", "nodes": nodes, "http": [f"http://{plan.address(name, 1)}" for name in plan.names]})
+        _print(
+            {
+                "event": "ready",
+                "nodes": nodes,
+                "http": [f"http://{plan.address(name, 1)}" for name in plan.names],
+            }
+        )
     else:
         _print(f"READY {' '.join(nodes)}")
 

@@ -1,4 +1,7 @@
-"""The data folder of ``tidewarden up``: what must be free before the start, its secrets, its nodes' configurations."""
+"""
+The data folder of ``tidewarden up``: what must be free before the start, its secrets, its nodes'
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,11 @@ class FolderPlan:
         ports: dict[int, str] = {}
         for name in self.names:
             base = self.base_port(name)
-            ports |= {base: f"{name}, Redis clients", base + 1: f"{name}, HTTP", base + 2: f"{name}, Raft"}
+            ports |= {
+                base: f"{name}, Redis clients",
+                base + 1: f"{name}, HTTP",
+                base + 2: f"{name}, Raft",
+            }
         if self.sandbox_accounts:
             ports[self.sandbox_port] = "sandbox"
         return ports
@@ -83,16 +90,21 @@ class FolderPlan:
 
 def check_ports(plan: FolderPlan) -> None:
     """
-    Raises: ConfigError: naming every port that is not free, what it is for, who has it where that can be seen, and the
-    way out.
+    Raises: ConfigError: naming every port that is not free, what it is for, who has it where that
+    can be seen, and the way out.
     """
     highest = max(plan.ports())
     if highest > PORT_MAX:
         raise ConfigError(
-            [f"--base-port {plan.config.node.base_port}: port {highest} would be needed; {PORT_MAX} is the highest"]
+            [
+                f"--base-port {plan.config.node.base_port}: port {highest} would be needed;"
+                f" {PORT_MAX} is the highest"
+            ]
         )
     busy = [
-        (port, use, reason) for port, use in plan.ports().items() if (reason := _why_not(plan.config.node.host, port))
+        (port, use, reason)
+        for port, use in plan.ports().items()
+        if (reason := _why_not(plan.config.node.host, port))
     ]
     if busy:
         holders = _holders({port for port, _, _ in busy})
@@ -102,7 +114,8 @@ def check_ports(plan: FolderPlan) -> None:
                 for port, use, reason in busy
             ]
             + [
-                "stop what holds them, or give others: --base-port N, or TIDEWARDEN_NODE_BASE_PORT=N make run (nodes take N, N + 10, …)"
+                "stop what holds them, or give others: --base-port N, or"
+                " TIDEWARDEN_NODE_BASE_PORT=N make run (nodes take N, N + 10, …)"
             ]
         )
 
@@ -111,18 +124,25 @@ def make_secrets(plan: FolderPlan) -> None:
     """
     Make ``DATA/secrets/{cluster.key,vault.key,admin.secret}``, 0600, whichever is absent.
 
-    Raises: ConfigError: there is data already, and a key is gone: it could not be read with a new one.
+    Raises: ConfigError: there is data already, and a key is gone: it could not be read with a new
+    one.
     """
     folder = plan.data_dir / "secrets"
     nodes = [path.parent.name for path in plan.data_dir.glob("n*/node.toml")]
-    data = [name for name in ("store/appendonlydir", *sorted(nodes)) if (plan.data_dir / name).exists()]
-    keys = ["cluster.key", *(() if plan.config.vault.key_file or plan.config.vault.key_env else ("vault.key",))]
+    data = [
+        name for name in ("store/appendonlydir", *sorted(nodes)) if (plan.data_dir / name).exists()
+    ]
+    keys = [
+        "cluster.key",
+        *(() if plan.config.vault.key_file or plan.config.vault.key_env else ("vault.key",)),
+    ]
     lost = [name for name in keys if data and not (folder / name).exists()]
     if lost:
         raise ConfigError(
             [
-                f"{folder / name}: missing, but {plan.data_dir} has data made with it ({', '.join(data)});"
-                f" put it back from a copy, or begin anew in another --data-dir"
+                f"{folder / name}: missing, but {plan.data_dir} has data made with it"
+                f" ({', '.join(data)}); put it back from a copy, or begin anew in another"
+                " --data-dir"
                 for name in lost
             ]
         )
@@ -146,7 +166,9 @@ def write_node_files(plan: FolderPlan, store_url: str) -> None:
         folder = plan.folder(name)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            text = "# Written by `tidewarden up` at each start; changes are lost. It holds secrets.\n"
+            text = (
+                "# Written by `tidewarden up` at each start; changes are lost. It holds secrets.\n"
+            )
             text += to_toml(node_settings(plan, name, store_url))
             write_private(folder / "node.toml", text)
         except OSError as error:
@@ -155,7 +177,9 @@ def write_node_files(plan: FolderPlan, store_url: str) -> None:
 
 def node_settings(plan: FolderPlan, name: str, store_url: str) -> dict[str, Any]:
     """One node's configuration, as its TOML file will hold it."""
-    settings: dict[str, Any] = tomllib.loads(plan.config_file.read_text("utf-8")) if plan.config_file else {}
+    settings: dict[str, Any] = (
+        tomllib.loads(plan.config_file.read_text("utf-8")) if plan.config_file else {}
+    )
     folder, host = plan.data_dir.absolute(), plan.config.node.host
     cluster = settings.setdefault("cluster", {})
     cluster["secret_file"] = str(folder / "secrets" / "cluster.key")
@@ -172,7 +196,10 @@ def node_settings(plan: FolderPlan, name: str, store_url: str) -> dict[str, Any]
     if not (plan.config.vault.key_file or plan.config.vault.key_env):
         settings.setdefault("vault", {})["key_file"] = str(folder / "secrets" / "vault.key")
     users = [user for user in settings.get("users", []) if user.get("name") != ADMIN]
-    settings["users"] = [*users, {"name": ADMIN, "secret_hash": hash_generated(plan.secret("admin.secret"))}]
+    settings["users"] = [
+        *users,
+        {"name": ADMIN, "secret_hash": hash_generated(plan.secret("admin.secret"))},
+    ]
     if plan.sandbox_accounts:
         settings.setdefault("providers", {})["sandbox"] = {
             "token_url": f"http://127.0.0.1:{plan.sandbox_port}/token",
@@ -185,18 +212,26 @@ def node_settings(plan: FolderPlan, name: str, store_url: str) -> dict[str, Any]
 
 
 def joined(plan: FolderPlan, name: str) -> bool:
-    """Whether a node is to be a member by itself; where others have been (see ``resize``), it waits until they let it in."""
+    """
+    Whether a node is to be a member by itself; where others have been (see ``resize``), it waits
+    until they let it in.
+    """
     return (plan.folder(name) / "member").exists() or not any(plan.data_dir.glob("n*/member"))
 
 
 def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """A node's environment: ours, without the variables that would give all nodes one name, port, folder or store."""
+    """
+    A node's environment: ours, without the variables that would give all nodes one name, port,
+    folder or store.
+    """
     ours = ("TIDEWARDEN_NODE_", "TIDEWARDEN_CLUSTER_", "TIDEWARDEN_STORE_URL")
     return {name: value for name, value in environ.items() if not name.startswith(ours)}
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone may read, whole or not at all, and on disk when this returns."""
+    """
+    Write a file that its owner alone may read, whole or not at all, and on disk when this returns.
+    """
     fresh = path.with_name(path.name + ".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -233,7 +268,8 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, (bool, int, float, str)):
-        # JSON's surrogate pairs are no TOML, hence the letters themselves; DEL is the one that JSON leaves as it is.
+        # JSON's surrogate pairs are no TOML, hence the letters themselves; DEL is the one that JSON
+        # leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value)  # dates and times
 
@@ -247,7 +283,8 @@ def _why_not(host: str, port: int) -> str:
     """Why one cannot listen there; empty when one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As our servers do: connections of the last run that the kernel still remembers are no hindrance.
+        # As our servers do: connections of the last run that the kernel still remembers are no
+        # hindrance.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,5 +1,6 @@
 """
-What ``tidewarden up`` draws on a terminal. Pure: a :class:`ViewSnapshot` goes in, something that rich prints comes out.
+What ``tidewarden up`` draws on a terminal. Pure: a :class:`ViewSnapshot` goes in, something that
+rich prints comes out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ TOKEN_STATES = {
     "stopped": ("given up asking: token refresh", "red"),
     "dead": ("grant lost, new consent needed", "red"),
 }
-LEFT_S = {"expired": 0, "< 10 s": 10, "< 30 s": 30, "< 1 min": 60, "< 2 min": 120, "< 10 min": 600, "< 1 h": 3600}
+LEFT_S = {
+    "expired": 0,
+    "< 10 s": 10,
+    "< 30 s": 30,
+    "< 1 min": 60,
+    "< 2 min": 120,
+    "< 10 min": 600,
+    "< 1 h": 3600,
+}
 LEFT_MORE = "≥ 1 h"
 LEFT_NONE = "no token yet"
 PROVIDERS_MAX = 4
@@ -42,7 +51,10 @@ HINTS_LOW = 2
 COLUMNS = ("node", "role", "epoch", "pid", "state", "Redis clients", "HTTP", "restarts")
 NUMBERS = ("epoch", "pid", "restarts")
 DISPENSABLE = ("HTTP", "restarts", "epoch", "Redis clients")
-"""Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for Redis clients."""
+"""
+Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for
+Redis clients.
+"""
 COLUMN_GAP = 2
 OLD_S = 5.0
 """What was told so long ago is said to be old."""
@@ -84,7 +96,9 @@ class ViewSnapshot:
     told_s: float = 0.0
     """How long ago that was told, seconds: no node may answer just now."""
     left: Mapping[str, int] = field(default_factory=dict)
-    """A sample of accounts by the life that their access tokens have left: see :func:`by_time_left`."""
+    """
+    A sample of accounts by the life that their access tokens have left: see :func:`by_time_left`.
+    """
     refreshes_per_s: float | None = None
     """None while there is nothing to measure with."""
     refreshes_total: int = 0
@@ -98,7 +112,10 @@ class ViewSnapshot:
 
 
 def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
-    """The node that says it leads, by the greatest epoch when two believe so. One that has no epoch yet is about to."""
+    """
+    The node that says it leads, by the greatest epoch when two believe so. One that has no epoch
+    yet is about to.
+    """
     leaders = [
         node
         for node in nodes
@@ -108,7 +125,9 @@ def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
 
 
 def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
-    """Counts by the life left, shortest first; 0 is that of an account which has no access token yet."""
+    """
+    Counts by the life left, shortest first; 0 is that of an account which has no access token yet.
+    """
     counts = dict.fromkeys((*LEFT_S, LEFT_MORE, LEFT_NONE), 0)
     for at_ms in expires_at_ms:
         left_s = (at_ms - now_ms) / 1000
@@ -118,7 +137,9 @@ def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
 
 
 def render(snapshot: ViewSnapshot, rows: int, columns: int) -> RenderableType:
-    """The screen, for a terminal of so many rows and columns: events take what is left of the rows."""
+    """
+    The screen, for a terminal of so many rows and columns: events take what is left of the rows.
+    """
     hints = _hints(snapshot)
     above = [
         _headline(snapshot),
@@ -130,7 +151,9 @@ def render(snapshot: ViewSnapshot, rows: int, columns: int) -> RenderableType:
         *(hints if rows >= ROWS_LOW else hints[:HINTS_LOW]),
         Text(),
     ]
-    taken = sum(part.row_count + part.show_header if isinstance(part, Table) else 1 for part in above)
+    taken = sum(
+        part.row_count + part.show_header if isinstance(part, Table) else 1 for part in above
+    )
     return Group(*above, *_events(snapshot.events, max(0, rows - taken - 1)))
 
 
@@ -142,7 +165,10 @@ def _headline(snapshot: ViewSnapshot) -> Text:
     else:
         line.append(f"  {leader.name} leads, epoch {leader.status.get('epoch')}", style="bold")
     minutes, seconds = divmod(int(snapshot.up_s), 60)
-    line.append(f"   up {minutes // 60}:{minutes % 60:02}:{seconds:02}   Ctrl-C stops all of it", style="dim")
+    line.append(
+        f"   up {minutes // 60}:{minutes % 60:02}:{seconds:02}   Ctrl-C stops all of it",
+        style="dim",
+    )
     return line
 
 
@@ -180,9 +206,12 @@ def _node(node: NodeRow) -> dict[str, Text]:
 
 def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
     counts = {
-        state: sum(int(provider.get(state, 0)) for provider in snapshot.tokens.values()) for state in TOKEN_STATES
+        state: sum(int(provider.get(state, 0)) for provider in snapshot.tokens.values())
+        for state in TOKEN_STATES
     }
-    counts["dead"] += sum(int(provider.get("lost_rotation", 0)) for provider in snapshot.tokens.values())
+    counts["dead"] += sum(
+        int(provider.get("lost_rotation", 0)) for provider in snapshot.tokens.values()
+    )
     total = sum(int(provider.get("total", 0)) for provider in snapshot.tokens.values())
     line = Text("tokens", style="bold", no_wrap=True, overflow="ellipsis")
     line.append(f"  {total:,}")
@@ -207,7 +236,12 @@ def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
     for state, (meaning, colour) in TOKEN_STATES.items():
         cells = round(cells_max * counts[state] / total) or (1 if counts[state] else 0)
         bar = Text("█" * cells, style=colour).append("·" * (cells_max - cells), style="dim")
-        table.add_row(Text(state, style=colour if counts[state] else "dim"), f"{counts[state]:,}", bar, meaning)
+        table.add_row(
+            Text(state, style=colour if counts[state] else "dim"),
+            f"{counts[state]:,}",
+            bar,
+            meaning,
+        )
     return [line, table, _time_left(snapshot.left, total), *_providers(snapshot.tokens)]
 
 
@@ -223,7 +257,10 @@ def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
     ]
     if len(troubled) > PROVIDERS_MAX:
         lines.append(
-            Text(f"{len(troubled) - PROVIDERS_MAX} more: tidewarden token stats, token why PROVIDER", style="dim")
+            Text(
+                f"{len(troubled) - PROVIDERS_MAX} more: tidewarden token stats, token why PROVIDER",
+                style="dim",
+            )
         )
     return lines
 
@@ -246,7 +283,11 @@ def _since(stands: Mapping[str, Any]) -> str:
 
 def _clock(unix_ms: int | None) -> str:
     """A time of day, as the events' are."""
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%H:%M:%S") if unix_ms else "when due"
+    return (
+        datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
+        if unix_ms
+        else "when due"
+    )
 
 
 def _time_left(left: Mapping[str, int], total: int) -> Text:
@@ -277,7 +318,11 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
     folder = "" if usual else f" --data-dir {shlex.quote(snapshot.data_dir)}"
     secret = f"$(cat {shlex.quote(snapshot.data_dir + '/secrets/admin.secret')})"
     http = f"http://{joined(first.host, first.base_port + 1)}"
-    to = f"-p {first.base_port}" if first.host == "127.0.0.1" else f"-h {first.host} -p {first.base_port}"
+    to = (
+        f"-p {first.base_port}"
+        if first.host == "127.0.0.1"
+        else f"-h {first.host} -p {first.base_port}"
+    )
     hints = {
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",
@@ -287,7 +332,9 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
         "store": snapshot.store,
     }
     if snapshot.sandbox_url:
-        hints["make trouble"] = f"curl '{snapshot.sandbox_url}/fault?status=503&every=2'   (without ?… it ends)"
+        hints["make trouble"] = (
+            f"curl '{snapshot.sandbox_url}/fault?status=503&every=2'   (without ?… it ends)"
+        )
     return [
         Text(f"{name:17}", style="dim", no_wrap=True, overflow="ellipsis").append(
             text, style="bold yellow not dim" if name == "kill the leader" else "not dim"

@@ -1,9 +1,10 @@
 """
-The local cluster that ``tidewarden up`` keeps alive: a store, a sandbox if asked for, and nodes, all of them children.
+The local cluster that ``tidewarden up`` keeps alive: a store, a sandbox if asked for, and nodes,
+all of them children.
 
-Nothing outlives ``up``: it stops its children in order, and should it be killed itself the kernel kills each of them. For
-a node that is as if its host had died, which intents and journals are made for; a signal that it might sit out would
-leave it behind without a store.
+Nothing outlives ``up``: it stops its children in order, and should it be killed itself the kernel
+kills each of them. For a node that is as if its host had died, which intents and journals are made
+for; a signal that it might sit out would leave it behind without a store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from tidewarden.store.child_process import FolderLock, how_ended, kill_group, st
 from tidewarden.store.embedded.server import EmbeddedStore, store_password
 
 from . import resize
-from .data_folder import SANDBOX_LIFE_S, FolderPlan, check_ports, make_secrets, write_node_files, write_private
+from .data_folder import (
+    SANDBOX_LIFE_S,
+    FolderPlan,
+    check_ports,
+    make_secrets,
+    write_node_files,
+    write_private,
+)
 from .live_view import ShownEvent
 from .supervise import Child, either
 
@@ -45,11 +53,14 @@ class NotReady(Error):
 class LocalCluster:
     """Everything that one ``tidewarden up`` runs."""
 
-    def __init__(self, plan: FolderPlan, clock: Clock, on_event: OnEvent, node_argv: Argv | None = None) -> None:
+    def __init__(
+        self, plan: FolderPlan, clock: Clock, on_event: OnEvent, node_argv: Argv | None = None
+    ) -> None:
         """
         Args:
             on_event: told of everything that happens, at once.
-            node_argv: a node's command line by its name; ``None``: ``python -m tidewarden node --config …``.
+            node_argv: a node's command line by its name; ``None``: ``python -m tidewarden node
+                --config …``.
         """
         self.plan = plan
         self.events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
@@ -71,7 +82,8 @@ class LocalCluster:
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
         """
-        Start everything, run ``body`` once every node serves, and stop everything when it returns, raises or is cancelled.
+        Start everything, run ``body`` once every node serves, and stop everything when it returns,
+        raises or is cancelled.
 
         Raises:
             ConfigError: a port is busy, the folder is not ours to write, a key is gone, …
@@ -88,7 +100,8 @@ class LocalCluster:
                     for task in self._watchers:
                         task.cancel()
             except BaseExceptionGroup as failed:
-                # What we foresee comes out as it is; the first is the cause, the others follow from it.
+                # What we foresee comes out as it is; the first is the cause, the others follow from
+                # it.
                 foreseen, defects = failed.split(Error)
                 if foreseen is None or defects is not None:
                     raise
@@ -155,7 +168,10 @@ class LocalCluster:
             self._watchers.append(group.create_task(self.nodes[name].run()))
 
     async def _admit(self, group: asyncio.TaskGroup) -> None:
-        """Let those join that the folder has not had before, or that have left, and start whoever does not run yet."""
+        """
+        Let those join that the folder has not had before, or that have left, and start whoever does
+        not run yet.
+        """
 
         async def known() -> set[str]:
             return await asyncio.to_thread(resize.members, self.plan)
@@ -184,7 +200,10 @@ class LocalCluster:
         self.tell(name, "left the cluster")
 
     async def _stop(self) -> None:
-        """Nodes first, so that what they have under way can still be stored; then the sandbox, then the store."""
+        """
+        Nodes first, so that what they have under way can still be stored; then the sandbox, then
+        the store.
+        """
         if self.nodes:
             self.tell("up", "stopping the nodes")
         await asyncio.gather(*(child.stop(NODE_GRACE_S) for child in self.nodes.values()))
@@ -201,13 +220,21 @@ class LocalCluster:
             await either(served, sleep(self._clock, READY_S_MAX))
             if not served.done():
                 raise NotReady(
-                    f"{child.name} did not serve within {READY_S_MAX:.0f} s: {child.last_words()} (all of it: {child.output})"
+                    f"{child.name} did not serve within {READY_S_MAX:.0f} s: {child.last_words()}"
+                    f" (all of it: {child.output})"
                 )
         finally:
             served.cancel()
 
     def _tidewarden_node(self, name: str) -> Sequence[str]:
-        return [sys.executable, "-m", "tidewarden", "node", "--config", str(self.plan.folder(name) / "node.toml")]
+        return [
+            sys.executable,
+            "-m",
+            "tidewarden",
+            "node",
+            "--config",
+            str(self.plan.folder(name) / "node.toml"),
+        ]
 
     def _sandbox_child(self) -> Child:
         plan = self.plan
@@ -225,7 +252,8 @@ class LocalCluster:
 
     async def _import_sandbox(self) -> None:
         """
-        Give the sandbox's accounts to the nodes, as ``tidewarden token import`` would; each account once.
+        Give the sandbox's accounts to the nodes, as ``tidewarden token import`` would; each account
+        once.
 
         A failure is an event; the next start tries it again.
         """
@@ -237,22 +265,38 @@ class LocalCluster:
         self.tell("sandbox", f"importing {plan.sandbox_accounts - done:,} accounts")
         seed = f"http://127.0.0.1:{plan.sandbox_port}/seed?n={plan.sandbox_accounts}&from={done}"
         try:
-            async with aiohttp.ClientSession(raise_for_status=True) as http, http.get(seed) as answer:
+            async with (
+                aiohttp.ClientSession(raise_for_status=True) as http,
+                http.get(seed) as answer,
+            ):
                 rows = await answer.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.tell(
-                "sandbox", f"gave no accounts: {str(error) or type(error).__name__}; the next start tries it again"
+                "sandbox",
+                f"gave no accounts: {str(error) or type(error).__name__}; the next start tries it"
+                " again",
             )
             return
         table = folder / "accounts.tsv"
         write_private(table, rows)
-        argv = [sys.executable, "-m", "tidewarden", "token", "import", str(table), "--provider", "sandbox"]
+        argv = [
+            sys.executable,
+            "-m",
+            "tidewarden",
+            "token",
+            "import",
+            str(table),
+            "--provider",
+            "sandbox",
+        ]
         output = folder / "import.log"
         with output.open("wb") as file:
             process = await start_child(
                 [*argv, "--data-dir", str(plan.data_dir), "--json"],
                 output=file,
-                environ={name: value for name, value in os.environ.items() if name != "TIDEWARDEN_URL"},
+                environ={
+                    name: value for name, value in os.environ.items() if name != "TIDEWARDEN_URL"
+                },
             )
         try:
             returncode = await process.wait()
@@ -261,7 +305,10 @@ class LocalCluster:
             table.unlink(missing_ok=True)
         if returncode:
             words = output.read_text("utf-8", errors="replace").strip()[-500:]
-            self.tell("sandbox", f"the import {how_ended(returncode)}: {words}; the next start tries it again")
+            self.tell(
+                "sandbox",
+                f"the import {how_ended(returncode)}: {words}; the next start tries it again",
+            )
             return
         write_private(marker, str(plan.sandbox_accounts))
         self.tell("sandbox", f"{plan.sandbox_accounts - done:,} accounts imported")

@@ -1,8 +1,10 @@
 """
-``tidewarden up`` with another number of nodes than its data folder had: the cluster's members change while it runs.
+``tidewarden up`` with another number of nodes than its data folder had: the cluster's members
+change while it runs.
 
-Which nodes are members is what the cluster has committed, not what ``up`` was told: so newcomers are let in by those that
-were there, and those that are no longer wanted leave once all others serve.
+Which nodes are members is what the cluster has committed, not what ``up`` was told: so newcomers
+are let in by those that were there, and those that are no longer wanted leave once all others
+serve.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from tidewarden.errors import ConfigError, Error
 from .data_folder import ADMIN, FolderPlan
 
 MARKER = "member"
-"""A file in the folder of each node that has served as a member. Its journal is no sign of that: it is there before the node is let in."""
+"""
+A file in the folder of each node that has served as a member. Its journal is no sign of that: it is
+there before the node is let in.
+"""
 JOURNALS = ("raft.journal", "raft.journal.meta", "raft.dump")
 TRIES_S = 30.0
 SILENCE_S = 8.0
@@ -38,18 +43,29 @@ def surplus(plan: FolderPlan) -> list[str]:
     """
     The nodes that took part before and are not in the plan.
 
-    Raises: ConfigError: those that stay are no majority of all, so they could not let the others go.
+    Raises: ConfigError: those that stay are no majority of all, so they could not let the others
+    go.
     """
-    gone = sorted(path.parent.name for path in plan.data_dir.glob(f"n*/{MARKER}") if path.parent.name not in plan.names)
+    gone = sorted(
+        path.parent.name
+        for path in plan.data_dir.glob(f"n*/{MARKER}")
+        if path.parent.name not in plan.names
+    )
     stay = len(settled(plan))
     if gone and 2 * stay <= stay + len(gone):
         total = stay + len(gone)
         fewest = total // 2 + 1
-        way = f"start it with --nodes {total}, `tidewarden cluster leave {gone[-1]}`, stop it, then --nodes {total - 1}"
+        way = (
+            f"start it with --nodes {total}, `tidewarden cluster leave {gone[-1]}`, stop it, then"
+            f" --nodes {total - 1}"
+        )
         if fewest < total:
             way = f"go by --nodes {fewest} first"
         raise ConfigError(
-            [f"--nodes {plan.node_total}: {plan.data_dir} has {total} nodes, so a majority must stay; {way}"]
+            [
+                f"--nodes {plan.node_total}: {plan.data_dir} has {total} nodes, so a majority must"
+                f" stay; {way}"
+            ]
         )
     return gone
 
@@ -89,7 +105,10 @@ def leave(plan: FolderPlan, name: str) -> None:
 
 
 async def keep_trying(clock: Clock, attempt: Any) -> Any:
-    """What ``attempt()``, a coroutine function, returns as soon as that is true. Raises: NotResized: it did not in time."""
+    """
+    What ``attempt()``, a coroutine function, returns as soon as that is true. Raises: NotResized:
+    it did not in time.
+    """
     until = clock.monotonic() + TRIES_S
     why = "no node knows the members"
     while clock.monotonic() < until:

@@ -69,7 +69,8 @@ class Child:
         """
         Start it, watch it, start it again.
 
-        Raises: ConfigError: it could not be started, or refused its configuration, at its first start; another would not
+        Raises: ConfigError: it could not be started, or refused its configuration, at its first
+        start; another would not
             change that.
         """
         while True:
@@ -87,7 +88,9 @@ class Child:
             if returncode == CONFIG and not self.served.is_set():
                 raise ConfigError([f"{self.name} {how_ended(returncode)}: {self.last_words()}"])
             said = f": {self.last_words()}" if returncode > 0 else ""
-            self._tell(self.name, f"{how_ended(returncode)}{said}; it starts again in {RESTART_S:.0f} s")
+            self._tell(
+                self.name, f"{how_ended(returncode)}{said}; it starts again in {RESTART_S:.0f} s"
+            )
             await sleep(self._clock, RESTART_S)
             self.restarts += 1
 
@@ -126,7 +129,10 @@ class Child:
                     serves, reason = await _answers(http, self._ready_url)
                     if serves != self.serves:
                         self.serves = serves
-                        self._tell(self.name, "serves" if serves else f"is not ready{reason and ': '}{reason}")
+                        self._tell(
+                            self.name,
+                            "serves" if serves else f"is not ready{reason and ': '}{reason}",
+                        )
                     if serves:
                         self.served.set()
                     self._trim()
@@ -139,7 +145,8 @@ class Child:
     def _trim(self) -> None:
         with contextlib.suppress(OSError):
             if self.output.stat().st_size > OUTPUT_BYTES_MAX:
-                os.truncate(self.output, 0)  # it was opened for appending: the next line lands at the new end
+                # it was opened for appending: the next line lands at the new end
+                os.truncate(self.output, 0)
 
 
 async def _answers(http: aiohttp.ClientSession, url: str) -> tuple[bool, str]:

@@ -1,9 +1,9 @@
 """
-Leases that nobody knows of: a take whose answer was lost with the connection to the store, or what should have given its task
-back. They end here, as releases.
+Leases that nobody knows of: a take whose answer was lost with the connection to the store, or what
+should have given its task back. They end here, as releases.
 
-Without this they would last their whole time, and count as attempts. Leases of shared sessions are left alone: another node,
-or a connection yet to come, may know of them.
+Without this they would last their whole time, and count as attempts. Leases of shared sessions are
+left alone: another node, or a connection yet to come, may know of them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ log = logging.getLogger("tidewarden.queue")
 
 PAGE = 500
 RETRY_S = 0.5
-AGAIN_S = 5.0  # a call that the store had not read yet when its connection was lost has been run, or never will be
+# a call that the store had not read yet when its connection was lost has been run, or never will be
+AGAIN_S = 5.0
 
 
 class LostTakes:
     """
     Looks through a shard after :meth:`lost`, once for many of these.
 
-    ``holder()`` is this process's; ``sessions()`` all that are open; ``arriving()`` what
-    takes have got that is no session's yet, by queue, id and lease number; ``current(shard)`` what has the shard's place since
-    its queue was cut anew, None where nothing has: it was empty then.
+    ``holder()`` is this process's; ``sessions()`` all that are open; ``arriving()`` what takes have
+    got that is no session's yet, by queue, id and lease number; ``current(shard)`` what has the
+    shard's place since its queue was cut anew, None where nothing has: it was empty then.
     """
 
     def __init__(
@@ -58,16 +59,25 @@ class LostTakes:
             self._further[shard].set()
             return
         further = self._further[shard] = asyncio.Event()
-        task = self._looks[shard] = asyncio.get_running_loop().create_task(self._look(shard, further))
+        task = self._looks[shard] = asyncio.get_running_loop().create_task(
+            self._look(shard, further)
+        )
         task.add_done_callback(lambda done: self._looked(shard, done))
 
     def _looked(self, shard: Shard, done: asyncio.Task[None]) -> None:
         del self._looks[shard], self._further[shard]
         if not done.cancelled() and done.exception() is not None:
-            log.error("leases that nobody knows of in %s end by their time", shard.queue, exc_info=done.exception())
+            log.error(
+                "leases that nobody knows of in %s end by their time",
+                shard.queue,
+                exc_info=done.exception(),
+            )
 
     async def _look(self, shard: Shard, further: asyncio.Event) -> None:
-        """Release what is unknown of what the holder has: at once after each loss, and once more, for the lost call may be run yet."""
+        """
+        Release what is unknown of what the holder has: at once after each loss, and once more, for
+        the lost call may be run yet.
+        """
         while True:
             further.clear()
             holder = self._holder()
@@ -80,7 +90,10 @@ class LostTakes:
 
     async def _rest(self, further: asyncio.Event) -> None:
         """For :data:`AGAIN_S`, or until a further answer is lost."""
-        ends = (asyncio.ensure_future(sleep(self._clock, AGAIN_S)), asyncio.ensure_future(further.wait()))
+        ends = (
+            asyncio.ensure_future(sleep(self._clock, AGAIN_S)),
+            asyncio.ensure_future(further.wait()),
+        )
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -88,9 +101,12 @@ class LostTakes:
                 end.cancel()
 
     async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
-        """A process that registered anew holds nothing any more: the leader ends the former boot's."""
+        """
+        A process that registered anew holds nothing any more: the leader ends the former boot's.
+        """
         before = self.released
-        # What was answered before this list was has reached its session or its take, or waits for its group: `known` tells.
+        # What was answered before this list was has reached its session or its take, or waits for
+        # its group: `known` tells.
         found = await self._list(shard, holder)
         while found and self._holder() == holder:
             known = self.known(shard)
@@ -99,7 +115,10 @@ class LostTakes:
             try:
                 self.released += await self._end(shard, unknown)
             except (StoreDown, Resharded) as error:
-                log.debug("leases that nobody knows of were not released, they are looked for again: %s", error)
+                log.debug(
+                    "leases that nobody knows of were not released, they are looked for again: %s",
+                    error,
+                )
                 further.set()
                 await sleep(self._clock, RETRY_S)
                 return
@@ -107,11 +126,16 @@ class LostTakes:
                 log.debug("leases that nobody knows of were not released: %s", error)
         if self.released > before:
             log.info(
-                "%d leases of %s were released: their takes' answers had been lost", self.released - before, shard.queue
+                "%d leases of %s were released: their takes' answers had been lost",
+                self.released - before,
+                shard.queue,
             )
 
     async def _end(self, shard: Shard, leases: Sequence[tuple[str, int]]) -> int:
-        """How many ran still. An ack of one of them that was added before, and is not sent yet, goes first: then nothing is found."""
+        """
+        How many ran still. An ack of one of them that was added before, and is not sent yet, goes
+        first: then nothing is found.
+        """
         now = self._current(shard)
         if not leases or now is None:
             return 0
@@ -125,19 +149,29 @@ class LostTakes:
         while more and self._holder() == holder and (now := self._current(shard)) is not None:
             try:
                 *flat, looked = await now.run("queue.mine", (seen, PAGE))
-            except (StoreDown, Resharded):  # the latter came with the settings, unless the store went away
+            except (StoreDown, Resharded):
+                # the latter came with the settings, unless the store went away
                 await sleep(self._clock, RETRY_S)
                 continue
             seen, more = seen + looked, looked == PAGE
-            found += [(row.decode("utf-8", "surrogateescape"), n) for row, n in zip(flat[::2], flat[1::2], strict=True)]
+            found += [
+                (row.decode("utf-8", "surrogateescape"), n)
+                for row, n in zip(flat[::2], flat[1::2], strict=True)
+            ]
         return found
 
     def known(self, shard: Shard) -> set[tuple[str, int]]:
-        """Every lease in the shard's queue that somebody of this process knows of, by id and number."""
-        known = {(task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue}
+        """
+        Every lease in the shard's queue that somebody of this process knows of, by id and number.
+        """
+        known = {
+            (task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue
+        }
         for one in {shard, self._current(shard) or shard}:
             known.update(one.holding.leases())
         for session in self._sessions():
             held = session.held.items()
-            known.update((task_id, lease) for (queue, task_id), (lease, _) in held if queue == shard.queue)
+            known.update(
+                (task_id, lease) for (queue, task_id), (lease, _) in held if queue == shard.queue
+            )
         return known

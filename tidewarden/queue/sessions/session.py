@@ -1,4 +1,7 @@
-"""One consumer's identity: by default its connection, which owns leases; or one that several connections share."""
+"""
+One consumer's identity: by default its connection, which owns leases; or one that several
+connections share.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,12 @@ _numbers = itertools.count(1)
 
 class Shared:
     """
-    A session of its own, as this node sees it: made by ``SESSION``, shared by connections here and on other nodes.
+    A session of its own, as this node sees it: made by ``SESSION``, shared by connections here and
+    on other nodes.
 
-    ``number`` is the attach number that this node was given last, under ``holder`` (its ``node.boot`` then); ``places`` are the
-    shards (by prefix) in which it may hold tasks; ``lost``: it has ended although connections were there.
+    ``number`` is the attach number that this node was given last, under ``holder`` (its
+    ``node.boot`` then); ``places`` are the shards (by prefix) in which it may hold tasks; ``lost``:
+    it has ended although connections were there.
     """
 
     __slots__ = ("connections", "holder", "lost", "number", "places", "user", "uuid")
@@ -45,14 +50,27 @@ class Shared:
 
 class Session:
     """
-    One connection as a consumer. ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)`` of what it took.
+    One connection as a consumer. ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the
+    store)`` of what it took.
 
-    A lease may be ended through another session too; the entry left here does nothing when this one closes. ``shared``: the session
-    that owns the leases instead, from the connection's ``SESSION`` on; one at a time joins, under ``joining``. ``looking``,
-    ``looked_at``, ``ran``: the look at which of the leases run, when the latest ended and how many did.
+    A lease may be ended through another session too; the entry left here does nothing when this one
+    closes. ``shared``: the session that owns the leases instead, from the connection's ``SESSION``
+    on; one at a time joins, under ``joining``. ``looking``, ``looked_at``, ``ran``: the look at
+    which of the leases run, when the latest ended and how many did.
     """
 
-    __slots__ = ("closed", "held", "id", "joining", "looked_at", "looking", "ran", "shared", "takes", "user")
+    __slots__ = (
+        "closed",
+        "held",
+        "id",
+        "joining",
+        "looked_at",
+        "looking",
+        "ran",
+        "shared",
+        "takes",
+        "user",
+    )
 
     def __init__(self, user: str = "default") -> None:
         self.id = str(next(_numbers))
@@ -75,7 +93,8 @@ class Session:
         """
         The session holds these from now on. ``now_ms``: the store's clock.
 
-        Where a shared session owns the leases, a connection that knows of many forgets what has ended: nothing hangs on it.
+        Where a shared session owns the leases, a connection that knows of many forgets what has
+        ended: nothing hangs on it.
         """
         for task in tasks:
             self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)

@@ -1,4 +1,7 @@
-"""How shared sessions end: at the end of their grace, by the node that saw their last connection go, else by the leader."""
+"""
+How shared sessions end: at the end of their grace, by the node that saw their last connection go,
+else by the leader.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class SessionExpiry(CapacityWait):
     """
     A session's record is in the store, changed by ``lua/session_*.lua`` alone.
 
-    Its end is three steps, each safe to repeat: the record says that it has ended, so that nobody joins it any more; its leases
-    end, shard by shard; the record goes.
+    Its end is three steps, each safe to repeat: the record says that it has ended, so that nobody
+    joins it any more; its leases end, shard by shard; the record goes.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -30,9 +33,14 @@ class SessionExpiry(CapacityWait):
         self._graces: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # that run here, by session
         self.sessions_ended = 0
 
-    def _session_script(self, name: str, *args: Arg, more_keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+    def _session_script(
+        self, name: str, *args: Arg, more_keys: Sequence[str] = ()
+    ) -> asyncio.Future[Any]:
         reply = self._scripts.run(
-            self._link, f"queue.session_{name}", (self._sessions_key, *more_keys), (0, self.holder, *args)
+            self._link,
+            f"queue.session_{name}",
+            (self._sessions_key, *more_keys),
+            (0, self.holder, *args),
         )
         reply.add_done_callback(self._session_replied)
         return reply
@@ -45,7 +53,8 @@ class SessionExpiry(CapacityWait):
         """
         Its grace ends in ``left_ms``, unless somebody joins it before.
 
-        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind than who does so once.
+        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind
+        than who does so once.
         """
         if (former := self._graces.get(uuid)) is not None:
             if former[0] > number:
@@ -62,14 +71,17 @@ class SessionExpiry(CapacityWait):
         try:
             await self.end_session(uuid, number)
         except Error as error:
-            log.warning("the session %s could not be ended; the leader goes on with it: %s", uuid, error)
+            log.warning(
+                "the session %s could not be ended; the leader goes on with it: %s", uuid, error
+            )
 
     async def end_session(self, uuid: str, number: int = -1) -> bool:
         """
-        End a session whose grace is over: its leases, as losses, and all that is known of it. Safe to repeat.
+        End a session whose grace is over: its leases, as losses, and all that is known of it. Safe
+        to repeat.
 
-        ``number``: the attach number that was given up; a session that was joined since goes on. Whether it ended.
-        Raises: StoreDown: the leader's next look goes on with it.
+        ``number``: the attach number that was given up; a session that was joined since goes on.
+        Whether it ended. Raises: StoreDown: the leader's next look goes on with it.
         """
         left_ms, places = await self._session_script("end", uuid, number)
         if left_ms > 0:
@@ -92,16 +104,21 @@ class SessionExpiry(CapacityWait):
 
     # --- what the leader does
 
-    async def bury_sessions(self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool) -> int:
+    async def bury_sessions(
+        self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool
+    ) -> int:
         """
-        A node's boot is dead, marked so in every shard before: grace begins for the sessions it had; how many it had.
+        A node's boot is dead, marked so in every shard before: grace begins for the sessions it
+        had; how many it had.
 
         ``page_done`` is called after each of their pages. Raises: Stale: another leads; StoreDown.
         """
         total, more = 0, 1
         while more:
             fence = f"{{{self.cluster}}}:fence"
-            left, more = await self._session_script("bury", epoch, node, boot, PIECE, more_keys=(fence,))
+            left, more = await self._session_script(
+                "bury", epoch, node, boot, PIECE, more_keys=(fence,)
+            )
             page_done()
             total += left
         return total
@@ -117,7 +134,9 @@ class SessionExpiry(CapacityWait):
         while more:
             # Those that could not be ended stay at the head: the next page begins behind them.
             uuids = [raw.decode() for raw in await self._session_script("due", PIECE, failed)]
-            ends = await asyncio.gather(*(self.end_session(uuid) for uuid in uuids), return_exceptions=True)
+            ends = await asyncio.gather(
+                *(self.end_session(uuid) for uuid in uuids), return_exceptions=True
+            )
             page_done()
             total += ends.count(True)
             more = True in ends
@@ -131,7 +150,10 @@ class SessionExpiry(CapacityWait):
 
 
 def _place_of(raw: bytes) -> Sequence[str] | None:
-    """A queue and the number of its shard; None, and a line in the log, for what nobody can read as that."""
+    """
+    A queue and the number of its shard; None, and a line in the log, for what nobody can read as
+    that.
+    """
     queue, _, index = raw.decode("utf-8", "backslashreplace").rpartition(" ")
     if queue and index.isascii() and index.isdigit():
         return queue, index

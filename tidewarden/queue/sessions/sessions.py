@@ -1,9 +1,10 @@
 """
 Sessions: who owns leases, and when they end because their owner has gone.
 
-A connection is a session by itself: what it holds ends with it. ``SESSION`` makes one that several connections share, on any
-node, and that outlives the last of them by its grace. Its record is in the store (``lua/session_join.lua``); each attach raises
-a number there, so that the end of a connection, or of a grace, that comes late does nothing.
+A connection is a session by itself: what it holds ends with it. ``SESSION`` makes one that several
+connections share, on any node, and that outlives the last of them by its grace. Its record is in
+the store (``lua/session_join.lua``); each attach raises a number there, so that the end of a
+connection, or of a grace, that comes late does nothing.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ class Sessions(SessionExpiry):
 
     async def close_session(self, session: Session) -> None:
         """
-        A connection has gone: its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
+        A connection has gone: its waiting takes take nothing, its leases end at once, as losses, in
+        one batch a shard.
 
-        What belongs to a shared session stays while another connection has it, and for its grace after the last one.
-        While the store is away it tries again, until the leases have run out by themselves.
+        What belongs to a shared session stays while another connection has it, and for its grace
+        after the last one. While the store is away it tries again, until the leases have run out by
+        themselves.
         """
         session.closed = True
         self._sessions.discard(session)
@@ -75,7 +78,8 @@ class Sessions(SessionExpiry):
                 shard = self._lane(self._shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
-                shard.wake()  # who waits here asks behind it: a round trip sooner than by its answer
+                # who waits here asks behind it: a round trip sooner than by its answer
+                shard.wake()
             held = {}
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
@@ -83,23 +87,31 @@ class Sessions(SessionExpiry):
                 except (StoreDown, NoQuorum, Resharded):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
-                except Error as error:  # a shard of a newer format, say: the other shards' need not wait
-                    log.warning("the lease of %s in %s ends by its time: %s", name[1], name[0], error)
+                except Error as error:
+                    # a shard of a newer format, say: the other shards' need not wait
+                    log.warning(
+                        "the lease of %s in %s ends by its time: %s", name[1], name[0], error
+                    )
             if held:
                 await sleep(self._clock, LOST_RETRY_S)
 
     # --- shared ones
 
-    async def join_session(self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None) -> str:
+    async def join_session(
+        self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None
+    ) -> str:
         """
-        The connection joins the shared session ``uuid``, or a new one; its uuid. A connection joins one, before it takes.
+        The connection joins the shared session ``uuid``, or a new one; its uuid. A connection joins
+        one, before it takes.
 
         Args:
             user: who asks: it is bound to the one who made it.
-            grace_ms: how long it outlives its last connection from now on; None: as it is, 5,000 for a new one.
+            grace_ms: how long it outlives its last connection from now on; None: as it is, 5,000
+                for a new one.
 
-        Raises: BadArg: the connection has another, or holds tasks of its own; NotFound: unknown, ended or another user's;
-        Full: too many sessions wait for their grace to end; Stale, StoreDown: it may have joined, say it again.
+        Raises: BadArg: the connection has another, or holds tasks of its own; NotFound: unknown,
+        ended or another user's; Full: too many sessions wait for their grace to end; Stale,
+        StoreDown: it may have joined, say it again.
         """
         wanted = _hex(uuid) if uuid else ""
         if grace_ms is not None:
@@ -113,12 +125,14 @@ class Sessions(SessionExpiry):
             if had is not None and not had.lost:
                 if had.user != user or wanted not in ("", had.uuid):
                     raise BadArg(
-                        f"this connection is in the session {UUID(had.uuid)}; another one needs another connection"
+                        f"this connection is in the session {UUID(had.uuid)}; another one needs"
+                        " another connection"
                     )
                 wanted = had.uuid
             elif session.held or session.takes:
                 raise BadArg(
-                    f"this connection holds {len(session.held)} tasks by itself: SESSION comes before the first take"
+                    f"this connection holds {len(session.held)} tasks by itself: SESSION comes"
+                    " before the first take"
                 )
             new = not wanted
             if grace_ms is None:
@@ -129,7 +143,9 @@ class Sessions(SessionExpiry):
     async def _attach(self, session: Session, wanted: Shared, grace_ms: int, new: bool) -> None:
         holder = self.holder
         try:
-            number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+            number = await self._session_script(
+                "join", wanted.uuid, wanted.user, grace_ms, int(new)
+            )
         except NotSent:
             raise
         except StoreDown:
@@ -143,7 +159,10 @@ class Sessions(SessionExpiry):
             self._spawn(self._rejoin_later(shared))
 
     async def _unjoin_later(self, wanted: Shared) -> None:
-        """Nobody knows whether this node is attached. Attach for certain, and leave unless a connection has joined meanwhile."""
+        """
+        Nobody knows whether this node is attached. Attach for certain, and leave unless a
+        connection has joined meanwhile.
+        """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
             holder = self.holder
@@ -177,7 +196,10 @@ class Sessions(SessionExpiry):
             self._spawn(self._detach_later(shared))
 
     async def _detach_later(self, shared: Shared) -> None:
-        """The store is away. What is said again does nothing when it was heard, or when somebody has joined meanwhile."""
+        """
+        The store is away. What is said again does nothing when it was heard, or when somebody has
+        joined meanwhile.
+        """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
             try:
@@ -193,7 +215,8 @@ class Sessions(SessionExpiry):
             return  # that boot was declared dead, and has left by that
         left_ms = await self._session_script("leave", shared.uuid, shared.number)
         if left_ms == -2:
-            # The store has lost the record, or its end was not heard here: nobody will end these but us.
+            # The store has lost the record, or its end was not heard here: nobody will end these
+            # but us.
             await self._lose(shared.uuid, [_place(prefix) for prefix in shared.places])
         elif left_ms == 0:
             await self.end_session(shared.uuid, shared.number)
@@ -203,7 +226,10 @@ class Sessions(SessionExpiry):
     # --- taking under one
 
     def _entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
-        """Whether this node may take for it from these shards: it is attached, and the record names them."""
+        """
+        Whether this node may take for it from these shards: it is attached, and the record names
+        them.
+        """
         if shared.lost or shared.holder != self.holder:
             return False
         places = shared.places
@@ -211,8 +237,8 @@ class Sessions(SessionExpiry):
 
     async def _enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
         """
-        Note in the record that it takes from these shards. A node that was declared dead, and has not registered anew yet, does so
-        within moments: that is waited for.
+        Note in the record that it takes from these shards. A node that was declared dead, and has
+        not registered anew yet, does so within moments: that is waited for.
 
         Raises: NotFound: it has ended; Stale; StoreDown.
         """
@@ -233,7 +259,8 @@ class Sessions(SessionExpiry):
 
     async def owner(self, session: Session, shard: Shard) -> str:
         """
-        The uuid of the session whose the connection's leases in this shard are, "" for its own; the record names the shard by then.
+        The uuid of the session whose the connection's leases in this shard are, "" for its own; the
+        record names the shard by then.
 
         Raises: NotFound: the session has ended; Stale; StoreDown.
         """
@@ -243,7 +270,10 @@ class Sessions(SessionExpiry):
         return session.uuid
 
     def rejoin(self) -> None:
-        """This node has registered anew, so its former boot left every session: join those that connections here have."""
+        """
+        This node has registered anew, so its former boot left every session: join those that
+        connections here have.
+        """
         for shared in list(self._shared.values()):
             self._spawn(self._rejoin_later(shared))
 
@@ -281,12 +311,19 @@ class Sessions(SessionExpiry):
 
     def session_counts(self) -> dict[str, int]:
         """Shared sessions with connections here; graces that run here; those ended by this node."""
-        return {"attached": len(self._shared), "detached": len(self._graces), "ended_total": self.sessions_ended}
+        return {
+            "attached": len(self._shared),
+            "detached": len(self._graces),
+            "ended_total": self.sessions_ended,
+        }
 
 
 def gone(shared: Shared) -> NotFound:
     """What is said to those who would take under a session that has ended."""
-    return NotFound(f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a new one")
+    return NotFound(
+        f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a"
+        " new one"
+    )
 
 
 def _hex(uuid: str) -> str:
@@ -294,7 +331,9 @@ def _hex(uuid: str) -> str:
     try:
         return UUID(uuid).hex
     except ValueError:
-        raise BadArg(f"the session is {uuid[:60]!r}; allowed is a uuid that SESSION answered") from None
+        raise BadArg(
+            f"the session is {uuid[:60]!r}; allowed is a uuid that SESSION answered"
+        ) from None
 
 
 def _place(prefix: str) -> Sequence[str]:

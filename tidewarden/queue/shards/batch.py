@@ -1,4 +1,6 @@
-"""Items of one verb that wait to be sent to one shard together, and the call that they travel in."""
+"""
+Items of one verb that wait to be sent to one shard together, and the call that they travel in.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Items of one verb that wait to be sent: their arguments, and who wants each reply. ``first``: so many go before others."""
+    """
+    Items of one verb that wait to be sent: their arguments, and who wants each reply. ``first``: so
+    many go before others.
+    """
 
     __slots__ = ("args", "bytes", "first", "head", "name", "receivers", "verb")
 
@@ -68,7 +73,8 @@ class BatchCall:
         return self.answered
 
     def set_result(self, result: Any, /) -> None:
-        # Before its items: a take that finds nothing and parks has to see what this reply says of the shard.
+        # Before its items: a take that finds nothing and parks has to see what this reply says of
+        # the shard.
         self.deliver(self._landed(result))
         self._shard.fly_on()
 
@@ -117,7 +123,10 @@ class BatchCall:
 
 
 class SingleCall:
-    """One script by itself, or one item of a batch run again: ``receiver`` gets all that it answers, or the one item."""
+    """
+    One script by itself, or one item of a batch run again: ``receiver`` gets all that it answers,
+    or the one item.
+    """
 
     __slots__ = ("_item", "_receiver", "_shard", "done")
 

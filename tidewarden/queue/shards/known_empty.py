@@ -1,4 +1,7 @@
-"""What the latest take to come away with less than it asked for says of a shard: until something happens there, another need not ask."""
+"""
+What the latest take to come away with less than it asked for says of a shard: until something
+happens there, another need not ask.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .shard import Shard
 
-BARE_S = 5.0  # How long it is believed: should a message be lost, takes pass the shard by for no longer.
+# How long it is believed: should a message be lost, takes pass the shard by for no longer.
+BARE_S = 5.0
 
 
 class KnownEmpty:
@@ -23,18 +27,28 @@ class KnownEmpty:
 
     def found(self, shard: Shard, wakes: int, *, told: bool) -> None:
         """
-        A take of any task, sent when ``shard`` had been woken so often, has left nothing there. ``told``: its script has registered
-        this node, which hears from whichever node changes that.
+        A take of any task, sent when ``shard`` had been woken so often, has left nothing there.
+        ``told``: its script has registered this node, which hears from whichever node changes that.
         """
         if told or not self.holds(shard):  # else it is known already, and better
-            self._wakes, self._told, self._holder, self._until = wakes, told, shard.holder(), shard.time() + BARE_S
+            self._wakes, self._told, self._holder, self._until = (
+                wakes,
+                told,
+                shard.holder(),
+                shard.time() + BARE_S,
+            )
 
     def dry(self, shard: Shard) -> bool:
-        """Whether nothing is known to have become ready since then; another node may know better."""
+        """
+        Whether nothing is known to have become ready since then; another node may know better.
+        """
         return self._wakes == shard.wakes
 
     def holds(self, shard: Shard) -> bool:
-        """Whether another would find nothing, either: nothing has become ready since then, and nothing is due yet."""
+        """
+        Whether another would find nothing, either: nothing has become ready since then, and nothing
+        is due yet.
+        """
         if not self._told or self._wakes != shard.wakes or self._holder != shard.holder():
             return False
         now = shard.time()

@@ -1,14 +1,17 @@
 """
-The clock of leases, as one node knows it: the store's, less what that one has stepped, so that it runs on evenly.
+The clock of leases, as one node knows it: the store's, less what that one has stepped, so that it
+runs on evenly.
 
-See docs/decisions/0015-clock.md. Nothing here asks anybody; :mod:`tidewarden.cluster.store_clock` does, and tells what it heard.
+See docs/decisions/0015-clock.md. Nothing here asks anybody; :mod:`tidewarden.cluster.store_clock`
+does, and tells what it heard.
 """
 
 from __future__ import annotations
 
 from tidewarden.clock import Clock
 
-STEP_MS = 5000  # the store's clock went so much faster or slower than ours between two looks: it was stepped
+# the store's clock went so much faster or slower than ours between two looks: it was stepped
+STEP_MS = 5000
 LATE_S = 1.0  # an answer that took longer says too little of the moment at which it was given
 
 
@@ -26,7 +29,10 @@ class LeaseClock:
         self.lag_ms = 0
 
     def known_ms(self) -> int:
-        """Where the leases' clock stands now: never more than that, and a little less at most; 0: not known."""
+        """
+        Where the leases' clock stands now: never more than that, and a little less at most; 0: not
+        known.
+        """
         return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
     def stamp(self, cut: str) -> str | int:
@@ -41,11 +47,13 @@ class LeaseClock:
 
     def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
         """
-        The store's clock said ``time_ms``, at some moment between ``sent`` (monotonic seconds) and now.
+        The store's clock said ``time_ms``, at some moment between ``sent`` (monotonic seconds) and
+        now.
 
         ``steps`` and ``lag_ms`` are what is written down there.
 
-        Returns: by how much it has stepped (ms) since it was heard last, 0 when that is not certain or others have found it already.
+        Returns: by how much it has stepped (ms) since it was heard last, 0 when that is not certain
+        or others have found it already.
         """
         now = self._monotonic()
         first, others = self._ahead_ms is None, steps != self.steps

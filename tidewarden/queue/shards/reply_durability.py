@@ -1,7 +1,8 @@
 """
 Answers of a queue that wants more than the primary's word.
 
-What a script's reply says of its shard counts at once; its answers are handed out when they are firm.
+What a script's reply says of its shard counts at once; its answers are handed out when they are
+firm.
 """
 
 from __future__ import annotations
@@ -40,12 +41,24 @@ class Landing(ReplySink, Protocol):
 
 class PendingReply:
     """
-    Between a script's reply and ``landing``; then between the group commit and the answers, among ``waiting``.
+    Between a script's reply and ``landing``; then between the group commit and the answers, among
+    ``waiting``.
     """
 
-    __slots__ = ("_answers", "_commit", "_ground", "_landing", "_waiting", "done", "sent_by", "set_exception")
+    __slots__ = (
+        "_answers",
+        "_commit",
+        "_ground",
+        "_landing",
+        "_waiting",
+        "done",
+        "sent_by",
+        "set_exception",
+    )
 
-    def __init__(self, commit: AnyCommit, landing: Landing, waiting: dict[PendingReply, None]) -> None:
+    def __init__(
+        self, commit: AnyCommit, landing: Landing, waiting: dict[PendingReply, None]
+    ) -> None:
         self._commit: Any = commit
         self._waiting = waiting
         self._ground = commit.ground()
@@ -83,7 +96,8 @@ class DurabilityGate:
     """
     What a shard's answers pass through, by the durability in the header of the script.
 
-    ``commit`` is of the queue; ``system`` of what must not be lost, whatever the queue is in whose shard it lies.
+    ``commit`` is of the queue; ``system`` of what must not be lost, whatever the queue is in whose
+    shard it lies.
     """
 
     __slots__ = ("_waiting", "commit", "system")
@@ -95,7 +109,8 @@ class DurabilityGate:
 
     def through(self, durability: str, landing: Landing) -> ReplySink:
         """
-        The receiver of the reply of a script of that durability, for ``landing``. Call it just before the script is sent.
+        The receiver of the reply of a script of that durability, for ``landing``. Call it just
+        before the script is sent.
 
         Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
         """
@@ -114,7 +129,10 @@ class DurabilityGate:
         return PendingReply(commit, landing, self._waiting)
 
     def leases(self) -> Iterator[tuple[str, int]]:
-        """Ids and lease numbers of tasks that were taken, in answers that wait for their group: whose they are is known here alone."""
+        """
+        Ids and lease numbers of tasks that were taken, in answers that wait for their group: whose
+        they are is known here alone.
+        """
         for held in self._waiting:
             yield from held.leases()
 

@@ -1,4 +1,7 @@
-"""A request that reached a shard of a queue that has been cut into other shards since: what it means, and how it is repeated."""
+"""
+A request that reached a shard of a queue that has been cut into other shards since: what it means,
+and how it is repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,26 @@ WORD = "RECUT"  # the scripts': `RECUT layout message`
 
 
 class Resharded(Stale):
-    """The queue was cut into other shards since this node read its settings. Nothing was changed. ``layout``: the shard's."""
+    """
+    The queue was cut into other shards since this node read its settings. Nothing was changed.
+    ``layout``: the shard's.
+    """
 
     def __init__(self, queue: str, layout: int) -> None:
-        super().__init__(f"the queue {queue} is being cut into other shards; repeat this in a moment")
+        super().__init__(
+            f"the queue {queue} is being cut into other shards; repeat this in a moment"
+        )
         self.layout = layout
 
 
 def recut_of(queue: str, error: BaseException) -> BaseException:
     """What a script's error means: :class:`Resharded` where it says so, else itself."""
     word, _, rest = str(error).partition(" ")
-    return Resharded(queue, int(rest.partition(" ")[0])) if word == WORD and type(error) is Error else error
+    return (
+        Resharded(queue, int(rest.partition(" ")[0]))
+        if word == WORD and type(error) is Error
+        else error
+    )
 
 
 class Target(Protocol):
@@ -37,12 +49,18 @@ Places = Callable[[str], Target]
 
 
 def repeat(
-    places: asyncio.Future[Any], error: Resharded, receivers: list[ReplySink], name: str, args: Sequence[Arg]
+    places: asyncio.Future[Any],
+    error: Resharded,
+    receivers: list[ReplySink],
+    name: str,
+    args: Sequence[Arg],
 ) -> None:
     """
-    Run the items of a refused batch once more, each where its id, which is its first argument, lies now.
+    Run the items of a refused batch once more, each where its id, which is its first argument, lies
+    now.
 
-    ``places`` tells where. Without ``args`` the request is of no one id and fails with ``error``, after the settings were read.
+    ``places`` tells where. Without ``args`` the request is of no one id and fails with ``error``,
+    after the settings were read.
     """
     width = len(args) // len(receivers)
 

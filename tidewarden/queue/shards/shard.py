@@ -1,4 +1,7 @@
-"""One shard of one queue: requests that arrive together become one script call; waiting takes are woken, never polled."""
+"""
+One shard of one queue: requests that arrive together become one script call; waiting takes are
+woken, never polled.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +25,50 @@ from .reply_durability import DurabilityGate
 from .resharding import Resharded, recut_of, repeat
 
 ITEMS_MAX = 500  # of one verb in one script call
-BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
+# likewise, so that a call keeps neither the store nor the other items waiting for long
+BYTES_MAX = 4_000_000
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
-FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
-LOOKS_S = (1.0, 5.0)  # after an answer was lost: what the store had not read by then is run late, or never will be
-TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
-LATE_MS = 15_000  # a reply is read within so long; one that is older by the store's clock was given after that had stepped back
+# calls of one shard under way: the store works at one while the other's answers are handed out
+FLYING_MAX = 2
+# after an answer was lost: what the store had not read by then is run late, or never will be
+LOOKS_S = (1.0, 5.0)
+# go in one call, in this order: see lua/batch.lua
+TOGETHER = ("queue.put", "queue.ack", "queue.take")
+# a reply is read within so long; one that is older by the store's clock was given after that had
+# stepped back
+LATE_MS = 15_000
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
 class Shard:
     """
-    The scripts of one shard, batched. Most methods return a future of the item's own reply (see ``lua/*.lua``).
+    The scripts of one shard, batched. Most methods return a future of the item's own reply (see
+    ``lua/*.lua``).
 
-    ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
-    ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
-    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
+    ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard,
+    delay_ms)`` hears the next event. ``layout``: the number of the queue's cut; where the store
+    knows a newer one, ``on_recut(shard, that)`` says where an id lies now, and what can be repeated
+    is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
     ``on_refused(error)`` hears each refusal.
     """
 
-    # CPython keeps the names of at most 30 attributes once for all objects; of thousands of queues with sixteen shards each, these were
-    # a third of a node's memory.
+    # CPython keeps the names of at most 30 attributes once for all objects; of thousands of queues
+    # with sixteen shards each, these were a third of a node's memory.
     __slots__ = (
-        "__dict__", "__weakref__", "_flying", "_looks", "_next_at", "_retired", "_scheduled", "_timer", "_timer_at", "_told_at",
-        "_woken", "now_ms", "wakes",
-    )  # fmt: skip
+        "__dict__",
+        "__weakref__",
+        "_flying",
+        "_looks",
+        "_next_at",
+        "_retired",
+        "_scheduled",
+        "_timer",
+        "_timer_at",
+        "_told_at",
+        "_woken",
+        "now_ms",
+        "wakes",
+    )
 
     def __init__(
         self,
@@ -120,7 +142,9 @@ class Shard:
     def wait(self, task_id: str, note: bool) -> asyncio.Future[Any]:
         return self._ask("queue.wait", (task_id, int(note)))
 
-    def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
+    def end(
+        self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = ""
+    ) -> asyncio.Future[Any]:
         return self._ask("queue.end", (task_id, lease, how, delay_ms, reason))
 
     def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
@@ -137,9 +161,12 @@ class Shard:
         self._call(name, args, SingleCall(self, future, item=False), now_ms)
         return future
 
-    def run_by(self, link: CallSender, name: str, args: Sequence[Arg]) -> asyncio.Future[tuple[int, int, int, Any]]:
+    def run_by(
+        self, link: CallSender, name: str, args: Sequence[Arg]
+    ) -> asyncio.Future[tuple[int, int, int, Any]]:
         """
-        Run any script of this shard by itself on another connection; all that it replies, held back for no durability.
+        Run any script of this shard by itself on another connection; all that it replies, held back
+        for no durability.
 
         Whoever gives up on it: what the reply says of the shard is heard all the same.
         """
@@ -149,7 +176,9 @@ class Shard:
 
     # --- batching
 
-    def _ask(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+    def _ask(
+        self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0
+    ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self.add(name, args, future, head, size)
         return future
@@ -165,8 +194,8 @@ class Shard:
         first: bool = False,
     ) -> None:
         """
-        Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes. ``first``: it was
-        there before those that are not.
+        Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts
+        for, in bytes. ``first``: it was there before those that are not.
         """
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
@@ -187,18 +216,26 @@ class Shard:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """At the end of a turn: send what has gathered, unless a call is under way, whose answer sends what gathers until then."""
+        """
+        At the end of a turn: send what has gathered, unless a call is under way, whose answer sends
+        what gathers until then.
+        """
         self._scheduled = False
         if self._flying < FLYING_MAX and self._batches:
             self._send_all()
 
     def _take_along(self, puts: Batch) -> None:
-        """Takes that wait go along with puts that make tasks ready, as many as there are tasks: nobody has to be woken for these."""
+        """
+        Takes that wait go along with puts that make tasks ready, as many as there are tasks: nobody
+        has to be woken for these.
+        """
         ready = sum(not options or options[0] == "0" for options in puts.args[1::3])  # type: ignore[index]
         takes, room = self._batches.get("queue.take"), ITEMS_MAX - 1
         if takes is not None:
             ready, room = ready - takes.first, room - len(takes.receivers)
-        size = sum(batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None)
+        size = sum(
+            batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None
+        )
         scheduled, self._scheduled = self._scheduled, True
         self._waiters.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
         self._scheduled = scheduled
@@ -208,7 +245,11 @@ class Shard:
             self._take_along(self._batches["queue.put"])
         batches, self._batches = self._batches, {}
         together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
-        if len(together) > 1 and not self._store_memory.full and sum(batch.bytes for batch in together) <= BYTES_MAX:
+        if (
+            len(together) > 1
+            and not self._store_memory.full
+            and sum(batch.bytes for batch in together) <= BYTES_MAX
+        ):
             for batch in together:
                 del batches[batch.name]
             args: list[Arg] = []
@@ -231,7 +272,10 @@ class Shard:
             self._woken = True
 
     def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
-        """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
+        """
+        A call of batches was refused, or nobody knows. What a newer cut of the queue refused is
+        repeated there.
+        """
         self._flying -= 1
         if unanswered(error):
             self.missed()
@@ -251,7 +295,10 @@ class Shard:
             self._on_lost(self)
 
     def fly_on(self) -> None:
-        """Try who waits, now that who was under way has its answer, and send what has gathered meanwhile."""
+        """
+        Try who waits, now that who was under way has its answer, and send what has gathered
+        meanwhile.
+        """
         if self._woken:
             self._woken = False
             if self.parked:
@@ -282,13 +329,19 @@ class Shard:
             self._refuse(receiver, error)
 
     def _refuse(self, receiver: ReplySink, error: Error) -> None:
-        """In a turn of its own: whoever adds an item is not through with it yet, and others' items are refused, too."""
+        """
+        In a turn of its own: whoever adds an item is not through with it yet, and others' items are
+        refused, too.
+        """
         self._loop.call_soon(receiver.set_exception, error)
 
     # --- a queue that was cut anew
 
     def stamped(self, now_ms: int) -> Arg:
-        """The first argument of every script: the time (0: the store's), the leases' clock, and which cut of the queue this is."""
+        """
+        The first argument of every script: the time (0: the store's), the leases' clock, and which
+        cut of the queue this is.
+        """
         if now_ms == 0 and self.lease_clock is not None:
             return self.lease_clock.stamp(self._stamp)
         return f"{now_ms}{self._stamp}" if self._stamp else now_ms
@@ -310,8 +363,12 @@ class Shard:
     # --- waiting
 
     def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
-        """What every reply says: the store's clock, when anything happens next (-1: nothing), whether tasks became ready."""
-        # One that came by another connection (the sweep's) and was given before the latest knows less than that.
+        """
+        What every reply says: the store's clock, when anything happens next (-1: nothing), whether
+        tasks became ready.
+        """
+        # One that came by another connection (the sweep's) and was given before the latest knows
+        # less than that.
         kept = self._next_at if 0 < self.now_ms - now_ms < LATE_MS else None
         self.now_ms = now_ms if kept is None else self.now_ms
         if next_ms < 0:
@@ -320,16 +377,22 @@ class Shard:
             delay_ms = max(0, next_ms - now_ms)
             self.expect(delay_ms)
             self._on_next(self, delay_ms)
-        if kept is not None and self._loop.time() < kept and (self._next_at is None or kept < self._next_at):
+        if (
+            kept is not None
+            and self._loop.time() < kept
+            and (self._next_at is None or kept < self._next_at)
+        ):
             self._next_at = kept
         if woke:
             self.wake()
 
     def missed(self) -> None:
         """
-        An answer was lost, and with it perhaps that tasks are ready, or that something happens sooner: nobody else tells its caller.
+        An answer was lost, and with it perhaps that tasks are ready, or that something happens
+        sooner: nobody else tells its caller.
 
-        Whoever waits looks now, and again later: the store may run it after what is asked now on another connection.
+        Whoever waits looks now, and again later: the store may run it after what is asked now on
+        another connection.
         """
         self._look()
         for look in self._looks:
@@ -350,7 +413,8 @@ class Shard:
         """
         A message: something earlier than was known happens in ``delay_ms``.
 
-        It comes on another connection than replies do. One that was given before, and is read after it, knows nothing of it.
+        It comes on another connection than replies do. One that was given before, and is read after
+        it, knows nothing of it.
         """
         at = self._loop.time() + delay_ms / 1000
         if self._told_at is None or at < self._told_at:
@@ -379,11 +443,16 @@ class Shard:
         self.wake()
 
     def due_by(self, at: float) -> bool:
-        """Whether, as far as is known, something happens in the shard until then (the loop's time)."""
+        """
+        Whether, as far as is known, something happens in the shard until then (the loop's time).
+        """
         return any(event is not None and event <= at for event in (self._next_at, self._told_at))
 
     def park(self, waiter: Waiter) -> None:
-        """``waiter`` found nothing here and waits; the script that told it so has registered this node."""
+        """
+        ``waiter`` found nothing here and waits; the script that told it so has registered this
+        node.
+        """
         if self._retired:
             waiter.stop_waiting()
             return
@@ -392,7 +461,10 @@ class Shard:
         self._arm(self._told_at)
 
     def retire(self) -> None:
-        """The queue is cut anew: nobody is woken through this object any more, so whoever waits here asks again."""
+        """
+        The queue is cut anew: nobody is woken through this object any more, so whoever waits here
+        asks again.
+        """
         self._retired = True
         for waiter in list(self.parked):
             waiter.stop_waiting()

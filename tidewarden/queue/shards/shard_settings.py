@@ -23,38 +23,56 @@ RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 
 async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -> int:
     """
-    Bring the settings into force in every shard that has no newer ones; the newest version that one has, or 0: none is newer.
+    Bring the settings into force in every shard that has no newer ones; the newest version that one
+    has, or 0: none is newer.
 
     ``run`` runs a script on all of these shards.
 
     Raises: StoreDown: perhaps in some alone; Recut: these are not the queue's shards any more.
     """
     replies = await run(shards, "queue.configure", settings.shard_fields())
-    await look_at_lanes([shard for shard, reply in zip(shards, replies, strict=True) if reply == OTHER_LANES])
+    await look_at_lanes(
+        [shard for shard, reply in zip(shards, replies, strict=True) if reply == OTHER_LANES]
+    )
     if NOT_EMPTY in replies:
-        log.warning("a shard of %s keeps another order than %s until it is empty", shards[0].queue, settings.order)
+        log.warning(
+            "a shard of %s keeps another order than %s until it is empty",
+            shards[0].queue,
+            settings.order,
+        )
     return max((-reply for reply in replies if isinstance(reply, int) and reply < 0), default=0)
 
 
 async def set_order(shards: Sequence[Shard], order: str) -> bool:
-    """Into shards that nobody can put into yet; whether all of them are empty. Raises: as :func:`write`."""
-    replies = await asyncio.gather(*(shard.run("queue.configure", ("order", order)) for shard in shards))
+    """
+    Into shards that nobody can put into yet; whether all of them are empty. Raises: as
+    :func:`write`.
+    """
+    replies = await asyncio.gather(
+        *(shard.run("queue.configure", ("order", order)) for shard in shards)
+    )
     return NOT_EMPTY not in replies
 
 
 async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
     """
-    Close shards to everybody who does not know of ``layout``; whether all of them are empty, as they have to be.
+    Close shards to everybody who does not know of ``layout``; whether all of them are empty, as
+    they have to be.
 
     ``same``: the queue stays in as many, so they may have schedules. Raises: as :func:`write`.
     """
     name = "same_layout" if same else "layout"
-    replies = await asyncio.gather(*(shard.run("queue.configure", (name, layout)) for shard in shards))
+    replies = await asyncio.gather(
+        *(shard.run("queue.configure", (name, layout)) for shard in shards)
+    )
     return NOT_EMPTY not in replies
 
 
 async def look_at_lanes(shards: Sequence[Shard]) -> None:
-    """Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their next event."""
+    """
+    Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their
+    next event.
+    """
     await asyncio.gather(*(_look_at_lanes(shard) for shard in shards))
 
 

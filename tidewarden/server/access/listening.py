@@ -1,5 +1,6 @@
 """
-A door's sockets: accepts peers as fast as the lobby has room for them, and has strangers' bytes read in small pieces.
+A door's sockets: accepts peers as fast as the lobby has room for them, and has strangers' bytes
+read in small pieces.
 
 A loop's own server accepts whatever comes, and reads a quarter of a megabyte of each at a time.
 """
@@ -20,14 +21,18 @@ log = logging.getLogger("tidewarden.server")
 
 ACCEPTED_MAX = 32  # in one turn of the loop
 AGAIN_S = 1.0  # after an accept that failed because the process, or the host, is out of something
-BESIEGED_BACKLOG = 128  # while the budget is used up: who comes then is asked by its kernel to come again
+# while the budget is used up: who comes then is asked by its kernel to come again
+BESIEGED_BACKLOG = 128
 OUT_OF = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 Meet = Callable[[Stranger | None], asyncio.BaseProtocol]
 
 
 class Anteroom(asyncio.BufferedProtocol):
-    """Between a stranger's socket and its protocol: a piece at a time, each paid for. ``inner`` may be a TLS handshake."""
+    """
+    Between a stranger's socket and its protocol: a piece at a time, each paid for. ``inner`` may be
+    a TLS handshake.
+    """
 
     _piece = bytearray(CHUNK_BYTES)  # one for all: it is filled and copied in one go
     _view = memoryview(_piece)
@@ -75,7 +80,9 @@ class Listener:
         open_to_all: whether everybody is let in who comes.
     """
 
-    def __init__(self, lobby: Lobby, meet: Meet, backlog: int, open_to_all: Callable[[], bool]) -> None:
+    def __init__(
+        self, lobby: Lobby, meet: Meet, backlog: int, open_to_all: Callable[[], bool]
+    ) -> None:
         self._lobby = lobby
         self._meet = meet
         self._backlog = backlog
@@ -87,10 +94,15 @@ class Listener:
         self._meeting: set[asyncio.Task[Any]] = set()
 
     async def start(self, hosts: str | list[str], port: int, *, shared: bool = False) -> None:
-        """Listen; ``shared``: other processes do too. Raises: OSError: the port is taken or may not be bound."""
+        """
+        Listen; ``shared``: other processes do too. Raises: OSError: the port is taken or may not be
+        bound.
+        """
         self._loop = asyncio.get_running_loop()
         for host in [hosts] if isinstance(hosts, str) else hosts:
-            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = await self._loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
             try:
                 for family, _, _, _, address in dict.fromkeys(found):
                     self._sockets.append(bound(family, address, shared))
@@ -155,13 +167,17 @@ class Listener:
                 log.warning("no connection can be accepted for %g s: %s", AGAIN_S, error)
                 self._pause(AGAIN_S)
                 return
-            self._take_in(accepted, None if everybody else self._lobby.enter(self, f"{address[0]}:{address[1]}"))
+            self._take_in(
+                accepted,
+                None if everybody else self._lobby.enter(self, f"{address[0]}:{address[1]}"),
+            )
 
     def _keep_few(self, besieged: bool) -> None:
         """
         Let the kernel keep few of those who come, or as many as usual.
 
-        Four thousand strangers are taken in within twelve seconds: a user behind them would have given up.
+        Four thousand strangers are taken in within twelve seconds: a user behind them would have
+        given up.
         """
         if besieged != self._besieged:
             self._besieged = besieged
@@ -173,7 +189,9 @@ class Listener:
         protocol = self._meet(stranger)
         if stranger is not None:
             protocol = Anteroom(stranger, protocol)
-        coroutine = self._loop.connect_accepted_socket(lambda: cast(asyncio.Protocol, protocol), accepted)
+        coroutine = self._loop.connect_accepted_socket(
+            lambda: cast(asyncio.Protocol, protocol), accepted
+        )
         task = self._loop.create_task(coroutine)
         self._meeting.add(task)
         task.add_done_callback(lambda done: self._met(done, stranger))

@@ -1,9 +1,10 @@
 """
 The peers at a node's doors whom nobody has let in yet: what they may use up, each and all together.
 
-Their processor time is measured where their bytes are read and charged to two budgets, a peer's own and that of all. Who
-has used up his is not read for a while, whatever it was that he sent. What a peer used up before it was let in
-is given back: a thousand users who come at once are not strangers, and do not wait for one another.
+Their processor time is measured where their bytes are read and charged to two budgets, a peer's own
+and that of all. Who has used up his is not read for a while, whatever it was that he sent. What a
+peer used up before it was let in is given back: a thousand users who come at once are not
+strangers, and do not wait for one another.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from tidewarden.clock import Clock
 from .login_throttle import host_of
 
 SHARE = 0.05  # of a core, for all of them
-SHARE_EACH = 0.005  # what is measured is half of the hundredth that one may cost: the kernel has its part
+# what is measured is half of the hundredth that one may cost: the kernel has its part
+SHARE_EACH = 0.005
 BURST_S = 0.25
 BURST_EACH_S = 0.008
-KEPT_S = BURST_S / 2  # of the budget of all, for peers that have just come: who logs in is not behind those who do not
+# of the budget of all, for peers that have just come: who logs in is not behind those who do not
+KEPT_S = BURST_S / 2
 SLICE_S = 0.002  # of budget, with which the first of those who wait are read again
 PLACES = 1024  # so many strangers at a time, of which each keeps less than 32 KiB
 GRACE_S = 1.0  # a stranger that has been here for less is not sent away for another
@@ -43,9 +46,20 @@ class Stranger:
     """
 
     __slots__ = (
-        "_budget", "_held", "_inner", "_lobby", "_timer", "_transport", "_unwanted", "door", "host", "over",
-        "peer", "since", "spent_s",
-    )  # fmt: skip
+        "_budget",
+        "_held",
+        "_inner",
+        "_lobby",
+        "_timer",
+        "_transport",
+        "_unwanted",
+        "door",
+        "host",
+        "over",
+        "peer",
+        "since",
+        "spent_s",
+    )
 
     def __init__(self, lobby: Lobby, door: object, peer: str) -> None:
         self._lobby = lobby
@@ -91,7 +105,10 @@ class Stranger:
             lobby.hold_all(now)
 
     def comes_in(self, now: float) -> bool:
-        """Whether it has just come, and cost no more than a user does: what it has begun it may end, before others begin."""
+        """
+        Whether it has just come, and cost no more than a user does: what it has begun it may end,
+        before others begin.
+        """
         return self.spent_s < LOGIN_S and now - self.since < GRACE_S
 
     def hold(self, now: float) -> None:
@@ -122,7 +139,10 @@ class Stranger:
             self._turn(False, not self._unwanted)
 
     def let_in(self) -> None:
-        """It is none any more: what it cost was a user's to spend. Its protocol is given its bytes as they come."""
+        """
+        It is none any more: what it cost was a user's to spend. Its protocol is given its bytes as
+        they come.
+        """
         if self.over:
             return
         self._lobby.give_back(self.spent_s)
@@ -157,7 +177,9 @@ class Stranger:
         self._timer = None
         if self.over:
             return
-        if wait_s := self._budget.wait_s(now, BURST_EACH_S / 2 if self._budget.left_s(now) < 0 else 0.0):
+        if wait_s := self._budget.wait_s(
+            now, BURST_EACH_S / 2 if self._budget.left_s(now) < 0 else 0.0
+        ):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(wait_s, lambda: self._wait(self._lobby.clock.monotonic()))
         else:
@@ -206,12 +228,16 @@ class Lobby:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget of all is used up. Users who come in at once fill places, but get it back."""
+        """
+        Whether the budget of all is used up. Users who come in at once fill places, but get it
+        back.
+        """
         return self.budget.left_s(self.clock.monotonic()) < 0
 
     def wait_s(self) -> float:
         """
-        Seconds for which nobody should be taken in; 0: there is room, or somebody was sent away for it.
+        Seconds for which nobody should be taken in; 0: there is room, or somebody was sent away for
+        it.
 
         Until then who comes stays in the kernel's queue, which costs nothing.
         """
@@ -232,12 +258,14 @@ class Lobby:
 
     def send_away(self, door: object = None) -> float:
         """
-        Hang up on the oldest stranger of the host that has most of them here, so that others may come.
+        Hang up on the oldest stranger of the host that has most of them here, so that others may
+        come.
 
         Args:
             door: at which; None: at any.
 
-        Returns: 0.0, or the seconds after which one will have been here for long enough to be sent away.
+        Returns: 0.0, or the seconds after which one will have been here for long enough to be sent
+        away.
         """
         hosts: Iterable[Collection[Stranger]] = self._hosts.values()
         if door is not None:
@@ -267,8 +295,8 @@ class Lobby:
         """
         Read no stranger for now: the budget is used up.
 
-        A thousand who were quiet and ask all at once would else be read once each before one of them is held back, and
-        use up what is there for minutes, for which nobody could come in.
+        A thousand who were quiet and ask all at once would else be read once each before one of
+        them is held back, and use up what is there for minutes, for which nobody could come in.
         """
         if now - self._held_all_at < HOLD_EVERY_S:
             return
@@ -290,7 +318,10 @@ class Lobby:
     def give_back(self, cost_s: float) -> None:
         """So much was a user's to spend: who waits for it is read sooner."""
         self.budget.give_back(cost_s)
-        if self._timer is not None and self.budget.left_s(self.clock.monotonic()) > KEPT_S + SLICE_S:
+        if (
+            self._timer is not None
+            and self.budget.left_s(self.clock.monotonic()) > KEPT_S + SLICE_S
+        ):
             self._timer.cancel()
             self._release()
 
@@ -301,7 +332,9 @@ class Lobby:
             self._release()
 
     def _release(self) -> None:
-        """Read again as many of those who wait as the budget is likely to bear, the first ones first."""
+        """
+        Read again as many of those who wait as the budget is likely to bear, the first ones first.
+        """
         self._timer = None
         left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S
         while self._waiting and (left_s > 0 or self._waiting[0].over):

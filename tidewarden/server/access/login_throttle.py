@@ -1,4 +1,7 @@
-"""What failed logins cost those who send them: by host, growing, forgotten in time. No clock and no loop in here."""
+"""
+What failed logins cost those who send them: by host, growing, forgotten in time. No clock and no
+loop in here.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from collections import OrderedDict
 
 FACTOR_MAX = 20  # the longest delay, in those of a first failure
 FORGET_S = 60.0  # a host that fails no more for so long begins anew
-HELD_BACK_MAX = 64  # answers to one host that are held back at a time; past it nothing is checked for it
+# answers to one host that are held back at a time; past it nothing is checked for it
+HELD_BACK_MAX = 64
 HOSTS_MAX = 10_000
 SAID_S = 1.0  # one host's failures are logged at most so often
 
 
 def host_of(address: str) -> str:
     """
-    Who has to be thought one and the same behind ``host:port``: an IPv4 address, an IPv6 network of 64 bits, which is
-    what one customer gets, or what else it is.
+    Who has to be thought one and the same behind ``host:port``: an IPv4 address, an IPv6 network of
+    64 bits, which is what one customer gets, or what else it is.
     """
     host = address.rpartition(":")[0] or address
     try:
@@ -29,7 +33,10 @@ def host_of(address: str) -> str:
 
 
 class ThrottledHost:
-    """What one host has done. ``turn``: one check at a time is made for it, so that it does not keep others waiting."""
+    """
+    What one host has done. ``turn``: one check at a time is made for it, so that it does not keep
+    others waiting.
+    """
 
     __slots__ = ("failures", "held_back", "last", "said", "turn")
 
@@ -45,7 +52,10 @@ class ThrottledHost:
         return self.held_back >= HELD_BACK_MAX
 
     def fail(self, now: float) -> int:
-        """One more failure at ``now``, in seconds of the monotonic clock: how many first delays its answer takes."""
+        """
+        One more failure at ``now``, in seconds of the monotonic clock: how many first delays its
+        answer takes.
+        """
         if now - self.last > FORGET_S:
             self.failures = 0
         self.last = now
@@ -61,7 +71,10 @@ class ThrottledHost:
 
 
 class LoginThrottle:
-    """All hosts that tried a secret that was not known to be right; so many are kept, the longest quiet are forgotten."""
+    """
+    All hosts that tried a secret that was not known to be right; so many are kept, the longest
+    quiet are forgotten.
+    """
 
     def __init__(self) -> None:
         self._hosts: OrderedDict[str, ThrottledHost] = OrderedDict()

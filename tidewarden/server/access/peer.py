@@ -13,15 +13,17 @@ from tidewarden.server.verbs.command import Command, Needs, Request
 
 from .permissions import lacking_for
 
-# What a command may need of a peer that was not let in, of one that was, of one with a name, of one whose rights are
-# limited: what it asks is looked at one by one. The others' requests cost nothing more for there being rights.
+# What a command may need of a peer that was not let in, of one that was, of one with a name, of one
+# whose rights are limited: what it asks is looked at one by one. The others' requests cost nothing
+# more for there being rights.
 STRANGER: tuple[Needs, ...] = ("nothing",)
 GUEST: tuple[Needs, ...] = ("right", "entry", "nothing")
 FRIEND: tuple[Needs, ...] = ("right", "entry", "user", "nothing")
 LIMITED: tuple[Needs, ...] = ("entry", "nothing")
 
-# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end. The kernel asks
-# after the silent, but not after those whom it sends something again and again: them it gives up after a quarter of an hour.
+# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and
+# its leases end. The kernel asks after the silent, but not after those whom it sends something
+# again and again: them it gives up after a quarter of an hour.
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_EVERY_S = 10
 KEEPALIVE_TRIES = 3
@@ -46,7 +48,8 @@ class Peer:
         self._let_in = let_in
         self.name = ""  # CLIENT SETNAME
         self.agent: dict[str, str] = {}  # CLIENT SETINFO
-        self.user: str | None = None  # the named user; None: nobody, or the default one where the door is open
+        # the named user; None: nobody, or the default one where the door is open
+        self.user: str | None = None
         self.leave()
 
     def enter(self, user: str, rights: Rights = ALL) -> None:
@@ -65,7 +68,8 @@ class Peer:
         """
         Whether it may do what ``may`` alone does not say.
 
-        Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named. BadArg: what is asked cannot be told.
+        Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named.
+        BadArg: what is asked cannot be told.
         """
         if self.may is GUEST:
             raise NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
@@ -88,7 +92,9 @@ def denied(what: str, missing: str, user: str) -> Denied:
 
 
 def ask_after(listening: Iterable[object]) -> None:
-    """Have the kernel find out whose host is gone: whoever is accepted from these sockets inherits it."""
+    """
+    Have the kernel find out whose host is gone: whoever is accepted from these sockets inherits it.
+    """
     for one in listening:
         made = cast(socket.socket, one)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

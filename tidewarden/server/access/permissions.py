@@ -1,9 +1,10 @@
 """
 Which rights a request needs: one table for the verbs of RESP and the routes of HTTP.
 
-A demand is (words, name): the user must have the right to that name under one of the words; the name None stands for all
-there are. Answers that list things (``Q.LIST``, ``Q.STATS``, ``L.LIST``, ``S.LIST``, ``/metrics``) demand nothing and show
-each user what it may see. A verb without a line here, which is none of a connection's own, needs ``admin`` over everything.
+A demand is (words, name): the user must have the right to that name under one of the words; the
+name None stands for all there are. Answers that list things (``Q.LIST``, ``Q.STATS``, ``L.LIST``,
+``S.LIST``, ``/metrics``) demand nothing and show each user what it may see. A verb without a line
+here, which is none of a connection's own, needs ``admin`` over everything.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ READ, WRITE, EXPORT, ADMIN = ("token:read",), ("token:write",), ("token:export",
 
 
 def name_of(argument: bytes) -> str:
-    """A name as the rights know it; one that is no UTF-8 matches as little as the handler will take it."""
+    """
+    A name as the rights know it; one that is no UTF-8 matches as little as the handler will take
+    it.
+    """
     return argument.decode("utf-8", "backslashreplace")
 
 
@@ -56,8 +60,15 @@ def _take(request: Request) -> Iterable[Demand]:
 
 
 def _leased(request: Request) -> Iterable[Demand]:
-    """Q.UPDATE and Q.DELETE: under a lease number, which 0 is not, the consumer's affair, else the queue's steering."""
-    leases = [after for word, after in zip(request[3::2], request[4::2], strict=False) if word.upper() == b"LEASE"]
+    """
+    Q.UPDATE and Q.DELETE: under a lease number, which 0 is not, the consumer's affair, else the
+    queue's steering.
+    """
+    leases = [
+        after
+        for word, after in zip(request[3::2], request[4::2], strict=False)
+        if word.upper() == b"LEASE"
+    ]
     held = any(lease.isdigit() and lease.strip(b"0") for lease in leases)
     return [(LOOK_INTO if held else STEER, name_of(request[1]))]
 
@@ -81,8 +92,13 @@ def _stats(request: Request) -> Iterable[Demand]:
 
 
 def _schedule(request: Request) -> Iterable[Demand]:
-    """S.PUT: the schedule, and the queue that it puts to, which stands behind a trigger of several words."""
-    _, used = parse([word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]])
+    """
+    S.PUT: the schedule, and the queue that it puts to, which stands behind a trigger of several
+    words.
+    """
+    _, used = parse(
+        [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
+    )
     yield ("schedule",), name_of(request[1])
     if len(request) > 2 + used:
         yield ("put",), name_of(request[2 + used])

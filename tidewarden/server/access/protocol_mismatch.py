@@ -22,9 +22,16 @@ class ProtocolMismatch:
         self.total = 0
 
     def met(self, peer: str, fault: str) -> None:
-        """``peer``, ``host:port``, was sent away; ``fault`` says what it did, beginning with "it"."""
+        """
+        ``peer``, ``host:port``, was sent away; ``fault`` says what it did, beginning with "it".
+        """
         self.total += 1
         now = self._clock.monotonic()
         if now - self._said >= SAID_S:
             self._said = now
-            log.warning("sent away from the %s door: %s", self._door, fault, extra={"peer": peer, "so_far": self.total})
+            log.warning(
+                "sent away from the %s door: %s",
+                self._door,
+                fault,
+                extra={"peer": peer, "so_far": self.total},
+            )

@@ -1,8 +1,9 @@
 """
 The TLS handshakes of a door: bounded in time and number, and one that fails is told of.
 
-A loop's own ``create_server(ssl=…)`` does neither: a peer that never begins its handshake counts for no limit, and one that
-fails (plain bytes, TLS 1.1, a client that does not trust the certificate) leaves nothing in the log.
+A loop's own ``create_server(ssl=…)`` does neither: a peer that never begins its handshake counts
+for no limit, and one that fails (plain bytes, TLS 1.1, a client that does not trust the
+certificate) leaves nothing in the log.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from tidewarden.config.tls import HANDSHAKE_S
 from .peer import peer_of
 from .protocol_mismatch import ProtocolMismatch
 
-NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"))
-TOO_OLD = frozenset(("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_PROTOCOLS_AVAILABLE", "INAPPROPRIATE_FALLBACK"))
+NO_TLS = frozenset(
+    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
+)
+TOO_OLD = frozenset(
+    ("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_PROTOCOLS_AVAILABLE", "INAPPROPRIATE_FALLBACK")
+)
 
 Make = Callable[[], asyncio.Protocol]
 
@@ -37,20 +42,32 @@ class TlsHandshakes:
         strangers: hear of those that failed.
     """
 
-    def __init__(self, context: ssl.SSLContext, room: Callable[[], int], strangers: ProtocolMismatch) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, room: Callable[[], int], strangers: ProtocolMismatch
+    ) -> None:
         self.context = context
         self._room = room
         self.strangers = strangers
         self.under_way: set[asyncio.Future[None]] = set()
 
     def meet(self, make: Make) -> asyncio.BaseProtocol:
-        """What a socket that was just accepted is given; the protocol that ``make`` makes comes when it is encrypted."""
+        """
+        What a socket that was just accepted is given; the protocol that ``make`` makes comes when
+        it is encrypted.
+        """
         if len(self.under_way) >= self._room():
             return _OneTooMany(self)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         kind: Any = _QuickGreeting if isinstance(loop, uvloop.Loop) else _Greeting
-        greeting = kind(loop, _Later(make), self.context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_S)
+        greeting = kind(
+            loop,
+            _Later(make),
+            self.context,
+            done,
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_S,
+        )
         self.under_way.add(done)
         done.add_done_callback(functools.partial(self._ended, greeting))
         return cast(asyncio.BaseProtocol, greeting)
@@ -80,7 +97,9 @@ class _OneTooMany(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         many = len(self._door.under_way)
-        self._door.strangers.met(peer_of(transport), f"it is one too many: the handshakes of {many} are not over")
+        self._door.strangers.met(
+            peer_of(transport), f"it is one too many: the handshakes of {many} are not over"
+        )
         cast(asyncio.Transport, transport).abort()
 
 
@@ -105,7 +124,10 @@ class _QuickGreeting(uvloop.loop.SSLProtocol):  # type: ignore[misc, name-define
 
 
 def fault_of(error: OSError) -> str:
-    """Why a handshake failed, in words; empty: the peer just went, as a load balancer's look at the port does."""
+    """
+    Why a handshake failed, in words; empty: the peer just went, as a load balancer's look at the
+    port does.
+    """
     if isinstance(error, ssl.SSLError):
         reason = error.reason or type(error).__name__
         if reason in NO_TLS:

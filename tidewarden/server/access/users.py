@@ -1,4 +1,7 @@
-"""Who may enter, and what they may do: for both doors. Secrets are checked slowly on purpose and never in the loop's thread."""
+"""
+Who may enter, and what they may do: for both doors. Secrets are checked slowly on purpose and never
+in the loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,16 @@ from .login_throttle import LoginThrottle, ThrottledHost
 log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
-"""What a host's first wrong secret costs it; each further one twice as much, up to five seconds. Nobody else waits."""
+"""
+What a host's first wrong secret costs it; each further one twice as much, up to five seconds.
+Nobody else waits.
+"""
 CHECKS_AT_ONCE = 2
 STRETCHING_SHARE = 0.02
-"""Of a core, for stretching passwords that turn out to be wrong; right ones cost as much and are not counted."""
+"""
+Of a core, for stretching passwords that turn out to be wrong; right ones cost as much and are not
+counted.
+"""
 STRETCHING_BURST_S = 2.0
 STRETCH_S = 0.06  # what one takes, about
 DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
@@ -36,13 +45,13 @@ class Users:
     """
     The configured users.
 
-    A secret that was right once is remembered as an HMAC under a key of this process, so that the slow hash is paid
-    once a user and not once a connection.
+    A secret that was right once is remembered as an HMAC under a key of this process, so that the
+    slow hash is paid once a user and not once a connection.
 
     Args:
         users: from the configuration.
-        loopback: whether only this machine can reach the door. There, and with no users, everybody is let in as
-            ``default``; what needs a *named* user stays closed.
+        loopback: whether only this machine can reach the door. There, and with no users, everybody
+            is let in as ``default``; what needs a *named* user stays closed.
         clock: for the delay after a wrong secret.
 
     ``denied_total`` counts refusals by user.
@@ -58,14 +67,16 @@ class Users:
         self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
-        self._right: dict[bytes, tuple[str, str]] = {}  # whom they called themselves, and who they are
+        # whom they called themselves, and who they are
+        self._right: dict[bytes, tuple[str, str]] = {}
         self._take(users)
 
     def reload(self, users: Sequence[User]) -> tuple[frozenset[str], frozenset[str]]:
         """
         Go on with these users, from now on.
 
-        Returns: the names of those who are gone or have another secret, and of those whose rights have changed.
+        Returns: the names of those who are gone or have another secret, and of those whose rights
+        have changed.
         """
         hashes, rights = self._hashes, self._written
         self._take(users)
@@ -74,8 +85,12 @@ class Users:
             for mark, (name, user) in self._right.items()
             if self._hashes.get(user) == hashes[user] and self._named(name) == user
         }
-        gone = {name for name, secret_hash in hashes.items() if self._hashes.get(name) != secret_hash}
-        changed = {name for name, written in self._written.items() if rights.get(name, written) != written} - gone
+        gone = {
+            name for name, secret_hash in hashes.items() if self._hashes.get(name) != secret_hash
+        }
+        changed = {
+            name for name, written in self._written.items() if rights.get(name, written) != written
+        } - gone
         return frozenset(gone), frozenset(changed)
 
     def _take(self, users: Sequence[User]) -> None:
@@ -96,13 +111,18 @@ class Users:
         return found
 
     def deny(self, user: str, peer: str, error: Denied) -> None:
-        """A request of ``user`` was refused with ``error``: it is counted, and logged now and then."""
+        """
+        A request of ``user`` was refused with ``error``: it is counted, and logged now and then.
+        """
         self.denied_total[user] += 1
         now = self._clock.monotonic()
         if now - self._denials_said.get(user, -DENIALS_SAID_S) >= DENIALS_SAID_S:
             self._denials_said[user] = now
             total = self.denied_total[user]
-            log.warning("request denied", extra={"user": user, "peer": peer, "reason": str(error), "denials": total})
+            log.warning(
+                "request denied",
+                extra={"user": user, "peer": peer, "reason": str(error), "denials": total},
+            )
 
     def known(self, name: str, secret: str) -> str | None:
         """The user's name if this pair was right before; costs microseconds."""
@@ -118,8 +138,10 @@ class Users:
             secret: in clear text.
             peer: the caller's ``host:port``, for the log and for what its failures cost.
 
-        Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's failures, from a
-            quarter of a second to five; or too many such answers to that host are held back already.
+        Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's
+        failures, from a
+            quarter of a second to five; or too many such answers to that host are held back
+            already.
         """
         found = self.known(name, secret) or self._quickly(name, secret)
         if found is not None:
@@ -135,9 +157,13 @@ class Users:
         now = self._clock.monotonic()
         if host.say(now):
             failures = {"failures_of_host": host.failures + 1, "failures": self.failures_total}
-            log.warning("login refused", extra={"user": self._named(name)[:64], "peer": peer, **failures})
+            log.warning(
+                "login refused", extra={"user": self._named(name)[:64], "peer": peer, **failures}
+            )
         if host.crowded:
-            raise WrongPass("Too many logins from this address have failed. Try again in some seconds.")
+            raise WrongPass(
+                "Too many logins from this address have failed. Try again in some seconds."
+            )
         host.held_back += 1
         try:
             await sleep(self._clock, host.fail(now) * FAILURE_DELAY_S)
@@ -149,7 +175,8 @@ class Users:
         """
         The user whose secret this is, if that is told in microseconds: of a generated one.
 
-        It cannot be guessed, so it is checked whatever others behind the same address (a proxy's, say) have done.
+        It cannot be guessed, so it is checked whatever others behind the same address (a proxy's,
+        say) have done.
         """
         user = self._named(name)
         secret_hash = self._hashes.get(user, "")
@@ -159,9 +186,13 @@ class Users:
         return user
 
     async def _check(self, name: str, secret: str, host: ThrottledHost) -> str | None:
-        """The user whose secret this is, by its hash. Half of what may be spent on that is for hosts that have not failed."""
+        """
+        The user whose secret this is, by its hash. Half of what may be spent on that is for hosts
+        that have not failed.
+        """
         user = self._named(name)
-        # An unknown name costs as much as the first user's: where all hashes are of one kind, who is a user cannot be read off the time.
+        # An unknown name costs as much as the first user's: where all hashes are of one kind, who
+        # is a user cannot be read off the time.
         secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
         if secret_hash is None or quick_hash(secret_hash):  # it has been looked at
             return None
@@ -169,7 +200,9 @@ class Users:
         while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):
             await sleep(self._clock, wait_s)
         self._stretching.spend(STRETCH_S, self._clock.monotonic())
-        right = await asyncio.get_running_loop().run_in_executor(self._threads, check_secret, secret, secret_hash)
+        right = await asyncio.get_running_loop().run_in_executor(
+            self._threads, check_secret, secret, secret_hash
+        )
         if right:
             self._stretching.give_back(STRETCH_S)
         if right and self._hashes.get(user) == secret_hash:
@@ -179,7 +212,11 @@ class Users:
 
     def _named(self, name: str) -> str:
         """Stock clients call themselves ``default`` when they were given a password alone."""
-        if name in ("", DEFAULT_USER) and DEFAULT_USER not in self._hashes and len(self._hashes) == 1:
+        if (
+            name in ("", DEFAULT_USER)
+            and DEFAULT_USER not in self._hashes
+            and len(self._hashes) == 1
+        ):
             return next(iter(self._hashes))
         return name or DEFAULT_USER
 

@@ -1,4 +1,7 @@
-"""``GET /v1/events``: what happens to accounts and providers, as server-sent events (WHATWG HTML, 9.2)."""
+"""
+``GET /v1/events``: what happens to accounts and providers, as server-sent events (WHATWG HTML,
+9.2).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ from .params import query_of
 log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
-BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead, and how far the reader is: it may have heard nothing.
+# A comment, so that nobody in between takes the line for dead, and how far the reader is: it may
+# have heard nothing.
+BEAT_S = 15.0
 STREAMS_MAX = 200
-STALL_S = 60.0  # What a reader that reads nothing keeps its place for, once all that lies between is full.
+# What a reader that reads nothing keeps its place for, once all that lies between is full.
+STALL_S = 60.0
 
 
 class EventRoutes:
@@ -32,13 +38,16 @@ class EventRoutes:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the route."""
-        router.add_get("/v1/events", self.stream, allow_head=False)  # An answer to HEAD has no end either.
+        # An answer to HEAD has no end either.
+        router.add_get("/v1/events", self.stream, allow_head=False)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """
-        Events from now on, or those after ``Last-Event-ID`` (or ``after``; ``0``: all that are kept), until the reader goes.
+        Events from now on, or those after ``Last-Event-ID`` (or ``after``; ``0``: all that are
+        kept), until the reader goes.
 
-        ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest; ``provider`` one provider.
+        ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest;
+        ``provider`` one provider.
         """
         query = query_of(request, ("after", "types", "provider"))
         after = request.headers.get("Last-Event-ID", query.get("after", ""))
@@ -46,7 +55,10 @@ class EventRoutes:
             raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")
         kinds = tuple(part for part in query.get("types", "*").split(",") if part)
         if nowhere := no_kinds(kinds):
-            raise BadArg(f"types has {nowhere[0][:40]!r}, which no event is; there are {', '.join(EVENT_KINDS)}.")
+            raise BadArg(
+                f"types has {nowhere[0][:40]!r}, which no event is; there are"
+                f" {', '.join(EVENT_KINDS)}."
+            )
         if self._streams >= STREAMS_MAX:
             raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
         self._streams += 1
@@ -61,20 +73,31 @@ class EventRoutes:
         cursor = await self._events.last() if after == "" else START if after == "0" else after
         lost = cursor == after != START and not await self._events.has(cursor)
         response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
         )
         try:
             await response.prepare(request)
-            await _send(response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode())
+            await _send(
+                response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode()
+            )
             if lost:
-                await _send(response, b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
+                await _send(
+                    response,
+                    b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n',
+                )
             await self._follow(response, cursor, kinds, provider)
         except ConnectionError:  # The reader has gone, or might as well have.
             if request.transport is not None:
                 request.transport.abort()  # What lies unread there is not waited for.
         return response
 
-    async def _follow(self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str) -> None:
+    async def _follow(
+        self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str
+    ) -> None:
         wrote = self._clock.monotonic()
         while True:
             try:

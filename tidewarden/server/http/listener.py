@@ -1,4 +1,7 @@
-"""The HTTP door's socket: how many may come in, and how long one may take to say what it wants and to read what it is told."""
+"""
+The HTTP door's socket: how many may come in, and how long one may take to say what it wants and to
+read what it is told.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from tidewarden.server.access.tls_handshakes import TlsHandshakes
 from .responses import problem
 
 BACKLOG = 1024
-# Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
+# Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a
+# place for so long at most.
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 REFUSED_S = 1.0  # how long one of those may take to read it
@@ -36,8 +40,8 @@ STALL_S = 60.0  # for who reads nothing of an answer that is too long for what l
 
 def not_rubbish(record: logging.LogRecord) -> bool:
     """
-    No trace in the log of what is no error of ours: what a stranger sends that is no HTTP, which is answered 400; and a peer
-    that goes while the rest of a body is awaited that nobody wanted.
+    No trace in the log of what is no error of ours: what a stranger sends that is no HTTP, which is
+    answered 400; and a peer that goes while the rest of a body is awaited that nobody wanted.
     """
     error = record.exc_info[1] if record.exc_info else None
     gone = isinstance(error, RuntimeError) and error.args == ("Connection closed.",)
@@ -49,11 +53,13 @@ logging.getLogger("aiohttp.server").addFilter(not_rubbish)
 
 class HttpListener:
     """
-    Listens for one application. Past ``connections_max`` peers a further one is told FULL and hung up on.
+    Listens for one application. Past ``connections_max`` peers a further one is told FULL and hung
+    up on.
 
     ``lobby``: where strangers are; who comes is one unless ``open_to_all``.
 
-    Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does not take in by itself.
+    Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does
+    not take in by itself.
     """
 
     def __init__(
@@ -74,7 +80,8 @@ class HttpListener:
             "max_line_size": line_bytes,
             "max_field_size": line_bytes,
             "read_bufsize": BODY_BUFFER_BYTES,
-            "auto_decompress": False,  # as it comes in, before anybody knows whose it is and what it may cost
+            # as it comes in, before anybody knows whose it is and what it may cost
+            "auto_decompress": False,
         }
         # Nobody waits for a token for who has gone.
         self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
@@ -94,7 +101,11 @@ class HttpListener:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]
 
     def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
-        return self._admit(stranger) if self._tls is None else self._tls.meet(lambda: self._admit(stranger))
+        return (
+            self._admit(stranger)
+            if self._tls is None
+            else self._tls.meet(lambda: self._admit(stranger))
+        )
 
     def _admit(self, stranger: Stranger | None) -> asyncio.Protocol:
         server = self._runner.server
@@ -103,10 +114,15 @@ class HttpListener:
         if full and self._lobby.send_away(self._listener) > 0:
             self.refused_total += 1
             return _Refusal(
-                Full(f"This door has {self._connections_max} connections, as many as it may. Try again soon.")
+                Full(
+                    f"This door has {self._connections_max} connections, as many as it may. Try"
+                    " again soon."
+                )
             )
         self.connections_total += 1
-        return HttpPeer(self._strangers, stranger, server, loop=asyncio.get_running_loop(), **self._options)
+        return HttpPeer(
+            self._strangers, stranger, server, loop=asyncio.get_running_loop(), **self._options
+        )
 
     @property
     def port(self) -> int:
@@ -134,13 +150,15 @@ class HttpPeer(web.RequestHandler):
     """
     One peer of the HTTP door.
 
-    aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up. Of a
-    stranger it reads as much as its budget allows, and no long head.
+    aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this
+    one hangs up. Of a stranger it reads as much as its budget allows, and no long head.
     """
 
     __slots__ = ("_ahead", "_stall", "_stranger", "_strangers")
 
-    def __init__(self, strangers: ProtocolMismatch, stranger: Stranger | None, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, strangers: ProtocolMismatch, stranger: Stranger | None, *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self._strangers = strangers
         self._stranger = stranger  # until it is let in
@@ -148,7 +166,11 @@ class HttpPeer(web.RequestHandler):
         self._stall: asyncio.TimerHandle | None = None
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
     ) -> web.StreamResponse:
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
@@ -195,7 +217,8 @@ class HttpPeer(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         if self._stranger is not None and self._upgraded and not self._messages:
-            # aiohttp has kept what stands behind an upgrade and would read it here, where nobody pays for it.
+            # aiohttp has kept what stands behind an upgrade and would read it here, where nobody
+            # pays for it.
             self._message_tail = b""
             resp.force_close()
             self.close()
@@ -244,7 +267,10 @@ class HttpPeer(web.RequestHandler):
 
 
 def fault_of(error: HttpProcessingError) -> str:
-    """What came instead of a request, in words; nothing of it is quoted, for it may have held a secret."""
+    """
+    What came instead of a request, in words; nothing of it is quoted, for it may have held a
+    secret.
+    """
     if "HTTPS traffic" in error.message:
         return "it speaks TLS, which is not set up (node.tls_cert)"
     return f"what it sent is no HTTP request ({type(error).__name__})"
@@ -255,8 +281,13 @@ class _Refusal(asyncio.Protocol):
 
     def __init__(self, error: Full) -> None:
         body = msgspec.json.encode({"error": error.code, "message": str(error)})
-        head = f"HTTP/1.1 {error.http_status} Full\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-        self._said = f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+        head = (
+            f"HTTP/1.1 {error.http_status} Full\r\nContent-Type: application/json\r\nRetry-After:"
+            " 1\r\n"
+        )
+        self._said = (
+            f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writing = cast(asyncio.WriteTransport, transport)

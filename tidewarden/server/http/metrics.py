@@ -1,9 +1,10 @@
 """
 Prometheus text from the ``stats()`` of every part.
 
-A number becomes a gauge ``tidewarden_<part>_<name>``, or a counter when its name ends in ``_total`` (``count_puts`` is
-shown as ``puts_total``); milliseconds (``…_ms``) are shown as seconds; a nested mapping of numbers becomes one series with its
-keys as the label ``kind``. Anything else is left out: text belongs in ``/v1/status``.
+A number becomes a gauge ``tidewarden_<part>_<name>``, or a counter when its name ends in ``_total``
+(``count_puts`` is shown as ``puts_total``); milliseconds (``…_ms``) are shown as seconds; a nested
+mapping of numbers becomes one series with its keys as the label ``kind``. Anything else is left
+out: text belongs in ``/v1/status``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ TOKEN_NUMBERS = {
     "rate": "rate_limit",
 }
 """Of each provider: the name among the counts, and in the series."""
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
+TOKEN_COUNTERS = (
+    "spares",
+    "lost_rotations",
+    "replayed",
+    "adopted",
+    "orphans",
+    "orphans_dropped",
+    "events_lost",
+)
 CLUSTER = "(of the whole cluster, the same at every node)"
 HELP = {
     "tidewarden_cluster_epoch": "Number of the leadership that this node knows of",
@@ -54,25 +63,39 @@ HELP = {
     "tidewarden_http_connections": "Open HTTP connections",
     "tidewarden_http_connections_total": "HTTP connections since the start",
     "tidewarden_http_refused_total": "HTTP connections refused: too many",
-    "tidewarden_http_strangers_refused_total": "Peers of the HTTP door that failed their TLS handshake or spoke no HTTP",
-    "tidewarden_node_certificate_expires_seconds": "Unix time at which the certificate of the doors ends",
-    "tidewarden_node_commit_groups_total": "Times that answers waited together for replicas or the disk",
+    "tidewarden_http_strangers_refused_total": (
+        "Peers of the HTTP door that failed their TLS handshake or spoke no HTTP"
+    ),
+    "tidewarden_node_certificate_expires_seconds": (
+        "Unix time at which the certificate of the doors ends"
+    ),
+    "tidewarden_node_commit_groups_total": (
+        "Times that answers waited together for replicas or the disk"
+    ),
     "tidewarden_node_commit_missed_total": "Answers that did not have their durability in time",
     "tidewarden_node_epoch": "Epoch under which this node leads; 0: it does not",
-    "tidewarden_node_front_restarts_total": "Further processes of this node that were started again",
+    "tidewarden_node_front_restarts_total": (
+        "Further processes of this node that were started again"
+    ),
     "tidewarden_node_leader": "1: this node leads",
     "tidewarden_node_leader_duties_begun_anew_total": (
         "Times that a duty of the leader stood still and was begun anew"
     ),
-    "tidewarden_node_leader_duty_late_seconds": "For how long a duty of the leader, the label kind, should have got on and has not",
+    "tidewarden_node_leader_duty_late_seconds": (
+        "For how long a duty of the leader, the label kind, should have got on and has not"
+    ),
     "tidewarden_node_leases_reaped_total": "Leases of dead nodes that this node ended",
     "tidewarden_node_lost_takes_released_total": "Tasks given back whose take was never answered",
-    "tidewarden_node_raft_strangers_refused_total": "Connections to Raft's port that were no member's",
+    "tidewarden_node_raft_strangers_refused_total": (
+        "Connections to Raft's port that were no member's"
+    ),
     "tidewarden_node_sessions_attached": "Sessions that connections of this node share",
     "tidewarden_node_sessions_detached": "Sessions without a connection whose grace runs here",
     "tidewarden_node_sessions_ended_total": "Sessions that ended here",
     "tidewarden_node_store_calls_total": "Calls to the store",
-    "tidewarden_node_store_clock_stepped_seconds": "How far the steps of the store's clock went, all together",
+    "tidewarden_node_store_clock_stepped_seconds": (
+        "How far the steps of the store's clock went, all together"
+    ),
     "tidewarden_node_store_clock_steps_total": "Steps of the store's clock by more than 5 s",
     "tidewarden_node_store_connects_total": "Connections to the store that were made again",
     "tidewarden_node_store_fills_total": "Times that the store became full",
@@ -82,7 +105,9 @@ HELP = {
     "tidewarden_node_store_refuses": "1: the store answers, but takes no writes",
     "tidewarden_node_store_up": "1: this node is connected to the store",
     "tidewarden_node_store_used_bytes": "Memory that the store uses",
-    "tidewarden_node_sweep_moved_total": "Tasks that this node moved as the leader: due ones, and those of ended leases",
+    "tidewarden_node_sweep_moved_total": (
+        "Tasks that this node moved as the leader: due ones, and those of ended leases"
+    ),
     "tidewarden_node_sweep_rounds_total": "Rounds of the sweep on this node",
     "tidewarden_node_terms_total": "Times that this node became the leader",
     "tidewarden_node_waiting_takes": "Takes that wait at this node",
@@ -101,15 +126,25 @@ HELP = {
     "tidewarden_queue_deleted_total": f"Tasks deleted {CLUSTER}",
     "tidewarden_queue_expired_total": f"Leases that ended by their time {CLUSTER}",
     "tidewarden_queue_fail_total": f"Tries that their consumer called failed {CLUSTER}",
-    "tidewarden_queue_kept_total": (f"Locks that were acquired again by the key that held them {CLUSTER}"),
+    "tidewarden_queue_kept_total": (
+        f"Locks that were acquired again by the key that held them {CLUSTER}"
+    ),
     "tidewarden_queue_kicked_total": f"Tasks put aside that were made ready {CLUSTER}",
     "tidewarden_queue_leased": f"Tasks that consumers hold {CLUSTER}",
     "tidewarden_queue_loss_total": f"Leases that ended with their connection or node {CLUSTER}",
     "tidewarden_queue_mended_total": f"Index entries that Q.CHECK REPAIR put right {CLUSTER}",
-    "tidewarden_queue_next_seconds": f"Unix time at which something happens next: a due time, a lease's end {CLUSTER}",
-    "tidewarden_queue_oldest_ready_deadline_seconds": f"Unix time of the earliest deadline among ready tasks {CLUSTER}",
-    "tidewarden_queue_outlived_total": (f"Tasks buried because nobody took them within their TTL {CLUSTER}"),
-    "tidewarden_queue_paused_until_seconds": f"Unix time until which takes are paused; 0: they are not {CLUSTER}",
+    "tidewarden_queue_next_seconds": (
+        f"Unix time at which something happens next: a due time, a lease's end {CLUSTER}"
+    ),
+    "tidewarden_queue_oldest_ready_deadline_seconds": (
+        f"Unix time of the earliest deadline among ready tasks {CLUSTER}"
+    ),
+    "tidewarden_queue_outlived_total": (
+        f"Tasks buried because nobody took them within their TTL {CLUSTER}"
+    ),
+    "tidewarden_queue_paused_until_seconds": (
+        f"Unix time until which takes are paused; 0: they are not {CLUSTER}"
+    ),
     "tidewarden_queue_purged_total": f"Tasks that Q.PURGE removed {CLUSTER}",
     "tidewarden_queue_put_total": f"Tasks put {CLUSTER}",
     "tidewarden_queue_ready": f"Tasks that can be taken {CLUSTER}",
@@ -138,9 +173,15 @@ HELP = {
     "tidewarden_resp_refused_total": "Connections of Redis clients refused: too many",
     "tidewarden_resp_requests_total": "Requests by verb",
     "tidewarden_resp_strangers": "Peers of the doors whom nobody has let in yet",
-    "tidewarden_resp_strangers_held_back_total": "Times that one of these was not read for a while, having used up its budget",
-    "tidewarden_resp_strangers_sent_away_total": "Those that were hung up on because others came after them",
-    "tidewarden_resp_strangers_refused_total": "Peers of the RESP door that failed their TLS handshake, or spoke TLS where there is none",
+    "tidewarden_resp_strangers_held_back_total": (
+        "Times that one of these was not read for a while, having used up its budget"
+    ),
+    "tidewarden_resp_strangers_sent_away_total": (
+        "Those that were hung up on because others came after them"
+    ),
+    "tidewarden_resp_strangers_refused_total": (
+        "Peers of the RESP door that failed their TLS handshake, or spoke TLS where there is none"
+    ),
     "tidewarden_resp_waiting": "Requests that wait: for a task, a lock, an end",
     "tidewarden_tokens_accounts": f"Accounts by state {CLUSTER}",
     "tidewarden_tokens_adopted_total": "Answers of other nodes' requests that this node stored",
@@ -148,34 +189,58 @@ HELP = {
     "tidewarden_tokens_events_total": "Events that this node told, by kind",
     "tidewarden_tokens_held": "1: this node knows that its requests to the provider are held back",
     "tidewarden_tokens_in_flight": "Refreshes under way on this node",
-    "tidewarden_tokens_intents_stored": f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}",
+    "tidewarden_tokens_intents_stored": (
+        f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}"
+    ),
     "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
     "tidewarden_scrape_complete": (
-        "1: all that the store knows of it is here; 0: some is missing, for the store did not answer in time"
+        "1: all that the store knows of it is here; 0: some is missing, for the store did not"
+        " answer in time"
     ),
-    "tidewarden_tokens_figures_age_seconds": "How long ago tidewarden_tokens_accounts and what else is of the whole cluster was read",
-    "tidewarden_tokens_journal_unreadable": "Answers in this node's journal that could not be read (token answers shows them)",
-    "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
+    "tidewarden_tokens_figures_age_seconds": (
+        "How long ago tidewarden_tokens_accounts and what else is of the whole cluster was read"
+    ),
+    "tidewarden_tokens_journal_unreadable": (
+        "Answers in this node's journal that could not be read (token answers shows them)"
+    ),
+    "tidewarden_tokens_late_total": (
+        "Refreshes of this node that came after the old token had expired"
+    ),
     "tidewarden_tokens_levelled_total": "Accounts that this node had refreshed ahead of their time",
-    "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
-    "tidewarden_tokens_orphans_dropped_total": "Pairs that this node got without the store and that had no place when it was back",
+    "tidewarden_tokens_lost_rotations_total": (
+        "Accounts whose new refresh token was lost with its answer"
+    ),
+    "tidewarden_tokens_orphans_dropped_total": (
+        "Pairs that this node got without the store and that had no place when it was back"
+    ),
     "tidewarden_tokens_orphans_total": "Pairs that this node got without the store",
     "tidewarden_tokens_quarantines_total": "Times that refusals jumped",
-    "tidewarden_tokens_rate_limit": "Requests a second, of all nodes, that the provider seems to bear",
+    "tidewarden_tokens_rate_limit": (
+        "Requests a second, of all nodes, that the provider seems to bear"
+    ),
     "tidewarden_tokens_refreshers": "Refreshes that may be under way on this node",
     "tidewarden_tokens_refreshes_total": "Refreshes of this node by the class of their outcome",
-    "tidewarden_tokens_replayed_total": "Answers that this node stored from its journal after a start",
-    "tidewarden_tokens_revocations_total": "Deleted accounts' tokens, by what became of their revocation",
+    "tidewarden_tokens_replayed_total": (
+        "Answers that this node stored from its journal after a start"
+    ),
+    "tidewarden_tokens_revocations_total": (
+        "Deleted accounts' tokens, by what became of their revocation"
+    ),
     "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
     "tidewarden_tokens_spares_total": "Pairs that this node kept aside",
-    "tidewarden_tokens_standing": f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}",
+    "tidewarden_tokens_standing": (
+        f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}"
+    ),
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
 SAMPLES_A_TURN = 30  # of which a queue is one; a turn has some milliseconds
 SERIES_A_TURN = 300
 LONG_BYTES = 4096
 STORE_S = 2.0
-"""Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in all, or less."""
+"""
+Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in
+all, or less.
+"""
 QUEUES_S = 4.0
 """Likewise for what it says of all queues."""
 QUEUES_AT_ONCE = 32
@@ -199,7 +264,9 @@ def add_to(families: Families, samples: Iterable[Sample]) -> None:
         for told, value in stats.items():
             name, series = _in_seconds(told, _series(value))
             if series:
-                family = _family(families, part, name, (*labels, *(("kind",) if "" not in series else ())))
+                family = _family(
+                    families, part, name, (*labels, *(("kind",) if "" not in series else ()))
+                )
                 for kind, number in series.items():
                     family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
 
@@ -241,25 +308,33 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
-        samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+        samples += [
+            ("tokens", {"provider": key}, {shown: number})
+            for key, number in counts.get(name, {}).items()
+        ]
     for (provider, outcome), number in counts.get("revocations", {}).items():
         samples.append(("tokens", {"provider": provider}, {"revocations_total": {outcome: number}}))
     for (provider, kind), number in counts.get("events", {}).items():
         samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
     for (name, outcome), number in counts.get("webhooks", {}).items():
         samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
-    samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
+    samples.append(
+        ("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS})
+    )
     journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
     samples.append(("tokens", {}, journal))
     return samples
 
 
-async def of_store(queues: Queues, tokens: Tokens | None, rights: Rights) -> AsyncIterator[list[Sample]]:
+async def of_store(
+    queues: Queues, tokens: Tokens | None, rights: Rights
+) -> AsyncIterator[list[Sample]]:
     """
-    What the store knows of accounts and queues, as far as ``rights`` let one see it, and whether that is all of it.
+    What the store knows of accounts and queues, as far as ``rights`` let one see it, and whether
+    that is all of it.
 
-    Whoever scrapes does not wait for a store that is away, or owes an answer: a graph that has a gap, or shows what was a while ago,
-    has to say so.
+    Whoever scrapes does not wait for a store that is away, or owes an answer: a graph that has a
+    gap, or shows what was a while ago, has to say so.
     """
     complete = {}
     if tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
@@ -312,7 +387,11 @@ def _series(value: object) -> dict[str, float]:
     if isinstance(value, int | float):
         return {"": float(value)}
     if isinstance(value, Mapping):
-        return {str(kind): float(number) for kind, number in value.items() if isinstance(number, int | float) and kind}
+        return {
+            str(kind): float(number)
+            for kind, number in value.items()
+            if isinstance(number, int | float) and kind
+        }
     return {}
 
 
@@ -320,7 +399,9 @@ def _in_seconds(name: str, series: dict[str, float]) -> tuple[str, dict[str, flo
     """Prometheus counts time in seconds; -1 ms stands for none here, which is no sample there."""
     if not name.endswith("_ms"):
         return name, series
-    return f"{name[:-3]}_seconds", {kind: number / 1000 for kind, number in series.items() if number != -1}
+    return f"{name[:-3]}_seconds", {
+        kind: number / 1000 for kind, number in series.items() if number != -1
+    }
 
 
 def _family(families: Families, part: str, name: str, labels: tuple[str, ...]) -> Family:

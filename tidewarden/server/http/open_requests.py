@@ -1,4 +1,7 @@
-"""Who reads something at the HTTP door right now: a stream of events, or a token that is waited for, lasts as long as an hour."""
+"""
+Who reads something at the HTTP door right now: a stream of events, or a token that is waited for,
+lasts as long as an hour.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ class OpenRequests:
     """Requests under way that change nothing, each with its user (empty: nobody in particular)."""
 
     def __init__(self) -> None:
-        self._users: dict[int, tuple[web.Request, str]] = {}  # by the request's identity: it has no hash
+        # by the request's identity: it has no hash
+        self._users: dict[int, tuple[web.Request, str]] = {}
 
     @contextmanager
     def by(self, request: web.Request, user: str) -> Iterator[None]:
@@ -30,7 +34,9 @@ class OpenRequests:
             del self._users[id(request)]
 
     def cut_off(self, users: Collection[str]) -> None:
-        """Hang up on these users' requests: they were let in under other rights than they have now."""
+        """
+        Hang up on these users' requests: they were let in under other rights than they have now.
+        """
         for request, user in list(self._users.values()):
             if user in users and request.transport is not None:
                 request.transport.abort()

@@ -1,4 +1,6 @@
-"""What an HTTP request asks: its path, query and body, checked; what is wrong is told by its name."""
+"""
+What an HTTP request asks: its path, query and body, checked; what is wrong is told by its name.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def query_of(request: web.Request, allowed: tuple[str, ...]) -> dict[str, str]:
     """The parameters. Raises: BadArg: one that is not there, or is given twice."""
     for name in request.query:
         if name not in allowed:
-            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
+            raise BadArg(
+                f"There is no parameter {name[:40]!r} here; there are"
+                f" {', '.join(allowed) or 'none'}."
+            )
         if len(request.query.getall(name)) > 1:
             raise BadArg(f"{name} is given twice.")
     return dict(request.query)
@@ -40,7 +45,9 @@ def flag(query: dict[str, str], name: str) -> bool:
 
 
 def object_of(document: bytes, what: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a JSON object; ``what`` it is, for people. Raises: BadArg, which quotes no value."""
+    """
+    The fields of a JSON object; ``what`` it is, for people. Raises: BadArg, which quotes no value.
+    """
     try:
         found = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -10,17 +10,25 @@ from aiohttp import web
 from tidewarden.errors import Error, NotFound
 
 
-def respond(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+def respond(
+    body: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """``body`` as JSON; never to be kept by a cache."""
     data = msgspec.json.encode(body, enc_hook=str)
     return web.Response(
         body=data,
         status=status,
-        headers={"Content-Type": "application/json", "Cache-Control": "no-store", **(headers or {})},
+        headers={
+            "Content-Type": "application/json",
+            "Cache-Control": "no-store",
+            **(headers or {}),
+        },
     )
 
 
-def problem(error: Error, status: int = 0, headers: Mapping[str, str] | None = None) -> web.Response:
+def problem(
+    error: Error, status: int = 0, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """``{"error": word, "message": …}`` with the word's status."""
     extra = dict(headers or {})
     code = status or error.http_status
@@ -30,7 +38,10 @@ def problem(error: Error, status: int = 0, headers: Mapping[str, str] | None = N
 
 
 def nothing_at(request: web.Request, hidden: Collection[str]) -> NotFound:
-    """There is no such path: the error says which there are, but for those that are other nodes' alone."""
+    """
+    There is no such path: the error says which there are, but for those that are other nodes'
+    alone.
+    """
     paths = {resource.canonical for resource in request.app.router.resources()}.difference(hidden)
     there = sorted({path.partition("/{")[0].partition(":")[0] for path in paths})
     return NotFound(f"There is nothing at {request.path[:200]}; there are {', '.join(there)}.")

@@ -25,9 +25,14 @@ from .responses import respond
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
 FIELDS = (*TRIGGERS, "zone", "catchup", "queue", "payload", "payload_base64", *NUMBERS, "lane")
-NAMES = {"CRON": "cron", "EVERY": "every_ms", "AT": "at_ms", "TZ": "zone", "CATCHUP": "catchup", "LANE": "lane"} | {
-    name.removesuffix("_ms").upper(): name for name in NUMBERS
-}
+NAMES = {
+    "CRON": "cron",
+    "EVERY": "every_ms",
+    "AT": "at_ms",
+    "TZ": "zone",
+    "CATCHUP": "catchup",
+    "LANE": "lane",
+} | {name.removesuffix("_ms").upper(): name for name in NUMBERS}
 """What the verbs call the fields, which their errors name."""
 _VERBS_WORD = re.compile(rf"\b({'|'.join(NAMES)})\b")
 
@@ -37,7 +42,9 @@ RightsOf = Callable[[web.Request], Rights]
 
 
 class ScheduleRoutes:
-    """``/v1/schedules``. A schedule's name stands in the path, its own ``/`` as it is or as ``%2F``."""
+    """
+    ``/v1/schedules``. A schedule's name stands in the path, its own ``/`` as it is or as ``%2F``.
+    """
 
     def __init__(self, schedules: Schedules, check: Check, rights: RightsOf) -> None:
         self._schedules = schedules
@@ -58,7 +65,9 @@ class ScheduleRoutes:
         """The schedules that whoever asks may see."""
         query_of(request, ())
         rights = self._rights(request)
-        found = [one for one in await self._schedules.list() if rights.allow("schedule", one["name"])]
+        found = [
+            one for one in await self._schedules.list() if rights.allow("schedule", one["name"])
+        ]
         return respond({"schedules": [_shown(one) for one in found]})
 
     async def get(self, request: web.Request) -> web.Response:
@@ -70,7 +79,10 @@ class ScheduleRoutes:
         raise NotFound(f"There is no schedule {name[:200]!r}.")
 
     async def put(self, request: web.Request) -> web.Response:
-        """Store a schedule, or what takes the place of one: its trigger, its queue and its task; the next tick."""
+        """
+        Store a schedule, or what takes the place of one: its trigger, its queue and its task; the
+        next tick.
+        """
         name = _name(request)
         fields = object_of(await request.read(), "A schedule", FIELDS)
         if "queue" not in fields:
@@ -79,7 +91,9 @@ class ScheduleRoutes:
         self._check(request, "PUT /v1/schedules/{name}", (("put",), queue))
         try:
             spec, task = _spec(fields), _task(fields)
-            next_ms = await asyncio.shield(asyncio.ensure_future(self._schedules.put(name, spec, queue, task)))
+            next_ms = await asyncio.shield(
+                asyncio.ensure_future(self._schedules.put(name, spec, queue, task))
+            )
         except BadArg as error:
             raise BadArg(_VERBS_WORD.sub(lambda word: NAMES[word[1]], str(error))) from None
         return respond({"next_ms": next_ms})
@@ -98,7 +112,13 @@ class ScheduleRoutes:
 
     async def resume(self, request: web.Request) -> web.Response:
         """Go on with the tick that it stood at."""
-        return respond({"next_ms": await asyncio.shield(asyncio.ensure_future(self._schedules.resume(_name(request))))})
+        return respond(
+            {
+                "next_ms": await asyncio.shield(
+                    asyncio.ensure_future(self._schedules.resume(_name(request)))
+                )
+            }
+        )
 
 
 def _name(request: web.Request) -> str:
@@ -123,7 +143,9 @@ def _spec(fields: dict[str, Any]) -> Spec:
 
 
 def _task(fields: dict[str, Any]) -> TaskSpec:
-    numbers: dict[str, Any] = {name: integer_field(fields, name) for name in NUMBERS if name in fields}
+    numbers: dict[str, Any] = {
+        name: integer_field(fields, name) for name in NUMBERS if name in fields
+    }
     lane = text_field(fields, "lane") if "lane" in fields else None
     return TaskSpec(_payload(fields), lane=lane, **numbers)
 
@@ -141,7 +163,11 @@ def _payload(fields: dict[str, Any]) -> bytes:
 
 def _shown(schedule: dict[str, Any]) -> dict[str, Any]:
     """As ``S.LIST`` has it, by the names that PUT takes."""
-    found = {("cron" if name == "expr" else name): value for name, value in schedule.items() if name != "payload"}
+    found = {
+        ("cron" if name == "expr" else name): value
+        for name, value in schedule.items()
+        if name != "payload"
+    }
     payload = schedule.get("payload")
     if not isinstance(payload, bytes):
         return found

@@ -2,8 +2,8 @@
 The HTTP door: health for load balancers, metrics, status and the token routes.
 
 ``/health/*`` and ``/leader`` are open to everybody who can reach the port; the rest wants
-``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as users are configured,
-and the routes of tokens and events always.
+``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as
+users are configured, and the routes of tokens and events always.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ USER: web.RequestKey[str] = web.RequestKey("user", str)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
 NAMED = ("/v1/tokens", "/v1/accounts", "/v1/answers", "/v1/providers", "/v1/events")
-"""Where what is asked for is of tokens, and needs a user also where nothing else does: see ``T.*``."""
+"""
+Where what is asked for is of tokens, and needs a user also where nothing else does: see ``T.*``.
+"""
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Inner = Callable[[bytes], bytes | None]
@@ -70,8 +72,10 @@ class HttpServer:
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
         warning: what somebody should look at all the same; shown there.
-        internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
-        stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
+        internal: paths on which other nodes ask; each takes a body and knows by itself whether it
+            is of a node, else None.
+        stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
+            anyway.
 
     ``connections_max``: as many as the limits say, unless the process has fewer files.
     """
@@ -114,7 +118,9 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
-        app = web.Application(middlewares=[self._guard], client_max_size=self._config.limits.request_bytes)
+        app = web.Application(
+            middlewares=[self._guard], client_max_size=self._config.limits.request_bytes
+        )
         app.on_response_prepare.append(_sign)
         app.router.add_get("/health/live", self._health(lambda: self._alive()))
         app.router.add_get("/health/ready", self._health(lambda: self._ready()))
@@ -127,18 +133,28 @@ class HttpServer:
             TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         if self._schedules is not None:
-            ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
+            ScheduleRoutes(
+                self._schedules, self._check_right, lambda request: request[RIGHTS]
+            ).add_to(app.router)
         node = self._config.node
         strangers = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
-            app, self.connections_max, self._config.limits.line_bytes, strangers, self._lobby, lambda: self._users.open
+            app,
+            self.connections_max,
+            self._config.limits.line_bytes,
+            strangers,
+            self._lobby,
+            lambda: self._users.open,
         )
         self._tls = server_context(node.tls_cert, node.tls_key)
         await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
 
     def reload(self, users: Collection[str] = ()) -> None:
-        """Go on with the certificate that is in its files now; who reads something as one of these users is cut off."""
+        """
+        Go on with the certificate that is in its files now; who reads something as one of these
+        users is cut off.
+        """
         self._reading.cut_off([*users, *(() if self._users.open else ("",))])
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
@@ -165,7 +181,8 @@ class HttpServer:
             if user and isinstance(request.protocol, HttpPeer):
                 request.protocol.let_in()
             self._check_rights(request, user)
-            if await self._read_body(request):  # which took its time, in which users may have been read anew
+            # which took its time, in which users may have been read anew
+            if await self._read_body(request):
                 self._check_rights(request, user)
             with self._reading.by(request, user):
                 return await handler(request)
@@ -186,7 +203,10 @@ class HttpServer:
             return problem(Internal("A defect of the server; its log has the trace."))
 
     async def _read_body(self, request: web.Request) -> bool:
-        """Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether there is one."""
+        """
+        Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether
+        there is one.
+        """
         if request.path in OPEN or not request.can_read_body:
             return False
         most = self._config.limits.request_bytes
@@ -201,13 +221,19 @@ class HttpServer:
         return True
 
     def _check_origin(self, request: web.Request) -> None:
-        """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
+        """
+        A web page in somebody's browser must not reach a door that asks for no password (DNS
+        rebinding, CSRF).
+        """
         if not self._users.open:
             return
         for name in ("Host", "Origin"):
             value = request.headers.get(name)
             if value is not None and not is_loopback(_host_of(value)):
-                raise Denied(f"This door serves its own machine alone: the {name} header must be a loopback address.")
+                raise Denied(
+                    f"This door serves its own machine alone: the {name} header must be a loopback"
+                    " address."
+                )
 
     async def _check_user(self, request: web.Request) -> str:
         """Who asks; empty: nobody in particular, where that is enough."""
@@ -230,8 +256,13 @@ class HttpServer:
             return
         method = "GET" if request.method == "HEAD" else request.method
         what = f"{method} {resource.canonical}"
-        verb, name = ROUTES.get((method, resource.canonical), what), request.match_info.get("name", "")
-        if missing := lacking_for(request[RIGHTS], verb, (verb, name.encode("utf-8", "surrogateescape"))):
+        verb, name = (
+            ROUTES.get((method, resource.canonical), what),
+            request.match_info.get("name", ""),
+        )
+        if missing := lacking_for(
+            request[RIGHTS], verb, (verb, name.encode("utf-8", "surrogateescape"))
+        ):
             self._deny(request, what, missing)
 
     def _check_right(self, request: web.Request, what: str, demand: Demand) -> None:
@@ -264,11 +295,17 @@ class HttpServer:
 
     async def _leader(self, request: web.Request) -> web.Response:
         status = self._cluster.status()
-        found = {"node": status.get("node"), "role": status.get("role"), "leader": status.get("leader")}
+        found = {
+            "node": status.get("node"),
+            "role": status.get("role"),
+            "leader": status.get("leader"),
+        }
         return respond(found, 200 if status.get("role") == "leader" else 503)
 
     async def _ask_internal(self, request: web.Request) -> web.Response:
-        """What another node asks: it proves itself in the body, and whoever cannot is told nothing."""
+        """
+        What another node asks: it proves itself in the body, and whoever cannot is told nothing.
+        """
         if not 0 < (request.content_length or 0) <= INTERNAL_BYTES:
             return web.Response(status=403)
         try:
@@ -311,19 +348,32 @@ async def _asked(ask: Stats) -> Mapping[str, Any]:
 
 
 def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in status.items() if isinstance(value, int | float) and name != "pid"}
-    return {**found, "leads": int(status.get("role") == "leader"), "members": len(status.get("members") or ())}
+    found = {
+        name: value
+        for name, value in status.items()
+        if isinstance(value, int | float) and name != "pid"
+    }
+    return {
+        **found,
+        "leads": int(status.get("role") == "leader"),
+        "members": len(status.get("members") or ()),
+    }
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
-    """A body as it was before ``encoding``, a Content-Encoding. Raises: BadArg, TooBig: it has more than ``most`` bytes."""
+    """
+    A body as it was before ``encoding``, a Content-Encoding. Raises: BadArg, TooBig: it has more
+    than ``most`` bytes.
+    """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return body
     if name in ("gzip", "x-gzip"):
         unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
     elif name == "deflate":  # some send it without its header
-        unpacking = zlib.decompressobj(zlib.MAX_WBITS if body[:1] and body[0] & 0xF == 8 else -zlib.MAX_WBITS)
+        unpacking = zlib.decompressobj(
+            zlib.MAX_WBITS if body[:1] and body[0] & 0xF == 8 else -zlib.MAX_WBITS
+        )
     else:
         raise BadArg(f"A body may be in the Content-Encoding gzip or deflate: found {name[:40]!r}.")
     try:
@@ -338,7 +388,10 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _host_of(header: str) -> str:
-    """The host of a Host or Origin header: without scheme and port; ``null`` stays as it is and is refused."""
+    """
+    The host of a Host or Origin header: without scheme and port; ``null`` stays as it is and is
+    refused.
+    """
     host = header.rpartition("://")[2].partition("/")[0]
     if host.startswith("["):
         return host.partition("]")[0].removeprefix("[")

@@ -1,4 +1,7 @@
-"""The routes of tokens, accounts and providers of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
+"""
+The routes of tokens, accounts and providers of the HTTP door. A secret is in no error text, and in
+no cache but the asker's own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ from aiohttp import web
 
 from tidewarden.errors import BadArg, Error, NotFound
 from tidewarden.server.parts import Tokens
-from tidewarden.server.verbs.token import STEERED, account_name, fields_of, provider_name, revealed, steered
+from tidewarden.server.verbs.token import (
+    STEERED,
+    account_name,
+    fields_of,
+    provider_name,
+    revealed,
+    steered,
+)
 
 from .params import check_path, flag, query_of
 from .responses import respond
@@ -23,7 +33,10 @@ DIGITS_MAX = 10
 
 
 class TokenRoutes:
-    """``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
+    """
+    ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``. An account's name stands in the path, its
+    own ``/`` as it is or as ``%2F``.
+    """
 
     def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
         self._tokens = tokens
@@ -48,14 +61,16 @@ class TokenRoutes:
 
     async def get(self, request: web.Request) -> web.Response:
         """
-        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds, and of a later generation
-        than ``newer``; 304 to who has it already.
+        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds,
+        and of a later generation than ``newer``; 304 to who has it already.
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
         query = query_of(request, ("min_ttl", "wait", "newer"))
         min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
-        token = await self._tokens.get(_account(request), min_ttl_ms, wait_ms, _whole_number(query, "newer"))
+        token = await self._tokens.get(
+            _account(request), min_ttl_ms, wait_ms, _whole_number(query, "newer")
+        )
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
             "ETag": f'"{token.grant}.{token.generation}.{token.state}"',
@@ -66,33 +81,54 @@ class TokenRoutes:
         return respond(_shown(token), headers=headers)
 
     async def read(self, request: web.Request) -> web.Response:
-        """Many access tokens: ``{"accounts": […], "min_ttl": s, "wait": s}``; each answered with its token or its error."""
+        """
+        Many access tokens: ``{"accounts": […], "min_ttl": s, "wait": s}``; each answered with its
+        token or its error.
+        """
         asked = fields_of(await request.read())
         names = asked.pop("accounts", None)
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        if (
+            not isinstance(names, list)
+            or not names
+            or not all(isinstance(name, str) for name in names)
+        ):
             raise BadArg("accounts must be a list of one or more names like provider/account.")
         if len(names) > self._batch_max:
-            raise BadArg(f"accounts has {len(names)} names; allowed are {self._batch_max} (limits.batch_max).")
+            raise BadArg(
+                f"accounts has {len(names)} names; allowed are {self._batch_max}"
+                " (limits.batch_max)."
+            )
         if unknown := sorted(asked.keys() - {"min_ttl", "wait"}):
-            raise BadArg(f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait.")
+            raise BadArg(
+                f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait."
+            )
         accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
         query = {name: str(value) for name, value in asked.items()}
-        found = await self._tokens.get_many(accounts, _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
+        found = await self._tokens.get_many(
+            accounts, _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
+        )
         return respond(
             {
                 "tokens": [
-                    {"account": name, "error": one.code, "message": str(one)}
-                    if isinstance(one, Error)
-                    else {"account": name, **_shown(one), "keep_ms": one.keep_ms}
+                    (
+                        {"account": name, "error": one.code, "message": str(one)}
+                        if isinstance(one, Error)
+                        else {"account": name, **_shown(one), "keep_ms": one.keep_ms}
+                    )
                     for name, one in zip(accounts, found, strict=True)
                 ]
             }
         )
 
     async def put(self, request: web.Request) -> web.Response:
-        """Store an account, or a new consent of one; with ``keep`` one that is there and not dead stays as it is."""
+        """
+        Store an account, or a new consent of one; with ``keep`` one that is there and not dead
+        stays as it is.
+        """
         keep = flag(query_of(request, ("keep",)), "keep")
-        put = await _whole(self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep))
+        put = await _whole(
+            self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep)
+        )
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
     async def peek(self, request: web.Request) -> web.Response:
@@ -106,13 +142,19 @@ class TokenRoutes:
         return respond(await self._tokens.why(_provider(request) if whole else _account(request)))
 
     async def steer(self, request: web.Request) -> web.Response:
-        """Release, probe or quarantine a provider, as the path's last word says; its story from then on."""
+        """
+        Release, probe or quarantine a provider, as the path's last word says; its story from then
+        on.
+        """
         query_of(request, ())
         name, action = _provider(request), request.path.rpartition("/")[2]
         return respond(await _whole(steered(self._tokens, action, name)))
 
     async def answers(self, request: web.Request) -> web.Response:
-        """What its provider answered with success and could not be read; ``body`` is text, or ``body_base64`` if it is none."""
+        """
+        What its provider answered with success and could not be read; ``body`` is text, or
+        ``body_base64`` if it is none.
+        """
         found = await self._tokens.custody.answers(_account(request))
         return respond({**found, "answers": [_told(one) for one in found["answers"]]})
 
@@ -120,7 +162,9 @@ class TokenRoutes:
         """Each provider: its accounts by state, and how it stands with us."""
         query_of(request, ())
         found = await self._tokens.stats()
-        return respond({"providers": [{"provider": name, **figures} for name, figures in found.items()]})
+        return respond(
+            {"providers": [{"provider": name, **figures} for name, figures in found.items()]}
+        )
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
@@ -133,8 +177,8 @@ class TokenRoutes:
         """
         Have an account refreshed now, if its ``generation`` is still that. Does not wait for it.
 
-        Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again when five seconds are
-        over), or ``moved`` (it has another).
+        Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again
+        when five seconds are over), or ``moved`` (it has another).
         """
         generation = _whole_number(query_of(request, ("generation",)), "generation")
         return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)

@@ -1,8 +1,9 @@
 """
-How much is read from a peer and kept for it: what a peer that sends too much, or does not read, may use up here.
+How much is read from a peer and kept for it: what a peer that sends too much, or does not read, may
+use up here.
 
-Requests read ahead and unread replies have bounds; past the first of each the peer's socket is left alone, so that TCP
-holds the peer back, and past the last of the replies' it is cut off.
+Requests read ahead and unread replies have bounds; past the first of each the peer's socket is left
+alone, so that TCP holds the peer back, and past the last of the replies' it is cut off.
 """
 
 from __future__ import annotations
@@ -24,26 +25,45 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidewarden.server")
 
-PIPELINE_MAX = 1000  # requests read ahead; past it, or past AHEAD_BYTES, the peer's next bytes stay in its socket
+# requests read ahead; past it, or past AHEAD_BYTES, the peer's next bytes stay in its socket
+PIPELINE_MAX = 1000
 AHEAD_BYTES = 16 << 20
 SHORT_BYTES = 4096  # of a reply in the mean
 OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
 OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
 TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
 TURNED_AWAY_MAX = 200  # of those at a time; further ones are hung up on at once
-STRANGER_PIPELINE_MAX = 16  # of a peer that has not been let in: none has to send so much before it knows
+# of a peer that has not been let in: none has to send so much before it knows
+STRANGER_PIPELINE_MAX = 16
 STRANGER_BYTES = 16_384  # longest request of one, and most unread replies
 STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
 
 
 class Backpressure(asyncio.Protocol):
-    """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
+    """
+    The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors
+    (``refuse``).
+    """
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_last_said", "_lingers", "_out",
-        "_paused", "_reading", "_requests", "_short", "_stall", "_stay", "_transport", "peer",
-        "server", "stranger",
-    )  # fmt: skip
+        "_ahead",
+        "_closing",
+        "_flush_due",
+        "_held_up",
+        "_last_said",
+        "_lingers",
+        "_out",
+        "_paused",
+        "_reading",
+        "_requests",
+        "_short",
+        "_stall",
+        "_stay",
+        "_transport",
+        "peer",
+        "server",
+        "stranger",
+    )
 
     _transport: asyncio.Transport
     _parses: bool
@@ -65,7 +85,8 @@ class Backpressure(asyncio.Protocol):
         self._last_said = False  # nothing follows any more, not even that its stream cannot be read
         self._lingers = False  # has been told the last, and may read it
         self._stall: asyncio.TimerHandle | None = None
-        self._stay: asyncio.TimerHandle | None = None  # the end of the time that a stranger, or one too many, may stay
+        # the end of the time that a stranger, or one too many, may stay
+        self._stay: asyncio.TimerHandle | None = None
 
     def refuse(self, error: BaseException) -> bytes:
         """The reply for ``error``."""
@@ -119,7 +140,8 @@ class Backpressure(asyncio.Protocol):
         """
         Send what is ready, and hang up when the peer has, or soon.
 
-        It has sent something already: a socket closed with that unread is reset, and it might never read why.
+        It has sent something already: a socket closed with that unread is reset, and it might never
+        read why.
         """
         self.flush()
         server, transport = self.server, self._transport
@@ -131,7 +153,8 @@ class Backpressure(asyncio.Protocol):
         if server.turned_away < TURNED_AWAY_MAX:
             self._lingers = True
             server.turned_away += 1
-            (transport.write_eof if plain else transport.close)()  # with TLS it takes the peer's goodbye, too
+            # with TLS it takes the peer's goodbye, too
+            (transport.write_eof if plain else transport.close)()
             self._stay = server.loop.call_later(TURNED_AWAY_S, transport.abort)
         else:
             (transport.close if plain else transport.abort)()
@@ -154,16 +177,25 @@ class Backpressure(asyncio.Protocol):
         self._transport.write(data)
         out.clear()
         if self._paused and self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
-            log.warning("peer cut off: it does not read its replies", extra={"peer": self.peer.address})
+            log.warning(
+                "peer cut off: it does not read its replies", extra={"peer": self.peer.address}
+            )
             self._transport.abort()
 
     def _roomy(self) -> bool:
         if self.peer.may is STRANGER:
             return not self._requests
-        return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES and not self._parses
+        return (
+            len(self._requests) <= PIPELINE_MAX // 2
+            and self._ahead <= AHEAD_BYTES
+            and not self._parses
+        )
 
     def _read_ahead(self, size: int) -> None:
-        """Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer is held back."""
+        """
+        Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer
+        is held back.
+        """
         self._ahead += size
         if self.peer.may is STRANGER:
             if len(self._requests) > STRANGER_PIPELINE_MAX or self._ahead > STRANGER_BYTES:
@@ -172,10 +204,14 @@ class Backpressure(asyncio.Protocol):
         if len(self._requests) <= PIPELINE_MAX and self._ahead <= AHEAD_BYTES:
             return
         if self._held_up:
-            # With its socket unread we would not see it go, and a task could be handed to a peer that is gone.
+            # With its socket unread we would not see it go, and a task could be handed to a peer
+            # that is gone.
             self._out.append(
                 self.refuse(
-                    TooBig(f"At most {PIPELINE_MAX} requests or {AHEAD_BYTES} bytes may stand behind one that waits.")
+                    TooBig(
+                        f"At most {PIPELINE_MAX} requests or {AHEAD_BYTES} bytes may stand behind"
+                        " one that waits."
+                    )
                 )
             )
             self.close()

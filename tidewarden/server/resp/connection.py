@@ -1,8 +1,10 @@
 """
-One peer of the RESP door: its requests answered in their order, whatever is ready in one turn written at once.
+One peer of the RESP door: its requests answered in their order, whatever is ready in one turn
+written at once.
 
-Consecutive requests of one verb run together, so that the queue below makes one script call of them; a request of
-another verb waits until they are answered. A take that waits holds up what follows, as BLPOP does in Redis.
+Consecutive requests of one verb run together, so that the queue below makes one script call of
+them; a request of another verb waits until they are answered. A take that waits holds up what
+follows, as BLPOP does in Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ log = logging.getLogger("tidewarden.server")
 # What one connection may use up.
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
 TURN_S = (
-    0.003  # likewise, seconds; looked at after so many that take a few microseconds each, or a few of the long ones
+    # likewise, seconds; looked at after so many that take a few microseconds each, or a few of the
+    # long ones
+    0.003
 )
 LOOK_EVERY = 16
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
@@ -45,9 +49,21 @@ class Connection(Backpressure):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_beginning", "_begun_count", "_command", "_commands", "_parses", "_reader", "_slots", "id", "last_command", "mute", "plan",
-        "relay", "resp", "session",
-    )  # fmt: skip
+        "_beginning",
+        "_begun_count",
+        "_command",
+        "_commands",
+        "_parses",
+        "_reader",
+        "_slots",
+        "id",
+        "last_command",
+        "mute",
+        "plan",
+        "relay",
+        "resp",
+        "session",
+    )
 
     def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
         super().__init__(server, stranger)
@@ -70,12 +86,16 @@ class Connection(Backpressure):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._open(cast(asyncio.Transport, transport))
-        self.peer = Peer(peer_of(transport), self.server.clock.monotonic(), let_in=self.server.let_in())
+        self.peer = Peer(
+            peer_of(transport), self.server.clock.monotonic(), let_in=self.server.let_in()
+        )
         self.id = self.admitted()
         self.leave()
         if self.id == 0:
             full = "This node has as many connections as it may. Close one, or try another."
-            self.turn_away(Draining("This node is going down.") if self.server.draining else Full(full))
+            self.turn_away(
+                Draining("This node is going down.") if self.server.draining else Full(full)
+            )
 
     def _login_over(self) -> None:
         self._stay = None
@@ -110,7 +130,9 @@ class Connection(Backpressure):
         if self._transport.get_extra_info("ssl_object") is not None:
             return False  # with TLS there is no half: the transport closes whatever we say
         if self._held_up:
-            self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
+            # an answer that is there already still goes: its tasks are a session's, which may live
+            # on
+            self.hang_up()
             self.end_waits()
             return True
         holds = self.session is not None and self.session.held
@@ -137,9 +159,15 @@ class Connection(Backpressure):
     # What handlers call.
 
     def enter(self, user: str) -> None:
-        """The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is no such user now."""
+        """
+        The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is
+        no such user now.
+        """
         self.peer.enter(user, self.server.users.rights(user))
-        self._reader.request_bytes, self._reader.line_bytes = self.server.request_bytes, self.server.line_bytes
+        self._reader.request_bytes, self._reader.line_bytes = (
+            self.server.request_bytes,
+            self.server.line_bytes,
+        )
         self._reader.arguments_max = self.server.arguments_max
         stranger, self.stranger = self.stranger, None
         if stranger is not None:
@@ -181,12 +209,20 @@ class Connection(Backpressure):
 
     def idle(self) -> bool:
         """Whether nothing is under way and nothing held."""
-        return self._begun_count == 0 and not self._requests and not (self.session is not None and self.session.held)
+        return (
+            self._begun_count == 0
+            and not self._requests
+            and not (self.session is not None and self.session.held)
+        )
 
     def refuse(self, error: BaseException) -> bytes:
-        """The reply for ``error``; one that no caller can handle is logged and answered INTERNAL."""
+        """
+        The reply for ``error``; one that no caller can handle is logged and answered INTERNAL.
+        """
         if not isinstance(error, Error):
-            log.error("defect in %s", self.last_command, exc_info=error, extra={"peer": self.peer.address})
+            log.error(
+                "defect in %s", self.last_command, exc_info=error, extra={"peer": self.peer.address}
+            )
             error = Internal("A defect of the server; its log has the trace.")
         self.server.count_error(error.code)
         return encoder.failure(error)
@@ -242,7 +278,9 @@ class Connection(Backpressure):
             word = requests[0][0]
             command = self._commands.get(word) or self._commands.get(word.upper())
             if self._begun_count and (
-                self._held_up or command is not self._command or self._begun_count >= self._together(command)
+                self._held_up
+                or command is not self._command
+                or self._begun_count >= self._together(command)
             ):
                 break
             if turn <= 0:
@@ -267,7 +305,9 @@ class Connection(Backpressure):
         if self._begun_count == 0 and not requests and not self._reader.more:
             if self._reader.failure is not None and not self._last_said:
                 if self._reader.encrypted:
-                    self.server.strangers.met(self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)")
+                    self.server.strangers.met(
+                        self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)"
+                    )
                 self._out.append(self.refuse(self._reader.failure))
                 self._closing = self._last_said = True
             if self._closing:
@@ -304,7 +344,8 @@ class Connection(Backpressure):
             if command is None:
                 if self.peer.may is STRANGER:
                     if self._reader.inline:
-                        self.hang_up()  # perhaps a browser that was told to POST commands to us: no second try
+                        # perhaps a browser that was told to POST commands to us: no second try
+                        self.hang_up()
                     self.peer.refuse()
                 outcome: bytes | Pending | Slot = self._unknown(request)
             else:
@@ -345,7 +386,8 @@ class Connection(Backpressure):
             return
         self._slots.append(slot)
         if self._held_up and self._closing:
-            self.close()  # half closed: we would not see it go, and a task could be handed to a peer that is gone
+            # half closed: we would not see it go, and a task could be handed to a peer that is gone
+            self.close()
 
     def _check(self, command: Command, request: Request) -> None:
         try:
@@ -359,8 +401,11 @@ class Connection(Backpressure):
         self.server.count_error("ERR")
         if self.plan is not None:
             self.plan.spoiled = True
-        reply = encoder.error_line("ERR", f"unknown command '{shown}'{meant(shown, self.server.names)}")
+        reply = encoder.error_line(
+            "ERR", f"unknown command '{shown}'{meant(shown, self.server.names)}"
+        )
         if self._reader.inline:
-            # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No second try.
+            # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No
+            # second try.
             self.hang_up()
         return reply

@@ -1,7 +1,8 @@
 """
 Replies as bytes, in RESP2 and RESP3.
 
-The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-point numbers (RESP2: a byte string).
+The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-point numbers
+(RESP2: a byte string).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
-The plain put, take and ack at the door: straight from the arguments to the queue, and from the script's reply to bytes.
+The plain put, take and ack at the door: straight from the arguments to the queue, and from the
+script's reply to bytes.
 
-Each function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not right: the ordinary
-handler then does it, or says what is wrong.
+Each function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not
+right: the ordinary handler then does it, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -59,9 +60,21 @@ class TakeSlot(Slot):
             return encoder.EMPTY
         task_id, lease, payload, attempt, deadline_ms, lease_end_ms = row
         queue = self.queue
-        return b"*1\r\n*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n" % (
-            len(queue), queue, len(task_id), task_id, lease, len(payload), payload, attempt, deadline_ms, lease_end_ms
-        )  # fmt: skip
+        return (
+            b"*1\r\n*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
+            % (
+                len(queue),
+                queue,
+                len(task_id),
+                task_id,
+                lease,
+                len(payload),
+                payload,
+                attempt,
+                deadline_ms,
+                lease_end_ms,
+            )
+        )
 
 
 class AckSlot(Slot):
@@ -71,7 +84,10 @@ class AckSlot(Slot):
 
     def render(self, result: Any) -> bytes:
         if not result:
-            raise NotHeld("This lease has ended, or never was. Drop the work: somebody else has it or will have it.")
+            raise NotHeld(
+                "This lease has ended, or never was. Drop the work: somebody else has it or will"
+                " have it."
+            )
         return encoder.OK
 
 
@@ -114,4 +130,8 @@ def ack(connection: Connection, request: Request) -> Slot | None:
     server = connection.server
     session = connection.session or server.session_of(connection)
     slot = AckSlot(connection)
-    return slot if server.queues.ack_plain(session, request[1], request[2], int(digits), slot) else None
+    return (
+        slot
+        if server.queues.ack_plain(session, request[1], request[2], int(digits), slot)
+        else None
+    )

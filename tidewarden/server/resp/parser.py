@@ -1,10 +1,11 @@
 """
 Bytes in, requests out: the reading half of RESP, without sockets.
 
-A request is a flat array of byte strings; a line that does not begin with ``*`` is an inline command (probes, telnet).
-Written here and not taken from hiredis, whose reader believes an announced length: the fourteen bytes
-``*2147483647\\r\\n`` make it allocate two thousand million places, and freeing them again stops the loop for seconds.
-The usual chunk, whole requests of short arguments, is cut by one ``split``; the rest is walked argument by argument.
+A request is a flat array of byte strings; a line that does not begin with ``*`` is an inline
+command (probes, telnet). Written here and not taken from hiredis, whose reader believes an
+announced length: the fourteen bytes ``*2147483647\\r\\n`` make it allocate two thousand million
+places, and freeing them again stops the loop for seconds. The usual chunk, whole requests of short
+arguments, is cut by one ``split``; the rest is walked argument by argument.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from tidewarden.errors import BadArg, Error, TooBig
 
 COUNTS = {b"*%d" % count: count for count in range(1, 257)}
 HEADERS = [b"$%d" % size for size in range(2049)]
-TLS = 0x16  # the first byte of a handshake (RFC 8446, 5.1): no command begins so, and its line might never end
+# the first byte of a handshake (RFC 8446, 5.1): no command begins so, and its line might never end
+TLS = 0x16
 NOTHING = re.compile(rb"(?:\s*\n|\*0\r\n)+")  # as many requests without a word as stand together
 LONG_BYTES = 65_536
-LINES_MAX = 8192  # of a chunk longer than that, read in one go: what follows is read in another turn of the loop
+# of a chunk longer than that, read in one go: what follows is read in another turn of the loop
+LINES_MAX = 8192
 STEPS_MAX = 4096  # of a walk in one go: arguments, and beginnings of requests
 DIGITS_MAX = 10
 """Longest number in a header: ten digits, far above every limit."""
@@ -35,15 +38,28 @@ class RequestReader:
         arguments_max: most arguments of one request.
         line_bytes: longest inline command.
 
-    After :attr:`failure` is set the stream cannot be followed any more: answer what came before it, then it, and close.
-    :attr:`more`: there are more requests than are read in one go; :meth:`go_on` reads on.
-    :attr:`inline` tells whether an inline command was ever among it, :attr:`encrypted` whether TLS was.
+    After :attr:`failure` is set the stream cannot be followed any more: answer what came before it,
+    then it, and close. :attr:`more`: there are more requests than are read in one go; :meth:`go_on`
+    reads on. :attr:`inline` tells whether an inline command was ever among it, :attr:`encrypted`
+    whether TLS was.
     """
 
     __slots__ = (
-        "_arguments", "_chunks", "_have", "_in_line", "_need", "_size", "_wanted", "arguments_max", "encrypted", "failure",
-        "inline", "line_bytes", "more", "request_bytes",
-    )  # fmt: skip
+        "_arguments",
+        "_chunks",
+        "_have",
+        "_in_line",
+        "_need",
+        "_size",
+        "_wanted",
+        "arguments_max",
+        "encrypted",
+        "failure",
+        "inline",
+        "line_bytes",
+        "more",
+        "request_bytes",
+    )
 
     def __init__(self, request_bytes: int, arguments_max: int, line_bytes: int) -> None:
         self.request_bytes = request_bytes
@@ -62,7 +78,10 @@ class RequestReader:
         self._size = 0  # its bytes so far
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that ``data`` completes, in order. With :attr:`more` there are others, for :meth:`go_on`."""
+        """
+        The requests that ``data`` completes, in order. With :attr:`more` there are others, for
+        :meth:`go_on`.
+        """
         if self.failure is not None:
             return []
         if self.more:
@@ -71,7 +90,9 @@ class RequestReader:
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
-            if self._have < self._need or (self._in_line and self._have <= self.line_bytes and b"\n" not in data):
+            if self._have < self._need or (
+                self._in_line and self._have <= self.line_bytes and b"\n" not in data
+            ):
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -119,7 +140,11 @@ class RequestReader:
                     self.more = True
                     break
                 between = self._wanted == 0
-                after = self._begin(data, position, requests) if between else self._argument(data, position)
+                after = (
+                    self._begin(data, position, requests)
+                    if between
+                    else self._argument(data, position)
+                )
                 if after < 0:
                     break
                 position = after
@@ -127,7 +152,8 @@ class RequestReader:
                     requests.append(self._arguments)
                     self._arguments = []
         except Error as failure:
-            # Its trace would hold this reader and all that was fed, in a ring that only the rare full collection breaks.
+            # Its trace would hold this reader and all that was fed, in a ring that only the rare
+            # full collection breaks.
             self.failure = failure.with_traceback(None)
             return requests
         if position < len(data):
@@ -135,7 +161,10 @@ class RequestReader:
         return requests
 
     def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
-        """Read an array's header or an inline command; returns where it ends, or -1 when it is not whole yet."""
+        """
+        Read an array's header or an inline command; returns where it ends, or -1 when it is not
+        whole yet.
+        """
         self._need = 0
         self._in_line = False
         if nothing := NOTHING.match(data, position):
@@ -143,7 +172,10 @@ class RequestReader:
         if data[position] != 0x2A:
             if data[position] == TLS:
                 self.encrypted = True
-                raise BadArg("This port speaks no TLS (node.tls_cert is not set): connect without it, by redis://.")
+                raise BadArg(
+                    "This port speaks no TLS (node.tls_cert is not set): connect without it, by"
+                    " redis://."
+                )
             end = data.find(b"\n", position, position + self.line_bytes + 1)
             if end < 0:
                 if len(data) - position > self.line_bytes:
@@ -160,7 +192,9 @@ class RequestReader:
             return -1
         count = _number(data[position + 1 : end], "The number of arguments")
         if count > self.arguments_max:
-            raise TooBig(f"A request may have {self.arguments_max} arguments; {count} were announced.")
+            raise TooBig(
+                f"A request may have {self.arguments_max} arguments; {count} were announced."
+            )
         self._wanted = count
         self._size = 0
         return end + 2
@@ -170,7 +204,10 @@ class RequestReader:
         self._need = 0
         if data[position] != 0x24:
             found = data[position : position + 1]
-            raise BadArg(f"A request is a flat array of byte strings ($): found {found!r} where an argument begins.")
+            raise BadArg(
+                f"A request is a flat array of byte strings ($): found {found!r} where an argument"
+                " begins."
+            )
         end = self._header_end(data, position)
         if end < 0:
             return -1
@@ -178,12 +215,16 @@ class RequestReader:
         stop = end + 2 + size
         total = self._size + stop + 2 - position
         if total > self.request_bytes:
-            raise TooBig(f"A request may have {self.request_bytes} bytes; this one has {total} or more.")
+            raise TooBig(
+                f"A request may have {self.request_bytes} bytes; this one has {total} or more."
+            )
         if stop + 2 > len(data):
             self._need = stop + 2 - position
             return -1
         if data[stop : stop + 2] != b"\r\n":
-            raise BadArg(f"An argument of {size} bytes was announced and is not followed by a line end.")
+            raise BadArg(
+                f"An argument of {size} bytes was announced and is not followed by a line end."
+            )
         self._arguments.append(data[end + 2 : stop])
         self._wanted -= 1
         self._size = total
@@ -207,7 +248,11 @@ def _split(data: bytes) -> list[Request] | None:
     try:
         if last == 2 * count + 1:
             request = parts[2::2]
-            return [request] if [HEADERS[len(argument)] for argument in request] == parts[1:last:2] else None
+            return (
+                [request]
+                if [HEADERS[len(argument)] for argument in request] == parts[1:last:2]
+                else None
+            )
         requests = []
         position = 0
         while position < last:

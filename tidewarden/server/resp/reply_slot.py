@@ -17,10 +17,11 @@ log = logging.getLogger("tidewarden.server")
 
 class Slot:
     """
-    Empty until its result has come, as a future's (``come``) or straight from where it arises (``set_result``).
+    Empty until its result has come, as a future's (``come``) or straight from where it arises
+    (``set_result``).
 
-    ``begun``: the connection counts it among what is under way, and has to be told. ``work``: what to cancel when
-    nobody waits any longer.
+    ``begun``: the connection counts it among what is under way, and has to be told. ``work``: what
+    to cancel when nobody waits any longer.
     """
 
     __slots__ = ("begun", "connection", "muted", "reply", "waits", "work")
@@ -45,7 +46,8 @@ class Slot:
             self.reply = self.render(result)
         except Exception as error:
             self.reply = self.connection.refuse(error)
-        self.work = None  # it knows us: a ring, and with it the payload, would last until the rare collection
+        # it knows us: a ring, and with it the payload, would last until the rare collection
+        self.work = None
         if self.begun:
             self._tell()
 
@@ -53,9 +55,12 @@ class Slot:
         if not isinstance(error, asyncio.CancelledError):
             self.reply = self.connection.refuse(error)
         elif self.connection.closing:
-            self.reply = b""  # the peer has gone, or has said that it will say no more: it called this off itself
+            # the peer has gone, or has said that it will say no more: it called this off itself
+            self.reply = b""
         else:
-            self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
+            self.reply = self.connection.refuse(
+                Draining("This node is going down. Connect to another.")
+            )
         self.work = None
         if self.begun:
             self._tell()
@@ -79,7 +84,9 @@ class PendingSlot(Slot):
 
     __slots__ = ("_render",)
 
-    def __init__(self, connection: Connection, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, connection: Connection, pending: Pending, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(connection, pending.waits)
         self._render = pending.render
         result = pending.result

@@ -21,7 +21,16 @@ from tidewarden.server.access.peer import GUEST
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
 from tidewarden.server.access.users import DEFAULT_USER, Users
-from tidewarden.server.parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
+from tidewarden.server.parts import (
+    Backups,
+    Cluster,
+    Locks,
+    Queues,
+    Schedules,
+    Session,
+    Steering,
+    Tokens,
+)
 from tidewarden.server.stats_merge import add_up
 from tidewarden.server.verbs.table import COMMANDS
 
@@ -35,9 +44,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.server")
 
 BACKLOG = (
-    4096  # the kernel has a bound of its own (net.core.somaxconn), past which a burst waits a second for its second try
+    # the kernel has a bound of its own (net.core.somaxconn), past which a burst waits a second for
+    # its second try
+    4096
 )
-GIVE_BACK_S = 3.0  # at a stop, for the leases of those who were there; a store that is silent must not keep the process
+# at a stop, for the leases of those who were there; a store that is silent must not keep the
+# process
+GIVE_BACK_S = 3.0
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
@@ -52,7 +65,8 @@ class RespServer:
 
     Args:
         config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
-        queues, tokens, schedules, cluster, locks, steering: the rooms that answer; those that are absent have their verbs refused.
+        queues, tokens, schedules, cluster, locks, steering: the rooms that answer; those that are
+        absent have their verbs refused.
         clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
         users: shared with the HTTP door; made from the configuration when absent.
         commands: its verbs.
@@ -60,8 +74,8 @@ class RespServer:
         hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
         lobby: where strangers are, shared with the HTTP door; made when absent.
 
-    ``others`` gives the stats of the node's other processes, which are added to this one's. ``connections_max``: as many as
-    the limits say, unless the process has fewer files.
+    ``others`` gives the stats of the node's other processes, which are added to this one's.
+    ``connections_max``: as many as the limits say, unless the process has fewer files.
     """
 
     def __init__(
@@ -127,7 +141,9 @@ class RespServer:
         node = self.config.node
         if context := server_context(node.tls_cert, node.tls_key):
             self._tls = TlsHandshakes(
-                context, lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections), self.strangers
+                context,
+                lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections),
+                self.strangers,
             )
         await self._listener.start(listened(node.host), self._port, shared=self._shares_port)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
@@ -144,16 +160,20 @@ class RespServer:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """
-        Take nobody in and hand out nothing new; close when everything under way is answered and nothing is held.
+        Take nobody in and hand out nothing new; close when everything under way is answered and
+        nothing is held.
 
         Args:
-            grace_s: seconds after which the connections are closed in any case; their leases end then.
+            grace_s: seconds after which the connections are closed in any case; their leases end
+                then.
         """
         self.draining = True
         self._listener.close()
         for connection in list(self.connections):
             connection.end_waits()
-        await self._until(lambda: all(connection.idle() for connection in self.connections), grace_s)
+        await self._until(
+            lambda: all(connection.idle() for connection in self.connections), grace_s
+        )
         for connection in list(self.connections):
             connection.close()
         await sleep(self.clock, 0.0)  # one turn of the loop, for the transports to hang up
@@ -162,7 +182,8 @@ class RespServer:
         await self._until(lambda: not (self._closing or self.connections), GIVE_BACK_S)
         if self._closing:
             log.warning(
-                "the store is silent: the leases of %d sessions end when this node is found dead", len(self._closing)
+                "the store is silent: the leases of %d sessions end when this node is found dead",
+                len(self._closing),
             )
             for task in self._closing:
                 task.cancel()
@@ -178,7 +199,10 @@ class RespServer:
         limit.cancel()
 
     def stats(self) -> dict[str, Any]:
-        """Connections, waiting requests, requests by verb, errors by word, refused logins; of all the node's processes."""
+        """
+        Connections, waiting requests, requests by verb, errors by word, refused logins; of all the
+        node's processes.
+        """
         return add_up(self.own_stats(), *self.others())
 
     def own_stats(self) -> dict[str, Any]:
@@ -201,7 +225,10 @@ class RespServer:
     # What connections and verbs call.
 
     def admit(self, connection: Connection) -> int:
-        """A new peer's number, or 0: there are too many, and no stranger among them whose time is over."""
+        """
+        A new peer's number, or 0: there are too many, and no stranger among them whose time is
+        over.
+        """
         full = len(self.connections) - len(self.relayed) >= self.connections_max
         if self.draining or (full and self.lobby.send_away(self._listener) > 0):
             self.refused_total += 1
@@ -224,8 +251,9 @@ class RespServer:
         """
         Go on with these users, and with the certificate that is in its files now.
 
-        Whoever is gone, or has another secret, is cut off, and everybody who was let in without a name when that is over;
-        other rights count from the next request, and cut off who waits under the old ones.
+        Whoever is gone, or has another secret, is cut off, and everybody who was let in without a
+        name when that is over; other rights count from the next request, and cut off who waits
+        under the old ones.
 
         Returns: the names of those who are gone, or have another secret or other rights.
         """
@@ -257,7 +285,9 @@ class RespServer:
         """The session of a connection, opened at the first need."""
         session = connection.session
         if session is None:
-            session = connection.session = self.queues.open_session(connection.peer.user or DEFAULT_USER)
+            session = connection.session = self.queues.open_session(
+                connection.peer.user or DEFAULT_USER
+            )
         return session
 
     def count_error(self, code: str) -> None:
@@ -268,15 +298,24 @@ class RespServer:
         """What INFO answers."""
         status, stats = self.cluster.status(), self.stats()
         lines = [
-            "# Server", f"tidewarden_version:{__version__}", f"process_id:{os.getpid()}", f"tcp_port:{self.port}",
-            f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}", "redis_mode:standalone",
-            "# Clients", f"connected_clients:{stats['connections']}", f"blocked_clients:{stats['waiting']}",
+            "# Server",
+            f"tidewarden_version:{__version__}",
+            f"process_id:{os.getpid()}",
+            f"tcp_port:{self.port}",
+            f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}",
+            "redis_mode:standalone",
+            "# Clients",
+            f"connected_clients:{stats['connections']}",
+            f"blocked_clients:{stats['waiting']}",
             f"maxclients:{self.connections_max}",
-            "# Stats", f"total_connections_received:{stats['connections_total']}",
-            f"total_commands_processed:{sum(stats['requests_total'].values())}", f"rejected_connections:{stats['refused_total']}",
+            "# Stats",
+            f"total_connections_received:{stats['connections_total']}",
+            f"total_commands_processed:{sum(stats['requests_total'].values())}",
+            f"rejected_connections:{stats['refused_total']}",
             f"total_error_replies:{sum(stats['errors_total'].values())}",
-            "# Cluster", *(f"{name}:{_plain(status.get(name))}" for name in STATUS),
-        ]  # fmt: skip
+            "# Cluster",
+            *(f"{name}:{_plain(status.get(name))}" for name in STATUS),
+        ]
         return "\r\n".join(lines) + "\r\n"
 
     async def _end(self, session: Session) -> None:
@@ -285,7 +324,8 @@ class RespServer:
         except Error as error:
             # Its leases end by their time; nothing is lost, only later.
             log.warning(
-                "a session's leases were not ended at once", extra={"session": session.id, "reason": str(error)}
+                "a session's leases were not ended at once",
+                extra={"session": session.id, "reason": str(error)},
             )
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -22,7 +22,10 @@ class Transaction:
         self._bytes = 0
 
     def add(self, request: Request) -> bytes:
-        """Keep ``request`` for later; the reply to it. Raises: TooBig: there are too many, or they are too long."""
+        """
+        Keep ``request`` for later; the reply to it. Raises: TooBig: there are too many, or they are
+        too long.
+        """
         self._bytes += sum(map(len, request))
         if len(self.requests) >= REQUESTS_MAX or self._bytes > BYTES_MAX:
             raise TooBig(f"A MULTI may hold {REQUESTS_MAX} requests and {BYTES_MAX} bytes.")

@@ -1,4 +1,7 @@
-"""What a verb is to the door: a name, a handler, and who may use it. No business logic lives on this side."""
+"""
+What a verb is to the door: a name, a handler, and who may use it. No business logic lives on this
+side.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class Pending:
     """
     An answer that is still to come.
 
-    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as long as the caller
-    said, holds up what follows on its connection, and ends with the connection.
+    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as
+    long as the caller said, holds up what follows on its connection, and ends with the connection.
     """
 
     result: Awaitable[Any]
@@ -51,14 +54,16 @@ class Command:
         handler: parses, calls one method, says how to render.
         least: fewest arguments, the verb's own name included.
         most: most of them.
-        needs: ``nothing``; ``entry``: the connection was let in; ``right``: and may do it (:mod:`.demands`); ``user``:
-            and has named a user.
+        needs: ``nothing``; ``entry``: the connection was let in; ``right``: and may do it
+            (:mod:`.demands`); ``user``: and has named a user.
         usage: its arguments, for error messages and COMMAND DOCS.
         group: of verbs that one list shows together.
         immediate: acts at once inside MULTI, too.
-        together: so many of one connection may be under way at a time. What is under way is all read from the store, whether
-            the peer reads it or not, so it is less for what may answer with payloads.
-        together_long: likewise while the connection's last replies were long, or there were none yet.
+        together: so many of one connection may be under way at a time. What is under way is all
+            read from the store, whether the peer reads it or not, so it is less for what may answer
+            with payloads.
+        together_long: likewise while the connection's last replies were long, or there were none
+            yet.
     """
 
     name: str
@@ -75,23 +80,29 @@ class Command:
     def misused(self, request: Request) -> BadArg:
         """The error for a number of arguments that cannot be right."""
         return BadArg(
-            f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name} {self.usage}".rstrip()
+            f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name}"
+            f" {self.usage}".rstrip()
         )
 
 
 @functools.lru_cache(maxsize=1024)
 def meant(unknown: str, known: tuple[str, ...]) -> str:
     """
-    ``; did you mean Q.PUT?`` of a word that is nearly one of these verbs, or nothing: those of Redis have no dot.
+    ``; did you mean Q.PUT?`` of a word that is nearly one of these verbs, or nothing: those of
+    Redis have no dot.
 
-    It takes a quarter of a millisecond, so strangers are not told, and a client that goes wrong in a loop asks once.
+    It takes a quarter of a millisecond, so strangers are not told, and a client that goes wrong in
+    a loop asks once.
     """
     found = difflib.get_close_matches(unknown.upper(), known, 1, 0.7) if "." in unknown else []
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def unsupported(name: str, why: str) -> Command:
-    """A verb of the protocol that this version does not serve; its error names it, and says why and what there is instead."""
+    """
+    A verb of the protocol that this version does not serve; its error names it, and says why and
+    what there is instead.
+    """
 
     def refuse(connection: Connection, request: Request) -> bytes:
         raise BadArg(f"{name} is not supported by this version: {why}")

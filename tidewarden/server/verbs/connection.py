@@ -1,4 +1,7 @@
-"""The verbs that stock clients need to connect: HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and their like."""
+"""
+The verbs that stock clients need to connect: HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and
+their like.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 
 MUTE_ALL = 1 << 60
 LINES_A_TURN = 500
-CHECK_S = 0.000_1  # what a stranger pays for having its secret looked at, beside the stretching of passwords
+# what a stranger pays for having its secret looked at, beside the stretching of passwords
+CHECK_S = 0.000_1
 
 
 def ping(connection: Connection, request: Request) -> bytes:
@@ -45,7 +49,9 @@ async def _enter(connection: Connection, user: str, secret: bytes) -> None:
     users = connection.server.users
     if connection.stranger is not None:
         connection.stranger.charge(CHECK_S)
-    found = await users.authenticate(user, secret.decode("utf-8", "surrogateescape"), connection.peer.address)
+    found = await users.authenticate(
+        user, secret.decode("utf-8", "surrogateescape"), connection.peer.address
+    )
     connection.enter(found)
 
 
@@ -54,7 +60,9 @@ def hello(connection: Connection, request: Request) -> bytes | Pending:
     resp = connection.resp
     if len(request) > 1:
         if request[1] not in (b"2", b"3"):
-            return encoder.error_line("NOPROTO", "unsupported protocol version: this server speaks 2 and 3")
+            return encoder.error_line(
+                "NOPROTO", "unsupported protocol version: this server speaks 2 and 3"
+            )
         resp = int(request[1])
     user, secret, name = "", None, None
     position = 2
@@ -67,7 +75,10 @@ def hello(connection: Connection, request: Request) -> bytes | Pending:
             name = _client_name(request[position + 1])
             position += 2
         else:
-            raise BadArg(f"HELLO takes [version [AUTH user secret] [SETNAME name]]: found {shown(request[position])}.")
+            raise BadArg(
+                "HELLO takes [version [AUTH user secret] [SETNAME name]]: found"
+                f" {shown(request[position])}."
+            )
 
     def greet(result: object, _: int) -> bytes:
         connection.resp = resp
@@ -123,7 +134,10 @@ def client(connection: Connection, request: Request) -> bytes | Pending:
     rest = request[2:]
     handler = CLIENT.get((word, len(rest)))
     if handler is None:
-        raise Error(f"unknown subcommand or wrong number of arguments for 'CLIENT {shown(request[1])[1:-1]}'")
+        raise Error(
+            "unknown subcommand or wrong number of arguments for 'CLIENT"
+            f" {shown(request[1])[1:-1]}'"
+        )
     return handler(connection, rest)
 
 
@@ -162,7 +176,8 @@ def _on_off(connection: Connection, rest: Request) -> bytes:
 
 
 OF_REDIS = (
-    "idle=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0"
+    "idle=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0"
+    " omem=0 tot-mem=0"
 )
 """What redis-py 5 cannot read a line of CLIENT INFO without; here it says nothing."""
 
@@ -171,10 +186,11 @@ def _line(connection: Connection) -> str:
     now = connection.server.clock.monotonic()
     agent = connection.peer.agent
     return (
-        f"id={connection.id} addr={connection.peer.address} name={connection.peer.name} age={int(now - connection.peer.since)} db=0 "
-        f"{OF_REDIS} "
-        f"cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'} resp={connection.resp} "
-        f"lib-name={agent.get('lib-name', '')} lib-ver={agent.get('lib-ver', '')}\n"
+        f"id={connection.id} addr={connection.peer.address} name={connection.peer.name}"
+        f" age={int(now - connection.peer.since)} db=0 {OF_REDIS}"
+        f" cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'}"
+        f" resp={connection.resp} lib-name={agent.get('lib-name', '')}"
+        f" lib-ver={agent.get('lib-ver', '')}\n"
     )
 
 
@@ -189,11 +205,15 @@ async def _list(server: RespServer) -> str:
 
 CLIENT: dict[tuple[bytes, int], Callable[[Connection, Request], bytes | Pending]] = {
     (b"SETNAME", 1): _set_name,
-    (b"GETNAME", 0): lambda connection, rest: encoder.encode(connection.peer.name or None, connection.resp),
+    (b"GETNAME", 0): lambda connection, rest: encoder.encode(
+        connection.peer.name or None, connection.resp
+    ),
     (b"SETINFO", 2): _set_info,
     (b"ID", 0): lambda connection, rest: encoder.integer(connection.id),
     (b"INFO", 0): lambda connection, rest: encoder.bulk(_line(connection)),
-    (b"LIST", 0): lambda connection, rest: Pending(_list(connection.server), lambda text, _: encoder.bulk(text)),
+    (b"LIST", 0): lambda connection, rest: Pending(
+        _list(connection.server), lambda text, _: encoder.bulk(text)
+    ),
     (b"NO-EVICT", 1): _on_off,
     (b"NO-TOUCH", 1): _on_off,
     (b"REPLY", 1): _reply,
@@ -220,11 +240,16 @@ def command(connection: Connection, request: Request) -> bytes:
     if word == b"LIST":
         return encoder.encode([name.lower() for name in known], connection.resp)
     if word == b"DOCS":
-        found = [known[name] for name in wanted if name in known] if wanted else list(known.values())
-        docs = {item.name.lower(): {"summary": item.usage or item.name, "group": item.group} for item in found}
+        found = (
+            [known[name] for name in wanted if name in known] if wanted else list(known.values())
+        )
+        docs = {
+            item.name.lower(): {"summary": item.usage or item.name, "group": item.group}
+            for item in found
+        }
         return encoder.encode(docs, connection.resp)
     if word in (b"", b"INFO"):
-        rows = [_described(known.get(name), connection.resp) for name in (wanted or known)]
+        rows = [_described(known.get(name), connection.resp) for name in wanted or known]
         return b"*%d\r\n%b" % (len(rows), b"".join(rows))
     raise Error(f"unknown subcommand for 'COMMAND {shown(request[1])[1:-1]}'")
 
@@ -235,7 +260,8 @@ def _described(item: Command | None, resp: int) -> bytes:
     if item is None:
         return encoder.encode(None, resp)
     arity = item.least if item.least == item.most else -item.least
-    # Flags, keys from, to and step; categories, tips, key specifications, subcommands: redis-py reads all ten.
+    # Flags, keys from, to and step; categories, tips, key specifications, subcommands: redis-py
+    # reads all ten.
     return encoder.encode([item.name.lower(), arity, [], 0, 0, 0, [], [], [], []], resp)
 
 
@@ -248,7 +274,9 @@ def multi(connection: Connection, request: Request) -> bytes:
 
 
 def execute(connection: Connection, request: Request) -> bytes:
-    """EXEC: the header of its array here, the elements are the replies of the requests that run next"""
+    """
+    EXEC: the header of its array here, the elements are the replies of the requests that run next
+    """
     plan = _end_plan(connection, "EXEC")
     if plan.spoiled:
         return encoder.error_line("EXECABORT", "Transaction discarded because of previous errors.")
@@ -281,7 +309,9 @@ COMMANDS = (
     Command("QUIT", leave, 1, ANY, needs="nothing", immediate=True),
     Command("RESET", reset, 1, 1, needs="nothing", immediate=True),
     Command("SELECT", select, 2, 2, "0"),
-    Command("CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"),
+    Command(
+        "CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"
+    ),
     Command("INFO", info, 1, ANY, "[section …]"),
     Command("TIME", time, 1, 1),
     Command("COMMAND", command, 1, ANY, "[COUNT|LIST|DOCS|INFO …]"),
@@ -293,8 +323,8 @@ COMMANDS = (
 LATER = (
     unsupported(
         "R.SWITCHOVER",
-        "it is to move the primary among nodes whose embedded stores replicate, which they do not yet: there is one store. "
-        "R.TRANSFER has another node lead. The primary of a Redis or Valkey of your own is moved there: SENTINEL FAILOVER, "
-        "CLUSTER FAILOVER.",
+        "it is to move the primary among nodes whose embedded stores replicate, which they do not"
+        " yet: there is one store. R.TRANSFER has another node lead. The primary of a Redis or"
+        " Valkey of your own is moved there: SENTINEL FAILOVER, CLUSTER FAILOVER.",
     ),
 )

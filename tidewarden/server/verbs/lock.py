@@ -33,15 +33,22 @@ def acquire(connection: Connection, request: Request) -> Pending:
     waits = fields.get("wait_ms", 0) > 0
     if waits and server.waiting >= server.waiting_max:
         raise Full(
-            f"{server.waiting_max} requests wait at this node already. Acquire without WAIT, or try another node."
+            f"{server.waiting_max} requests wait at this node already. Acquire without WAIT, or try"
+            " another node."
         )
     locks = _locks(connection)
-    return Pending(locks.acquire(server_session(connection), name, lease_ms, **fields), encoder.encode, waits)
+    return Pending(
+        locks.acquire(server_session(connection), name, lease_ms, **fields), encoder.encode, waits
+    )
 
 
 def renew(connection: Connection, request: Request) -> Pending:
     """L.RENEW"""
-    name, fence, lease_ms = _name(request), number("A fence", request[2]), number("The lease (ms)", request[3])
+    name, fence, lease_ms = (
+        _name(request),
+        number("A fence", request[2]),
+        number("The lease (ms)", request[3]),
+    )
     return Pending(_locks(connection).renew(server_session(connection), name, fence, lease_ms), ok)
 
 
@@ -62,8 +69,13 @@ def listing(connection: Connection, request: Request) -> Pending:
     return Pending(_seen(_locks(connection).page(**fields), connection.peer.rights), _page)
 
 
-async def _seen(page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights) -> tuple[list[dict[str, Any]], str]:
-    """The page without locks to which the user has no right; the cursor goes on after them all the same."""
+async def _seen(
+    page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights
+) -> tuple[list[dict[str, Any]], str]:
+    """
+    The page without locks to which the user has no right; the cursor goes on after them all the
+    same.
+    """
     locks, after = await page
     return [lock for lock in locks if rights.allow("lock", lock["name"])], after
 

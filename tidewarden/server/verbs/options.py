@@ -1,5 +1,6 @@
 """
-The options of a verb as a table: word, field, how its value is read. Syntax only; what a value may be is the queue's.
+The options of a verb as a table: word, field, how its value is read. Syntax only; what a value may
+be is the queue's.
 
 Options come in any order, in upper or lower case, each at most once.
 """
@@ -54,7 +55,10 @@ def shown(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: the field it fills, how its value is read (None: it has no value), the field it excludes."""
+    """
+    One option: the field it fills, how its value is read (None: it has no value), the field it
+    excludes.
+    """
 
     field: str
     read: Read | None
@@ -74,9 +78,13 @@ class Options:
 
     __slots__ = ("_open_ended", "_table", "_until", "_verb", "_words")
 
-    def __init__(self, verb: str, table: Mapping[str, Option], *, until: str = "", open_ended: bool = False) -> None:
+    def __init__(
+        self, verb: str, table: Mapping[str, Option], *, until: str = "", open_ended: bool = False
+    ) -> None:
         self._verb = verb
-        self._words = " ".join(word for word, option in table.items() if option.read is not unsupported)
+        self._words = " ".join(
+            word for word, option in table.items() if option.read is not unsupported
+        )
         self._until = until.encode()
         self._open_ended = open_ended
         self._table: dict[bytes, tuple[str, str, Read | None, str]] = {}
@@ -105,7 +113,11 @@ class Options:
                 self._refuse(argument)
             word, field, read, rival = entry
             if field in fields:
-                raise BadArg(f"{word} is given twice." if not rival else f"{word} is given beside its rival or twice.")
+                raise BadArg(
+                    f"{word} is given twice."
+                    if not rival
+                    else f"{word} is given beside its rival or twice."
+                )
             if rival and rival in fields:
                 raise BadArg(f"{word} excludes {self._word_of(rival)}: give one of them.")
             position += 1

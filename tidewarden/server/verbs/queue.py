@@ -1,4 +1,6 @@
-"""``Q.*`` of the hot path: from arguments to one call of the queue, and from its result to a reply."""
+"""
+``Q.*`` of the hot path: from arguments to one call of the queue, and from its result to a reply.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,12 @@ def put(connection: Connection, request: Request) -> Pending | Slot:
     if wait_ms:
         if server.waiting >= server.waiting_max:
             raise Full(
-                f"{server.waiting_max} requests wait at this node already. Put without WAIT, or try another node."
+                f"{server.waiting_max} requests wait at this node already. Put without WAIT, or try"
+                " another node."
             )
-        return Pending(server.queues.put_waiting(queue, TaskSpec(request[2], **fields), wait_ms), _id, True)
+        return Pending(
+            server.queues.put_waiting(queue, TaskSpec(request[2], **fields), wait_ms), _id, True
+        )
     return Pending(server.queues.put(queue, TaskSpec(request[2], **fields)), _id)
 
 
@@ -85,8 +90,13 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
         raise Draining("This node is going down and hands out nothing new. Connect to another.")
     waits = fields.get("wait_ms", 0) > 0
     if waits and server.waiting >= server.waiting_max:
-        raise Full(f"{server.waiting_max} takes wait at this node already. Take without WAIT, or try another node.")
-    return Pending(server.queues.take(server.session_of(connection), names, **fields), _taken, waits)
+        raise Full(
+            f"{server.waiting_max} takes wait at this node already. Take without WAIT, or try"
+            " another node."
+        )
+    return Pending(
+        server.queues.take(server.session_of(connection), names, **fields), _taken, waits
+    )
 
 
 def ack(connection: Connection, request: Request) -> Pending | Slot:
@@ -100,14 +110,18 @@ def ack(connection: Connection, request: Request) -> Pending | Slot:
         request, result = request[:4], request[5]
     if len(request) % 2:
         raise BadArg(
-            f"Q.ACK has {len(request) - 2} arguments after the queue: it takes an id and a lease for each task."
+            f"Q.ACK has {len(request) - 2} arguments after the queue: it takes an id and a lease"
+            " for each task."
         )
     queue = queue_name(request[1])
     queues, session = connection.server.queues, connection.session or server_session(connection)
     if len(request) == 4:
         pair = (text("An id", request[2]), number("A lease", request[3]))
         return Pending(queues.ack(session, queue, (pair,), result), _acked)
-    pairs = [(text("An id", request[i]), number("A lease", request[i + 1])) for i in range(2, len(request), 2)]
+    pairs = [
+        (text("An id", request[i]), number("A lease", request[i + 1]))
+        for i in range(2, len(request), 2)
+    ]
     return Pending(queues.ack(session, queue, pairs), _list)
 
 
@@ -115,28 +129,41 @@ def release(connection: Connection, request: Request) -> Pending:
     """Q.RELEASE"""
     queue, task_id, lease = _leased(request)
     fields = RELEASE.parse(request, 4)
-    return Pending(connection.server.queues.release(server_session(connection), queue, task_id, lease, **fields), ok)
+    return Pending(
+        connection.server.queues.release(
+            server_session(connection), queue, task_id, lease, **fields
+        ),
+        ok,
+    )
 
 
 def fail(connection: Connection, request: Request) -> Pending:
     """Q.FAIL"""
     queue, task_id, lease = _leased(request)
     fields = {"delay_ms": None, **FAIL.parse(request, 4)}
-    return Pending(connection.server.queues.fail(server_session(connection), queue, task_id, lease, **fields), ok)
+    return Pending(
+        connection.server.queues.fail(server_session(connection), queue, task_id, lease, **fields),
+        ok,
+    )
 
 
 def bury(connection: Connection, request: Request) -> Pending:
     """Q.BURY"""
     queue, task_id, lease = _leased(request)
     reason = BURY.parse(request, 4).get("reason", "")
-    return Pending(connection.server.queues.bury(server_session(connection), queue, task_id, lease, reason), ok)
+    return Pending(
+        connection.server.queues.bury(server_session(connection), queue, task_id, lease, reason), ok
+    )
 
 
 def touch(connection: Connection, request: Request) -> Pending:
     """Q.TOUCH"""
     queue, task_id, lease = _leased(request)
     lease_ms = TOUCH.parse(request, 4).get("lease_ms", 0)
-    return Pending(connection.server.queues.touch(server_session(connection), queue, task_id, lease, lease_ms), integer)
+    return Pending(
+        connection.server.queues.touch(server_session(connection), queue, task_id, lease, lease_ms),
+        integer,
+    )
 
 
 def server_session(connection: Connection) -> Any:
@@ -166,7 +193,10 @@ def _list(result: list[int], resp: int) -> bytes:
 
 def _acked(result: list[int], resp: int) -> bytes:
     if not result[0]:
-        raise NotHeld("This lease has ended, or never was. Drop the work: somebody else has it or will have it.")
+        raise NotHeld(
+            "This lease has ended, or never was. Drop the work: somebody else has it or will"
+            " have it."
+        )
     return encoder.OK
 
 
@@ -179,21 +209,46 @@ def _taken(tasks: list[Taken], resp: int) -> bytes:
         task_id = task.id.encode()
         out.append(
             b"*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
-            % (len(queue), queue, len(task_id), task_id, task.lease, len(task.payload), task.payload, task.attempt,
-               task.deadline_ms, task.lease_end_ms)
-        )  # fmt: skip
+            % (
+                len(queue),
+                queue,
+                len(task_id),
+                task_id,
+                task.lease,
+                len(task.payload),
+                task.payload,
+                task.attempt,
+                task.deadline_ms,
+                task.lease_end_ms,
+            )
+        )
     return b"".join(out)
 
 
 LEASED = "queue id lease"
 COMMANDS = (
-    Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
-            "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
-    Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue",
-            together_long=TOGETHER_LONG_MAX),
+    Command(
+        "Q.PUT",
+        put,
+        3,
+        ANY,
+        "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] [PRIORITY n]"
+        " [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace]"
+        " [WAIT ms]",
+        group="queue",
+    ),
+    Command(
+        "Q.TAKE",
+        take,
+        3,
+        ANY,
+        "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]",
+        group="queue",
+        together_long=TOGETHER_LONG_MAX,
+    ),
     Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.FAIL", fail, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.TOUCH", touch, 4, 6, f"{LEASED} [LEASE ms]", group="queue"),
     Command("Q.BURY", bury, 4, 6, f"{LEASED} [REASON text]", group="queue"),
-)  # fmt: skip
+)

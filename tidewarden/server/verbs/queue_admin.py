@@ -1,4 +1,7 @@
-"""``Q.*`` that look at tasks and queues and steer them: from arguments to one call, and from its result to a reply."""
+"""
+``Q.*`` that look at tasks and queues and steer them: from arguments to one call, and from its
+result to a reply.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,19 @@ UPDATE = Options(
     },
 )
 DELETE = Options(
-    "Q.DELETE", {"LEASE": Option("lease", number, rival="force"), "FORCE": Option("force", None, rival="lease")}
+    "Q.DELETE",
+    {
+        "LEASE": Option("lease", number, rival="force"),
+        "FORCE": Option("force", None, rival="lease"),
+    },
 )
 PAGE = Options(
-    "Q.PEEK", {"STATE": Option("state", lowered), "COUNT": Option("count", number), "AFTER": Option("after", text)}
+    "Q.PEEK",
+    {
+        "STATE": Option("state", lowered),
+        "COUNT": Option("count", number),
+        "AFTER": Option("after", text),
+    },
 )
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
@@ -89,14 +101,18 @@ def update(connection: Connection, request: Request) -> Pending:
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     fields = UPDATE.parse(request, 3)
     if not fields.keys() - {"lease"}:
-        raise BadArg("Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY.")
+        raise BadArg(
+            "Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY."
+        )
     return Pending(connection.server.queues.update(queue, task_id, Changes(**fields)), ok)
 
 
 def delete(connection: Connection, request: Request) -> Pending:
     """Q.DELETE"""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
-    return Pending(connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), integer)
+    return Pending(
+        connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), integer
+    )
 
 
 def peek(connection: Connection, request: Request) -> Pending:
@@ -107,17 +123,28 @@ def peek(connection: Connection, request: Request) -> Pending:
         return Pending(queues.peek(queue, text("An id", request[2])), encoder.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
-        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting.")
-    page = queues.page(queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", ""))
+        raise BadArg(
+            "Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting."
+        )
+    page = queues.page(
+        queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", "")
+    )
     return Pending(page, encoder.encode)
 
 
 def wait(connection: Connection, request: Request) -> Pending:
     """Q.WAIT"""
     server = connection.server
-    queue, task_id, wait_ms = queue_name(request[1]), text("An id", request[2]), number("The time to wait", request[3])
+    queue, task_id, wait_ms = (
+        queue_name(request[1]),
+        text("An id", request[2]),
+        number("The time to wait", request[3]),
+    )
     if wait_ms and server.waiting >= server.waiting_max:
-        raise Full(f"{server.waiting_max} requests wait at this node already. Ask with 0 ms, or try another node.")
+        raise Full(
+            f"{server.waiting_max} requests wait at this node already. Ask with 0 ms, or try"
+            " another node."
+        )
     return Pending(server.queues.wait(queue, task_id, wait_ms), _ending, wait_ms > 0)
 
 
@@ -135,7 +162,9 @@ def resume(connection: Connection, request: Request) -> Pending:
 def purge(connection: Connection, request: Request) -> Pending:
     """Q.PURGE"""
     queue = queue_name(request[1])
-    return Pending(connection.server.queues.purge(queue, PURGE.parse(request, 2).get("state", "")), integer)
+    return Pending(
+        connection.server.queues.purge(queue, PURGE.parse(request, 2).get("state", "")), integer
+    )
 
 
 def release_all(connection: Connection, request: Request) -> Pending:
@@ -149,17 +178,24 @@ def move(connection: Connection, request: Request) -> Pending:
     _count_of(fields, "Q.MOVE needs COUNT n, or ALL, and TO queue.")
     if "target" not in fields:
         raise BadArg("Q.MOVE needs TO queue.")
-    return Pending(connection.server.queues.move(queue_name(request[1]), fields.pop("target"), **fields), integer)
+    return Pending(
+        connection.server.queues.move(queue_name(request[1]), fields.pop("target"), **fields),
+        integer,
+    )
 
 
 def link(connection: Connection, request: Request) -> Pending:
     """Q.LINK"""
-    return Pending(connection.server.queues.link(queue_name(request[1]), queue_name(request[2])), integer)
+    return Pending(
+        connection.server.queues.link(queue_name(request[1]), queue_name(request[2])), integer
+    )
 
 
 def unlink(connection: Connection, request: Request) -> Pending:
     """Q.UNLINK"""
-    return Pending(connection.server.queues.unlink(queue_name(request[1]), queue_name(request[2])), integer)
+    return Pending(
+        connection.server.queues.unlink(queue_name(request[1]), queue_name(request[2])), integer
+    )
 
 
 def check(connection: Connection, request: Request) -> Pending:
@@ -169,7 +205,9 @@ def check(connection: Connection, request: Request) -> Pending:
         request = [request[0], b"*"]
     repair = "repair" in CHECK.parse(request, 2)
     if request[1] != b"*":
-        return Pending(queues.check(text("A queue's name", request[1]), repair=repair), encoder.encode)
+        return Pending(
+            queues.check(text("A queue's name", request[1]), repair=repair), encoder.encode
+        )
 
     async def every() -> list[Mapping[str, Any]]:
         return [await queues.check(name, repair=repair) for name in await queues.names()]
@@ -187,7 +225,10 @@ def stats(connection: Connection, request: Request) -> Pending:
         async def one() -> Mapping[str, Any]:
             found = await queues.stats(name, **fields)
             if "queues" in found:  # a topic
-                found = {**found, "queues": [queue for queue in found["queues"] if rights.see(queue)]}
+                found = {
+                    **found,
+                    "queues": [queue for queue in found["queues"] if rights.see(queue)],
+                }
             return found
 
         return Pending(one(), encoder.encode)
@@ -217,7 +258,11 @@ async def _seen(queues: Queues, rights: Rights) -> list[str]:
 
 async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
     topics = (await queues.topics()).items()
-    return {topic: [name for name in linked if rights.see(name)] for topic, linked in topics if rights.see(topic)}
+    return {
+        topic: [name for name in linked if rights.see(name)]
+        for topic, linked in topics
+        if rights.see(topic)
+    }
 
 
 def config(connection: Connection, request: Request) -> Pending:
@@ -242,12 +287,33 @@ def _ending(result: tuple[str, bytes], resp: int) -> bytes:
 
 
 COMMANDS = (
-    Command("Q.KICK", kick, 3, 8, "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id", group="queue"),
-    Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
-            "[PRIORITY n] [LEASE n]", group="queue"),
+    Command(
+        "Q.KICK",
+        kick,
+        3,
+        8,
+        "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id",
+        group="queue",
+    ),
+    Command(
+        "Q.UPDATE",
+        update,
+        4,
+        ANY,
+        "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
+        "[PRIORITY n] [LEASE n]",
+        group="queue",
+    ),
     Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
-    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue",
-            together=TOGETHER_LONG_MAX),
+    Command(
+        "Q.PEEK",
+        peek,
+        3,
+        8,
+        "queue id | queue STATE s [COUNT n] [AFTER cursor]",
+        group="queue",
+        together=TOGETHER_LONG_MAX,
+    ),
     Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
     Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
@@ -258,6 +324,13 @@ COMMANDS = (
     Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
     Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
     Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
-    Command("Q.MOVE", move, 5, 10, "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]", group="queue"),
+    Command(
+        "Q.MOVE",
+        move,
+        5,
+        10,
+        "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]",
+        group="queue",
+    ),
     Command("Q.CHECK", check, 1, 3, "queue|* [REPAIR]", group="queue"),
-)  # fmt: skip
+)

@@ -25,7 +25,9 @@ def put(connection: Connection, request: Request) -> Pending:
     """S.PUT"""
     schedules = _schedules(connection)
     name = text("A schedule's name", request[1])
-    words = [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
+    words = [
+        word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]
+    ]
     spec, used = parse(words)
     rest = 2 + used
     if len(request) < rest + 2:
@@ -76,10 +78,17 @@ def _integer(result: int | bool, resp: int) -> bytes:
 
 
 COMMANDS = (
-    Command("S.PUT", put, 6, ANY, "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
-            "queue payload [task options]", group="schedule"),
+    Command(
+        "S.PUT",
+        put,
+        6,
+        ANY,
+        "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
+        "queue payload [task options]",
+        group="schedule",
+    ),
     Command("S.LIST", listing, 1, 1, group="schedule"),
     Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
     Command("S.PAUSE", pause, 2, 2, "name", group="schedule"),
     Command("S.RESUME", resume, 2, 2, "name", group="schedule"),
-)  # fmt: skip
+)

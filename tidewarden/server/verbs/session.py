@@ -28,7 +28,9 @@ def session(connection: Connection, request: Request) -> Pending:
     if server.draining:
         raise Draining("This node is going down and lets no session in. Connect to another.")
     user = connection.peer.user or DEFAULT_USER
-    return Pending(server.queues.join_session(server.session_of(connection), user, uuid, **fields), _uuid)
+    return Pending(
+        server.queues.join_session(server.session_of(connection), user, uuid, **fields), _uuid
+    )
 
 
 def _uuid(uuid: str, resp: int) -> bytes:

@@ -1,4 +1,7 @@
-"""``T.*``: from arguments to one call of the tokens, and from its result to a reply. A secret is in no error text."""
+"""
+``T.*``: from arguments to one call of the tokens, and from its result to a reply. A secret is in no
+error text.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,11 @@ LIST = Options(
 )
 EXPORT = Options(
     "T.EXPORT",
-    {"PROVIDER": Option("provider", text), "COUNT": Option("count", number), "AFTER": Option("after", text)},
+    {
+        "PROVIDER": Option("provider", text),
+        "COUNT": Option("count", number),
+        "AFTER": Option("after", text),
+    },
 )
 ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
 STEERED = ("release", "probe", "quarantine")
@@ -80,9 +87,14 @@ def subject_name(argument: bytes) -> str:
 def put(connection: Connection, request: Request) -> Pending:
     """T.PUT"""
     options = PUT.parse(request, 3)
-    account, fields, keep = account_name(request[1]), fields_of(request[2]), options.get("keep", False)
+    account, fields, keep = (
+        account_name(request[1]),
+        fields_of(request[2]),
+        options.get("keep", False),
+    )
     return Pending(
-        _tokens(connection).put_told(account, fields, keep=keep), _told if options.get("verbose") else _generation
+        _tokens(connection).put_told(account, fields, keep=keep),
+        _told if options.get("verbose") else _generation,
     )
 
 
@@ -167,12 +179,17 @@ def stats(connection: Connection, request: Request) -> Pending:
 
 def export(connection: Connection, request: Request) -> Pending:
     """T.EXPORT"""
-    return Pending(_tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)), encoder.encode)
+    return Pending(
+        _tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)),
+        encoder.encode,
+    )
 
 
 def import_sealed(connection: Connection, request: Request) -> Pending:
     """T.IMPORT"""
-    return Pending(_tokens(connection).custody.import_sealed(_sealing(request), request[4:]), encoder.encode)
+    return Pending(
+        _tokens(connection).custody.import_sealed(_sealing(request), request[4:]), encoder.encode
+    )
 
 
 def _sealing(request: Request) -> tuple[bytes, bytes, int]:
@@ -227,18 +244,34 @@ def _token(token: Any, resp: int) -> bytes:
 
 
 def _values(token: Any) -> list[Any]:
-    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+    values = [
+        revealed(token.access_token),
+        token.token_type,
+        token.expires_at_ms,
+        token.generation,
+        token.state,
+    ]
     return [*values, msgspec.json.encode(token.extras)] if token.extras else values
 
 
 def _tokens_or_errors(found: Any, resp: int) -> bytes:
-    return encoder.encode([f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp)
+    return encoder.encode(
+        [f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp
+    )
 
 
 COMMANDS = (
-    Command("T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"),
     Command(
-        "T.GET", get, 2, 8, "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]", needs="user", group="token"
+        "T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"
+    ),
+    Command(
+        "T.GET",
+        get,
+        2,
+        8,
+        "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]",
+        needs="user",
+        group="token",
     ),
     Command(
         "T.MGET",
@@ -249,18 +282,56 @@ COMMANDS = (
         needs="user",
         group="token",
     ),
-    Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
+    Command(
+        "T.LIST",
+        listing,
+        1,
+        9,
+        "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]",
+        needs="user",
+        group="token",
+    ),
     Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.WHY", why, 2, 2, "provider/account | provider", needs="user", group="token"),
-    Command("T.PROVIDER", provider, 3, 3, "RELEASE | PROBE | QUARANTINE provider", needs="user", group="token"),
-    Command("T.REFRESH", refresh, 2, 4, "provider/account [GENERATION generation]", needs="user", group="token"),
+    Command(
+        "T.PROVIDER",
+        provider,
+        3,
+        3,
+        "RELEASE | PROBE | QUARANTINE provider",
+        needs="user",
+        group="token",
+    ),
+    Command(
+        "T.REFRESH",
+        refresh,
+        2,
+        4,
+        "provider/account [GENERATION generation]",
+        needs="user",
+        group="token",
+    ),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),
     Command(
-        "T.EXPORT", export, 4, 10, "key id line [PROVIDER p] [COUNT n] [AFTER cursor]", needs="user", group="token"
+        "T.EXPORT",
+        export,
+        4,
+        10,
+        "key id line [PROVIDER p] [COUNT n] [AFTER cursor]",
+        needs="user",
+        group="token",
     ),
-    Command("T.IMPORT", import_sealed, 5, ANY, "key id line sealed [sealed …]", needs="user", group="token"),
+    Command(
+        "T.IMPORT",
+        import_sealed,
+        5,
+        ANY,
+        "key id line sealed [sealed …]",
+        needs="user",
+        group="token",
+    ),
     Command("V.STATUS", vault_status, 1, 1, needs="user", group="token"),
     Command("V.ROTATE", vault_rotate, 1, 2, "[FORCE]", needs="user", group="token"),
 )

@@ -1,4 +1,7 @@
-"""The group commits of a Redis Cluster: one for each primary, and answers go through that of the one they came from."""
+"""
+The group commits of a Redis Cluster: one for each primary, and answers go through that of the one
+they came from.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,15 @@ from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 from .group_commit import MOVED, GroupCommit, Requirement, ServerIdentity
 
-TRIES = 65536  # names of keys among which one of a primary's is found: each has one in 16384 slots at least
+# names of keys among which one of a primary's is found: each has one in 16384 slots at least
+TRIES = 65536
 
 
 class PrimaryCommit(GroupCommit):
-    """One primary's, whose own write is of a key in a slot that it has: another, when that one has moved."""
+    """
+    One primary's, whose own write is of a key in a slot that it has: another, when that one has
+    moved.
+    """
 
     def __init__(
         self,
@@ -54,7 +61,10 @@ class PrimaryCommit(GroupCommit):
 
 
 class Placed:
-    """What a script will stand on, known when it is sent, and anew when it is sent on to another server: see :class:`ServerIdentity`."""
+    """
+    What a script will stand on, known when it is sent, and anew when it is sent on to another
+    server: see :class:`ServerIdentity`.
+    """
 
     __slots__ = ("_commit_of", "commit", "ground")
 
@@ -70,9 +80,14 @@ class Placed:
 
 
 class ClusterCommit:
-    """The interface of a :class:`GroupCommit`. ``commit_of`` makes, or finds, the one beside a primary's link of ``route``."""
+    """
+    The interface of a :class:`GroupCommit`. ``commit_of`` makes, or finds, the one beside a
+    primary's link of ``route``.
+    """
 
-    def __init__(self, route: ClusterClient, commit_of: Callable[[StoreConnection], GroupCommit]) -> None:
+    def __init__(
+        self, route: ClusterClient, commit_of: Callable[[StoreConnection], GroupCommit]
+    ) -> None:
         self._route = route
         self._commit_of = commit_of
 
@@ -83,19 +98,27 @@ class ClusterCommit:
     def add(self, ground: Placed, receiver: ReplySink) -> None:
         """See :meth:`GroupCommit.add`."""
         if ground.commit is None or ground.ground is None:
-            fail_reply(receiver, NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last"))
+            fail_reply(
+                receiver,
+                NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last"),
+            )
         else:
             ground.commit.add(ground.ground, receiver)
 
     def begun(self, key: str) -> Callable[[], Awaitable[None]]:
-        """See :meth:`GroupCommit.begun`: of something written to ``key``. One that was sent on to another server is not known to last."""
+        """
+        See :meth:`GroupCommit.begun`: of something written to ``key``. One that was sent on to
+        another server is not known to last.
+        """
         slots, slot = self._route.topology.map, slot_of(key)
         link, turn = self._route.link_of(key), slots.turn(slot)
         firm = self._commit_of(link).begun() if link is not None else None
 
         async def then() -> None:
             if firm is None or slots.turn(slot) != turn:
-                raise NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last")
+                raise NoQuorum(
+                    f"it is not known where it was written ({MOVED}); it may or may not last"
+                )
             await firm()
 
         return then

@@ -1,4 +1,7 @@
-"""Which durability can be had at this store, and the group commits of one process: one a link and demand, made when first needed."""
+"""
+Which durability can be had at this store, and the group commits of one process: one a link and
+demand, made when first needed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ async def at_once() -> None:
 
 class Unavailable(NamedTuple):
     """
-    In the place of a :class:`GroupCommit` that cannot be had, and ``why``: what needs it is refused before it is sent.
+    In the place of a :class:`GroupCommit` that cannot be had, and ``why``: what needs it is refused
+    before it is sent.
 
     ``again()`` says whether it can be had by now, as :meth:`Durability.of` does.
     """
@@ -46,8 +50,9 @@ class Unavailable(NamedTuple):
 
 class Durability:
     """
-    ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link to where a given one leads, not
-    launched yet. Without it nothing waits: answers are as firm as the embedded store makes them.
+    ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link
+    to where a given one leads, not launched yet. Without it nothing waits: answers are as firm as
+    the embedded store makes them.
 
     ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
     """
@@ -80,29 +85,39 @@ class Durability:
 
     def told(self, server: StoreServer) -> bool:
         """
-        What the store that is connected now says of itself, for another may have taken over. Whether it brings every write to disk if the
-        one at the start did; if not, tokens wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
+        What the store that is connected now says of itself, for another may have taken over.
+        Whether it brings every write to disk if the one at the start did; if not, tokens wait for
+        what it can do, and each group of a queue's ``fsync`` finds it out by itself.
         """
         if self._embedded:
             return True  # see ask_embedded
         synced = (server.appendfsync or self._store.fsync) == "always" and server.waitaof
         if synced and not self._synced:
             self._synced, self._asks = True, bool(server.appendfsync)
-            log.warning("the store brings every write to disk now: queues with durability fsync are served")
+            log.warning(
+                "the store brings every write to disk now: queues with durability fsync are served"
+            )
         elif synced != self._synced_now and self._synced:
-            how = f"its appendfsync is {server.appendfsync}" if server.waitaof else "it has no append-only file"
+            how = (
+                f"its appendfsync is {server.appendfsync}"
+                if server.waitaof
+                else "it has no append-only file"
+            )
             if synced:
                 log.warning("the store that is connected now brings every write to disk again")
             else:
                 log.error(
-                    "the store that is connected now does not bring every write to disk (%s); the former one did", how
+                    "the store that is connected now does not bring every write to disk (%s); the"
+                    " former one did",
+                    how,
                 )
         self._synced_now, self._waitaof = synced, server.waitaof
         return synced or not self._synced
 
     async def ask_embedded(self, data: StoreClient) -> None:
         """
-        An embedded store is connected anew, and may have been started to sync its log otherwise. Ask it before the queues are recalled.
+        An embedded store is connected anew, and may have been started to sync its log otherwise.
+        Ask it before the queues are recalled.
 
         Raises: StoreDown.
         """
@@ -112,12 +127,14 @@ class Durability:
         if synced != self._synced:
             self._synced = self._synced_now = synced
             log.warning(
-                "the store was started anew and syncs its log %s now", "at each write" if synced else "once a second"
+                "the store was started anew and syncs its log %s now",
+                "at each write" if synced else "once a second",
             )
 
     async def look(self, data: StoreClient) -> None:
         """
-        Ask a store that did not bring every write to disk when it was asked last whether it does now: its settings may have been changed.
+        Ask a store that did not bring every write to disk when it was asked last whether it does
+        now: its settings may have been changed.
 
         Raises: StoreDown; Error: it does not tell.
         """
@@ -127,13 +144,18 @@ class Durability:
         self.told(dataclasses.replace(UNKNOWN, waitaof=waitaof, appendfsync=appendfsync))
 
     def _of_again(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
-        """As :meth:`of`. While it cannot be had, the store is asked, once a second at most; the answer counts from the next time on."""
+        """
+        As :meth:`of`. While it cannot be had, the store is asked, once a second at most; the answer
+        counts from the next time on.
+        """
         found = self.of(data, durability)
         loop = asyncio.get_running_loop()
         worth_it = durability == "fsync" and isinstance(found, Unavailable) and not self._embedded
         if worth_it and self._looking is None and loop.time() - self._looked >= LOOK_S:
             self._looked = loop.time()
-            self._looking = loop.create_task(self._look(data), name="does the store bring every write to disk by now?")
+            self._looking = loop.create_task(
+                self._look(data), name="does the store bring every write to disk by now?"
+            )
         return found
 
     async def _look(self, data: StoreClient) -> None:
@@ -148,19 +170,31 @@ class Durability:
         """Why the durability cannot be had here and what to do about it; empty: it can."""
         if durability == "quorum" and not self.replicas:
             if self._embedded:
-                return "durability quorum needs replicas, which an embedded store has none of: give store.url of a server that has"
-            return "durability quorum needs store.replicas of at least 1 in the configuration of every node, and as many replicas"
+                return (
+                    "durability quorum needs replicas, which an embedded store has none of: give"
+                    " store.url of a server that has"
+                )
+            return (
+                "durability quorum needs store.replicas of at least 1 in the configuration of every"
+                " node, and as many replicas"
+            )
         if durability == "fsync" and not self._synced:
             if self._embedded:
-                return 'durability fsync needs store.fsync = "always" in the configuration, and a restart of the store'
+                return (
+                    'durability fsync needs store.fsync = "always" in the configuration, and a'
+                    " restart of the store"
+                )
             return (
-                "durability fsync needs a Redis or Valkey from 7.2 on with appendonly yes and appendfsync always (with everysec many "
-                'answer WAITAOF before the disk has it); where it hides its settings, say store.fsync = "always"'
+                "durability fsync needs a Redis or Valkey from 7.2 on with appendonly yes and"
+                " appendfsync always (with everysec many answer WAITAOF before the disk has it);"
+                ' where it hides its settings, say store.fsync = "always"'
             )
         return ""
 
     def of(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
-        """What answers of scripts on ``data`` have to pass through; None: they may leave as they come."""
+        """
+        What answers of scripts on ``data`` have to pass through; None: they may leave as they come.
+        """
         if durability == SYSTEM:
             durability = "quorum" if self.replicas else "one"
         if durability == "one" or (durability == "fsync" and self._embedded and self._synced):
@@ -177,7 +211,10 @@ class Durability:
         return self.made(data, link, demand)
 
     def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
-        """The commit of what scripts write by ``data``, one of the links of ``route``, with a connection of its own."""
+        """
+        The commit of what scripts write by ``data``, one of the links of ``route``, with a
+        connection of its own.
+        """
         commit = self._made.get((data, demand))
         if commit is None:
             if isinstance(route, ClusterClient):
@@ -187,7 +224,9 @@ class Durability:
             link.launch()
             limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
             if isinstance(route, ClusterClient):
-                commit = PrimaryCommit(route, data, link, self._cluster, demand, limit_ms, self._clock)
+                commit = PrimaryCommit(
+                    route, data, link, self._cluster, demand, limit_ms, self._clock
+                )
             elif self._embedded:
                 commit = FsyncCommit(data, link, key, limit_ms, self._clock)
             else:
@@ -204,27 +243,41 @@ class Durability:
                 task.add_done_callback(self._ends.discard)
 
     def strongest(self, data: StoreClient) -> AnyCommit | None:
-        """The commit of scripts of durability ``strongest``: as firm as the store can make a write; None: it is so at once."""
+        """
+        The commit of scripts of durability ``strongest``: as firm as the store can make a write;
+        None: it is so at once.
+        """
         if self._connect is None:
             return None
         disk_here = not self._synced_now and (self._embedded or self._waitaof)
-        return self._any(data, Requirement(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
+        return (
+            self._any(data, Requirement(self.replicas, disk_here=disk_here))
+            if self.replicas or disk_here
+            else None
+        )
 
-    def strongest_route(self, data: StoreClient, key: str) -> tuple[CallSender, Callable[[], Awaitable[None]]]:
+    def strongest_route(
+        self, data: StoreClient, key: str
+    ) -> tuple[CallSender, Callable[[], Awaitable[None]]]:
         """
-        The route of a script of ``key`` whose durability is ``strongest``, instead of ``data``: send it in this turn of the loop.
+        The route of a script of ``key`` whose durability is ``strongest``, instead of ``data``:
+        send it in this turn of the loop.
 
         Returns: the route, and what is to be awaited once the script was answered.
         """
         commit = self.strongest(data)
         if commit is None:
             return data, at_once
-        return (commit.route, at_once) if isinstance(commit, FsyncCommit) else (data, commit.begun(key))
+        return (
+            (commit.route, at_once)
+            if isinstance(commit, FsyncCommit)
+            else (data, commit.begun(key))
+        )
 
     def firm(self, data: StoreClient, durability: str, key: str) -> Callable[[], Awaitable[None]]:
         """
-        Call it before something is written to ``key`` by ``data``, and what it returns once that was answered: that returns
-        when it is firm.
+        Call it before something is written to ``key`` by ``data``, and what it returns once that
+        was answered: that returns when it is firm.
 
         Raises: NoQuorum: it cannot be had here (at once), or was not in time.
         """
@@ -242,28 +295,35 @@ class Durability:
         await asyncio.gather(*(link.stop() for link in self._links.values()), *self._ends)
 
     def warnings(self, server: StoreServer, tokens: bool) -> list[str]:
-        """What of the server's settings should be known to whoever relies on durability; ``tokens``: whether any are refreshed."""
+        """
+        What of the server's settings should be known to whoever relies on durability; ``tokens``:
+        whether any are refreshed.
+        """
         found = []
         if server.replicas < self.replicas:
             found.append(
-                f"the store has {server.replicas} replicas and store.replicas is {self.replicas}: until they are there, queues with "
-                "durability quorum, locks, schedules and tokens are answered NOQUORUM"
+                f"the store has {server.replicas} replicas and store.replicas is {self.replicas}:"
+                " until they are there, queues with durability quorum, locks, schedules and tokens"
+                " are answered NOQUORUM"
             )
         told = server.appendfsync
         if self._embedded and told and told != self._store.fsync:
             found.append(
-                f"the store was started with store.fsync {told}, which counts; this node's configuration says {self._store.fsync}"
+                f"the store was started with store.fsync {told}, which counts; this node's"
+                f" configuration says {self._store.fsync}"
             )
         if tokens and not (self._embedded or self._synced or self.replicas):
             found.append(
-                "a power cut at the store's host, or its crash while its disk is slow, may lose the last tokens: set its appendfsync to "
-                "always, or store.replicas"
+                "a power cut at the store's host, or its crash while its disk is slow, may lose the"
+                " last tokens: set its appendfsync to always, or store.replicas"
             )
         return found
 
     def warning(self) -> str:
         """What was not had lately, or ""."""
-        return "; ".join(dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values()))))
+        return "; ".join(
+            dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values())))
+        )
 
     def stats(self) -> dict[str, int]:
         """Groups that were committed, and answers that missed their durability."""

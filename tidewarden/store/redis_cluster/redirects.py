@@ -1,4 +1,7 @@
-"""A call to a Redis Cluster under way: answered, or sent again where the server said that it has executed nothing."""
+"""
+A call to a Redis Cluster under way: answered, or sent again where the server said that it has
+executed nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,18 @@ if TYPE_CHECKING:
 
 
 class Redirector(Protocol):
-    """Knows where to send such a call: see :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`."""
+    """
+    Knows where to send such a call: see
+    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
+    """
 
-    def astray(self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool) -> None:
-        """The server at the end of ``link`` has not executed it. ``first``: it was sent to try for those that wait."""
+    def astray(
+        self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
+    ) -> None:
+        """
+        The server at the end of ``link`` has not executed it. ``first``: it was sent to try for
+        those that wait.
+        """
 
     def through(self, slot: int) -> None:
         """The call that was sent to try has been answered."""
@@ -25,8 +36,8 @@ class Redirector(Protocol):
 
 class RedirectedCall:
     """
-    Passes the reply on to ``receiver``. ``until`` (the loop's time, 0: it has met with nothing) it is tried again, ``hops`` is
-    how often it was sent on at once, ``why`` the server's last words.
+    Passes the reply on to ``receiver``. ``until`` (the loop's time, 0: it has met with nothing) it
+    is tried again, ``hops`` is how often it was sent on at once, ``why`` the server's last words.
     """
 
     __slots__ = (
@@ -76,7 +87,10 @@ class RedirectedCall:
 
 
 class ProbeCall:
-    """Receives for ``call``, the first of those that wait for one slot, which is sent to see whether the slot is served again."""
+    """
+    Receives for ``call``, the first of those that wait for one slot, which is sent to see whether
+    the slot is served again.
+    """
 
     __slots__ = ("_call", "_guide", "done")
 

@@ -1,4 +1,7 @@
-"""Hears what scripts on a Redis Cluster publish to one shard's servers: subscribed at the primary of each shard's slot."""
+"""
+Hears what scripts on a Redis Cluster publish to one shard's servers: subscribed at the primary of
+each shard's slot.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,12 @@ AGAIN_S = 0.1
 
 class ShardedPubSub:
     """
-    Subscribes to ``channel_of(prefix)`` for every prefix that was given to :meth:`listen`, wherever its slot moves.
+    Subscribes to ``channel_of(prefix)`` for every prefix that was given to :meth:`listen`, wherever
+    its slot moves.
 
-    ``heard(channel, message)`` gets each message. ``listens(prefix)`` is called whenever a subscription is confirmed: what was
-    published before may have been missed. A server before 7.0 has no such channels; its scripts publish as on a single server.
+    ``heard(channel, message)`` gets each message. ``listens(prefix)`` is called whenever a
+    subscription is confirmed: what was published before may have been missed. A server before 7.0
+    has no such channels; its scripts publish as on a single server.
     """
 
     def __init__(
@@ -41,9 +46,12 @@ class ShardedPubSub:
         self._channel_of = channel_of
         self._heard = heard
         self._listens = listens
-        self._primaries = ClusterClient(topology, name, clock, on_message=self._message, on_ready=self._ready)
+        self._primaries = ClusterClient(
+            topology, name, clock, on_message=self._message, on_ready=self._ready
+        )
         self._loop = asyncio.get_running_loop()
-        self._at: dict[str, StoreConnection | None] = {}  # where each prefix is subscribed to, or is about to be
+        # where each prefix is subscribed to, or is about to be
+        self._at: dict[str, StoreConnection | None] = {}
         self._prefixes: dict[bytes, str] = {}  # by channel
         self._stopped = False
 
@@ -93,7 +101,9 @@ class ShardedPubSub:
         reply = link.call("SSUBSCRIBE", channel)
         reply.add_done_callback(lambda done: self._subscribed(prefix, link, channel, done))
 
-    def _subscribed(self, prefix: str, link: StoreConnection, channel: str, done: asyncio.Future[Any]) -> None:
+    def _subscribed(
+        self, prefix: str, link: StoreConnection, channel: str, done: asyncio.Future[Any]
+    ) -> None:
         if done.cancelled() or self._stopped:
             return
         error = done.exception()
@@ -108,7 +118,11 @@ class ShardedPubSub:
         elif unanswered(error) or isinstance(error, NotSent):
             return  # the connection was lost; there is another try at the next one
         elif "unknown command" not in str(error):
-            log.warning("the store's server at %s refuses a subscription, so wake-ups come late: %s", link.at, error)
+            log.warning(
+                "the store's server at %s refuses a subscription, so wake-ups come late: %s",
+                link.at,
+                error,
+            )
 
     def _lost(self, prefix: str, link: StoreConnection | None) -> None:
         """Not subscribed there, or no longer: look in a moment where the slot is."""

@@ -1,4 +1,7 @@
-"""Which slot of a Redis Cluster a key lies in, and which server has the slot: what is known of that, and who is believed."""
+"""
+Which slot of a Redis Cluster a key lies in, and which server has the slot: what is known of that,
+and who is believed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any
 
 SLOTS = 16384
 
-LATEST_MAX = 1000  # servers whose latest answer is kept, so that the same one is not gone through again
+# servers whose latest answer is kept, so that the same one is not gone through again
+LATEST_MAX = 1000
 
 
 @lru_cache(maxsize=65536)
@@ -28,7 +32,8 @@ def slot_of(key: str | bytes | int) -> int:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port), since ``epoch``.
+    A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port),
+    since ``epoch``.
 
     ``name``: the primary's node id, "": it was not told.
     """
@@ -66,7 +71,8 @@ def host_of(place: str) -> str:
 
 def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> SlotsReply:
     """
-    What a server answered to CLUSTER SLOTS and to CLUSTER NODES (which alone tells the epochs). ``asked``: its own place.
+    What a server answered to CLUSTER SLOTS and to CLUSTER NODES (which alone tells the epochs).
+    ``asked``: its own place.
 
     https://valkey.io/commands/cluster-slots, https://valkey.io/commands/cluster-nodes
     """
@@ -112,7 +118,10 @@ class SlotMap:
         return self._owners[slot]
 
     def turn(self, slot: int) -> int:
-        """How often the slot has had another owner: two equal ones mean that nothing was sent on between them."""
+        """
+        How often the slot has had another owner: two equal ones mean that nothing was sent on
+        between them.
+        """
         return self._turns[slot]
 
     def _own(self, slot: int, place: str) -> None:
@@ -132,10 +141,11 @@ class SlotMap:
 
     def is_foreign(self, answer: SlotsReply) -> bool:
         """
-        Whether it is a server's that knows none of the primaries: it has left their cluster, or is of another.
+        Whether it is a server's that knows none of the primaries: it has left their cluster, or is
+        of another.
 
-        Its epochs are another cluster's, and may be the greater ones. A primary that has failed is known on, until it is
-        forgotten; by then its successor is one of the primaries.
+        Its epochs are another cluster's, and may be the greater ones. A primary that has failed is
+        known on, until it is forgotten; by then its successor is one of the primaries.
         """
         names = {self._names[place] for place in self.primaries() if place in self._names}
         return bool(names and answer.members) and names.isdisjoint(answer.members)
@@ -152,7 +162,9 @@ class SlotMap:
             if claim.name:
                 if len(self._names) >= LATEST_MAX and claim.place not in self._names:
                     there = set(self.primaries())
-                    self._names = {place: name for place, name in self._names.items() if place in there}
+                    self._names = {
+                        place: name for place, name in self._names.items() if place in there
+                    }
                 self._names[claim.place] = claim.name
             for slot in range(claim.first, claim.last + 1):
                 if claim.epoch >= self._epochs[slot]:
@@ -166,7 +178,8 @@ class SlotMap:
         """
         A server answered MOVED. Whether that is new.
 
-        Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it yet.
+        Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it
+        yet.
         """
         if self._owners[slot] == place:
             return False
@@ -176,7 +189,10 @@ class SlotMap:
         return True
 
     def settle(self) -> None:
-        """The last redirection is a while ago: what servers answer counts again, for it may have been of one that was behind."""
+        """
+        The last redirection is a while ago: what servers answer counts again, for it may have been
+        of one that was behind.
+        """
         for slot in self._redirected:
             self._epochs[slot] = int(self._epochs[slot])
         self._redirected.clear()
@@ -184,7 +200,11 @@ class SlotMap:
 
 
 def whom_to_ask(places: Sequence[str], known: Sequence[str], most: int) -> list[str]:
-    """Whom to ask: all ``places``, and of the others that are ``known`` as many as fit into ``most``."""
+    """
+    Whom to ask: all ``places``, and of the others that are ``known`` as many as fit into ``most``.
+    """
     asked = list(dict.fromkeys(places))
-    asked += [place for place in dict.fromkeys(known) if place not in asked][: max(0, most - len(asked))]
+    asked += [place for place in dict.fromkeys(known) if place not in asked][
+        : max(0, most - len(asked))
+    ]
     return asked

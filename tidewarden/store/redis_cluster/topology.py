@@ -1,4 +1,7 @@
-"""A store that is a Redis Cluster: its URL, and who has which slot, kept fresh for all links of a process."""
+"""
+A store that is a Redis Cluster: its URL, and who has which slot, kept fresh for all links of a
+process.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,11 @@ def by_cluster(url: str) -> bool:
 
 class ClusterUrl:
     """
-    The parts of ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is TLS to all.
+    The parts of ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is
+    TLS to all.
 
-    User, password and options are every server's. Raises: BadArg: the URL does not parse, or names a database.
+    User, password and options are every server's. Raises: BadArg: the URL does not parse, or names
+    a database.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,9 +57,14 @@ class ClusterUrl:
         if not mark or self._scheme not in SCHEMES or not hosts or "/" in hosts:
             raise BadArg(f"the store URL {redact(url)!r} is none of the form {FORM}")
         if dict(parse_qsl(query)).get("db", "0") != "0":
-            raise BadArg(f"the store URL {redact(url)!r} names a database; a Redis Cluster has but the one, 0")
+            raise BadArg(
+                f"the store URL {redact(url)!r} names a database; a Redis Cluster has but the"
+                " one, 0"
+            )
         self._user, self._query = user + at, question + query
-        self.seeds = tuple(one if ":" in one.rpartition("]")[2] else f"{one}:{PORT}" for one in hosts.split(","))
+        self.seeds = tuple(
+            one if ":" in one.rpartition("]")[2] else f"{one}:{PORT}" for one in hosts.split(",")
+        )
         for one in self.seeds:
             check_url(self.url_of(one))
 
@@ -65,9 +75,11 @@ class ClusterUrl:
 
 class Topology:
     """
-    Asks the servers of a cluster who has which slot: one in turn every second, all at once after :meth:`hurry`.
+    Asks the servers of a cluster who has which slot: one in turn every second, all at once after
+    :meth:`hurry`.
 
-    It goes on as long as anybody follows. :attr:`troubles` has what servers say keeps them from serving, by their places.
+    It goes on as long as anybody follows. :attr:`troubles` has what servers say keeps them from
+    serving, by their places.
     """
 
     def __init__(self, url: str, name: str, clock: Clock) -> None:
@@ -100,8 +112,14 @@ class Topology:
 
     def why(self) -> str:
         """Why nothing is known."""
-        whys = dict.fromkeys(filter(None, (*(link.why for link in self._askers.values()), *self.troubles.values())))
-        return f"no server of the cluster answers: {'; '.join(whys)}" if whys else "no server of the cluster answers"
+        whys = dict.fromkeys(
+            filter(None, (*(link.why for link in self._askers.values()), *self.troubles.values()))
+        )
+        return (
+            f"no server of the cluster answers: {'; '.join(whys)}"
+            if whys
+            else "no server of the cluster answers"
+        )
 
     def moved(self, slot: int, place: str) -> None:
         """A server says that the one at ``place`` has the slot now."""
@@ -113,12 +131,17 @@ class Topology:
     # --- following
 
     def follow(self, changed: Changed, still: Callable[[], bool] = bool) -> None:
-        """From now on call ``changed`` whenever a slot has another primary; and ask all while ``still()`` says that a server is silent."""
+        """
+        From now on call ``changed`` whenever a slot has another primary; and ask all while
+        ``still()`` says that a server is silent.
+        """
         self._followers[changed] = still
         if self._run_task is None:
             self._keep_askers()
             self._hurried.set()
-            self._run_task = asyncio.get_running_loop().create_task(self._run(), name="asking the cluster")
+            self._run_task = asyncio.get_running_loop().create_task(
+                self._run(), name="asking the cluster"
+            )
 
     async def forget(self, changed: Changed) -> None:
         """Whoever followed does so no more; the last one closes the connections."""
@@ -130,7 +153,9 @@ class Topology:
         askers, self._askers = self._askers, {}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *(link.stop() for link in askers.values()), return_exceptions=True)
+        await asyncio.gather(
+            *tasks, *(link.stop() for link in askers.values()), return_exceptions=True
+        )
 
     def hurry(self) -> None:
         """Something has changed, or seems to: ask all, soon."""
@@ -164,7 +189,9 @@ class Topology:
 
     def _ask(self, *, everybody: bool) -> None:
         """One that still owes an answer is not asked again."""
-        up = [place for place, link in self._askers.items() if link.up and place not in self._asking]
+        up = [
+            place for place, link in self._askers.items() if link.up and place not in self._asking
+        ]
         if not up:
             self._hurried.set()  # none is there yet: again in a moment
             return
@@ -177,15 +204,24 @@ class Topology:
     async def _ask_one(self, place: str, link: StoreConnection) -> None:
         """A server that says nothing has nothing to say; the connection's own watch ends it."""
         self.looks += 1
-        asked = [link.call("CLUSTER", "SLOTS"), link.call("CLUSTER", "NODES"), link.call("CLUSTER", "INFO")]
+        asked = [
+            link.call("CLUSTER", "SLOTS"),
+            link.call("CLUSTER", "NODES"),
+            link.call("CLUSTER", "INFO"),
+        ]
         try:
             async with asyncio.timeout(ASK_S):
                 slots, nodes, info = await asyncio.gather(*asked)
         except TimeoutError:
-            log.debug("the server of the cluster at %s did not say within %g s who has which slot", place, ASK_S)
+            log.debug(
+                "the server of the cluster at %s did not say within %g s who has which slot",
+                place,
+                ASK_S,
+            )
             return
         except Error as error:
-            if isinstance(error, NotRun) or not isinstance(error, StoreDown):  # else the link says it
+            # else the link says it
+            if isinstance(error, NotRun) or not isinstance(error, StoreDown):
                 self._troubled(place, str(error))
             return
         facts = parse_info(info)
@@ -206,11 +242,16 @@ class Topology:
     def _troubled(self, place: str, trouble: str) -> None:
         if self.troubles.get(place, "") != trouble:
             level = logging.WARNING if trouble else logging.INFO
-            log.log(level, "the server of the cluster at %s says: %s", place, trouble or "it serves")
+            log.log(
+                level, "the server of the cluster at %s says: %s", place, trouble or "it serves"
+            )
         self.troubles[place] = trouble
 
     def _keep_askers(self) -> None:
-        """Connections to ask along: to those that the URL names, and to some of the others, for these may all go."""
+        """
+        Connections to ask along: to those that the URL names, and to some of the others, for these
+        may all go.
+        """
         if not self._followers:
             return
         known = (*self.map.primaries(), *self._replicas)
@@ -218,7 +259,11 @@ class Topology:
         for place in wanted:
             if place not in self._askers:
                 link = StoreConnection(
-                    self.url_of(place), self._name, self._clock, called="server of the cluster", patient=False
+                    self.url_of(place),
+                    self._name,
+                    self._clock,
+                    called="server of the cluster",
+                    patient=False,
                 )
                 self._askers[place] = link
                 link.launch()
@@ -230,7 +275,10 @@ class Topology:
 
 
 class Owner:
-    """Leads a link to the primary of one key's slot: a :class:`tidewarden.store.endpoint.PrimaryFinder`."""
+    """
+    Leads a link to the primary of one key's slot: a
+    :class:`tidewarden.store.endpoint.PrimaryFinder`.
+    """
 
     def __init__(self, topology: Topology, key: str) -> None:
         self.name = "the cluster"
@@ -239,7 +287,9 @@ class Owner:
         self._followers: dict[Callable[[str], None], Changed] = {}
 
     def follow(self, moved: Callable[[str], None], /) -> None:
-        """From now on call ``moved`` with the URL of the key's primary, whenever it may be another."""
+        """
+        From now on call ``moved`` with the URL of the key's primary, whenever it may be another.
+        """
 
         def changed() -> None:
             place = self._topology.owner(self._key)

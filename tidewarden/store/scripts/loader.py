@@ -1,4 +1,7 @@
-"""Lua scripts by name: loaded from the packages' ``lua`` folders, run by EVALSHA, sent again where a server forgot them."""
+"""
+Lua scripts by name: loaded from the packages' ``lua`` folders, run by EVALSHA, sent again where a
+server forgot them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ for i = 1, many do
 end
 return replies
 """
-"""Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind these and the rest of the arguments."""
+"""
+Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind these and the rest of
+the arguments.
+"""
 _DIRECTIVE = re.compile(r"-- ([A-Z]{4,})\b *(.*)")
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
@@ -51,11 +57,13 @@ class Header:
     """
     What a script needs, as the comment at its head says.
 
-    ``durability``: what its answers wait for. ``none``: nothing, for they show what the primary has, or are repeated until they
-    have had their effect; ``queue``: the durability of the queue in whose shard it runs; ``system``: that of the system's own
-    queues; ``strongest``: the strongest that the store has. ``grows``: it makes the store grow, and is refused before it is sent
-    while only the margin is free. ``verbs``: files of its folder that stand before it, as functions. ``each``: it can be run for
-    several shards of one server in one call. ``guarded``: of a plain script, that it touches more than its first key.
+    ``durability``: what its answers wait for. ``none``: nothing, for they show what the primary
+    has, or are repeated until they have had their effect; ``queue``: the durability of the queue in
+    whose shard it runs; ``system``: that of the system's own queues; ``strongest``: the strongest
+    that the store has. ``grows``: it makes the store grow, and is refused before it is sent while
+    only the margin is free. ``verbs``: files of its folder that stand before it, as functions.
+    ``each``: it can be run for several shards of one server in one call. ``guarded``: of a plain
+    script, that it touches more than its first key.
     """
 
     durability: str
@@ -80,7 +88,10 @@ def header_of(place: str, text: str) -> Header:
             continue
         name = found[1]
         if name not in DIRECTIVES:
-            raise ValueError(f"{place}: its header has an unknown directive {name}; there are {', '.join(DIRECTIVES)}")
+            raise ValueError(
+                f"{place}: its header has an unknown directive {name}; there are"
+                f" {', '.join(DIRECTIVES)}"
+            )
         if name in said:
             raise ValueError(f"{place}: its header says {name} twice")
         said[name] = found[2].strip()
@@ -89,7 +100,10 @@ def header_of(place: str, text: str) -> Header:
             told = f"says {name} {said[name]}" if name in said else f"has no {name}"
             raise ValueError(f"{place}: its header {told}; allowed are {', '.join(values)}")
     if "EACH" in said and said["DURABILITY"] != "none":
-        raise ValueError(f"{place}: a script that is run for EACH of several shards waits for no durability: say none")
+        raise ValueError(
+            f"{place}: a script that is run for EACH of several shards waits for no durability: say"
+            " none"
+        )
     return Header(
         said["DURABILITY"],
         said["GROWS"] == "yes",
@@ -104,9 +118,10 @@ class Script:
     """
     One script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names.
 
-    ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``: on a cluster, it names a key
-    that never exists beside its own, so that it is not run while a part of them is on the move (docs/decisions/0016-redis-cluster.md).
-    ``durability`` and ``grows`` are those of its :class:`Header`.
+    ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``:
+    on a cluster, it names a key that never exists beside its own, so that it is not run while a
+    part of them is on the move (docs/decisions/0016-redis-cluster.md). ``durability`` and ``grows``
+    are those of its :class:`Header`.
     """
 
     name: str
@@ -127,7 +142,10 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
 
 
 def shared_text(shared: tuple[str, ...]) -> str:
-    """The files that stand before every script: of a package and its folder ``lua/shared``, in this order."""
+    """
+    The files that stand before every script: of a package and its folder ``lua/shared``, in this
+    order.
+    """
     folder = resources.files(shared[0]) / "lua" / "shared"
     return "\n".join((folder / name).read_text("utf-8") for name in shared[1:])
 
@@ -138,23 +156,31 @@ def _sha(source: bytes) -> str:
 
 class Scripts:
     """
-    Every script of the product. ``shared`` is a package and files of its folder ``lua/shared``, put before each script of
-    ``packages`` in this order; a package's
-    ``prelude.lua`` comes next. The shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
-    ``run(verb)`` are called with the script as a function. What a script needs its header says: see :class:`Header`.
+    Every script of the product. ``shared`` is a package and files of its folder ``lua/shared``, put
+    before each script of ``packages`` in this order; a package's ``prelude.lua`` comes next. The
+    shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
+    ``run(verb)`` are called with the script as a function. What a script needs its header says: see
+    :class:`Header`.
 
     Packages in ``plain`` get nothing put before theirs.
 
-    The same text also makes a library of functions, read by the server once: with ``library`` scripts are run from it, which
-    spares the server building every shared function anew at each call. What the library cannot do is done by EVALSHA.
+    The same text also makes a library of functions, read by the server once: with ``library``
+    scripts are run from it, which spares the server building every shared function anew at each
+    call. What the library cannot do is done by EVALSHA.
     """
 
     def __init__(
-        self, shared: tuple[str, ...], packages: Sequence[str], plain: Sequence[str] = (), *, library: bool = False
+        self,
+        shared: tuple[str, ...],
+        packages: Sequence[str],
+        plain: Sequence[str] = (),
+        *,
+        library: bool = False,
     ) -> None:
         head = shared_text(shared)
         self.uses_library = library
-        self._missing = False  # the server has no library now: scripts are run without until it takes it
+        # the server has no library now: scripts are run without until it takes it
+        self._missing = False
         self._offered_at = float("-inf")
         self._scripts: dict[str, Script] = {}
         self._library = ["local KEYS, ARGV", head]
@@ -164,17 +190,31 @@ class Scripts:
             self._add_plain(package)
         text = "\n".join(self._library)
         self.library = f"#!lua name=tidewarden_{_sha(text.encode())[:16]}\n{text}\n".encode()
-        """The source of the library. Its name follows from its text, so that nodes of two versions have one each."""
+        """
+        The source of the library. Its name follows from its text, so that nodes of two versions
+        have one each.
+        """
 
     def _add_plain(self, package: str) -> None:
         for name, text in _read(package):
             header = header_of(f"{package}/lua/{name}", text)
             self._keep(package, name, text, "", header, guarded=header.guarded)
 
-    def _keep(self, package: str, file: str, text: str, function: str, header: Header, *, guarded: bool = True) -> None:
+    def _keep(
+        self,
+        package: str,
+        file: str,
+        text: str,
+        function: str,
+        header: Header,
+        *,
+        guarded: bool = True,
+    ) -> None:
         name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"
         source = text.encode()
-        self._scripts[name] = Script(name, source, _sha(source), function, guarded, header.durability, header.grows)
+        self._scripts[name] = Script(
+            name, source, _sha(source), function, guarded, header.durability, header.grows
+        )
 
     def _add(self, package: str, head: str) -> None:
         files = dict(_read(package))
@@ -183,26 +223,37 @@ class Scripts:
         self._library += ["do", prelude]
         for name, text in files.items():
             header = header_of(f"{package}/lua/{name}", text)
-            before = "".join(f"local function {verb}()\n{files[verb + '.lua']}\nend\n" for verb in header.verbs)
+            before = "".join(
+                f"local function {verb}()\n{files[verb + '.lua']}\nend\n" for verb in header.verbs
+            )
             body = f"{begin}{before}return run(function()\n{text}\nend)\n"
             source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, body)}{body}"
-            function = f"{package.rpartition('.')[2]}_{name.removesuffix('.lua')}_{_sha(source.encode())[:16]}"
+            room, verb = package.rpartition(".")[2], name.removesuffix(".lua")
+            function = f"{room}_{verb}_{_sha(source.encode())[:16]}"
             self._keep(package, name, source, function, header)
             call = begin.replace("KEYS, ARGV", "keys, arguments")
             self._library += [
                 "do",
                 f"{before}local function verb()\n{text}\nend",
-                f"redis.register_function('{function}', function(keys, arguments)\n{call}return run(verb)\nend)",
+                (
+                    f"redis.register_function('{function}', function(keys, arguments)\n{call}return"
+                    " run(verb)\nend)"
+                ),
             ]
             if header.each:
                 here = begin.replace("KEYS, ARGV", "here, said")
                 loop = _EACH_LOOP.format(keys="keys", arguments="arguments", begin=here)
-                self._library.append(f"redis.register_function('{function}_each', function(keys, arguments){loop}end)")
+                self._library.append(
+                    f"redis.register_function('{function}_each', function(keys,"
+                    f" arguments){loop}end)"
+                )
                 whole = f"local function verb()\n{text}\nend" + _EACH_LOOP.format(
                     keys="KEYS", arguments="ARGV", begin=here
                 )
                 source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, whole)}{whole}"
-                self._keep(package, name.removesuffix(".lua") + EACH, source, f"{function}_each", header)
+                self._keep(
+                    package, name.removesuffix(".lua") + EACH, source, f"{function}_each", header
+                )
             self._library.append("end")
         self._library.append("end")
 
@@ -214,11 +265,16 @@ class Scripts:
 
     def load_commands(self, _link: StoreConnection) -> list[Sequence[Arg]]:
         """What a link says after connecting, so that EVALSHA and FCALL find every script."""
-        library: list[Sequence[Arg]] = [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
+        library: list[Sequence[Arg]] = (
+            [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
+        )
         return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
 
     async def use_library(self, link: StoreClient, embedded: bool) -> None:
-        """From now on run scripts from the library, if the store is embedded: a server of one's own keeps nothing of ours but data."""
+        """
+        From now on run scripts from the library, if the store is embedded: a server of one's own
+        keeps nothing of ours but data.
+        """
         self.uses_library = embedded
         if not embedded:
             return
@@ -226,7 +282,10 @@ class Scripts:
             await link.call("FUNCTION", "LOAD", self.library)
         except Full:  # it is offered again until there is room; nothing needs it
             self._missing = True
-            log.warning("the store is full and takes no script library: until it has room, scripts cost it more")
+            log.warning(
+                "the store is full and takes no script library: until it has room, scripts cost it"
+                " more"
+            )
         except Error as error:
             if not known_already(error):
                 raise
@@ -234,7 +293,10 @@ class Scripts:
             self._missing = False
 
     def missed(self, link: CallSender) -> None:
-        """The server has not the library: offer it, once a second at most. Scripts are run without meanwhile."""
+        """
+        The server has not the library: offer it, once a second at most. Scripts are run without
+        meanwhile.
+        """
         self._missing = True
         loop = asyncio.get_running_loop()
         if loop.time() - self._offered_at < OFFER_S:
@@ -251,17 +313,27 @@ class Scripts:
         else:
             log.debug("the store does not take the script library: %s", error)
 
-    def run(self, link: CallSender, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
+    def run(
+        self, link: CallSender, name: str, keys: Sequence[str], args: Sequence[Arg]
+    ) -> asyncio.Future[Any]:
         """
         Run the script ``name``; the reply as it comes.
 
-        Raises (in the future): what :meth:`StoreConnection.call` raises; refusals of the script by their word.
+        Raises (in the future): what :meth:`StoreConnection.call` raises; refusals of the script by
+        their word.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.send(link, name, keys, args, future)
         return future
 
-    def send(self, link: CallSender, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: ReplySink) -> None:
+    def send(
+        self,
+        link: CallSender,
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Arg],
+        receiver: ReplySink,
+    ) -> None:
         """
         Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
 
@@ -278,12 +350,30 @@ class Scripts:
 
 
 class _Call:
-    """A script under way: its reply is passed on, or it is called in the next way where the server could not run it in this one."""
+    """
+    A script under way: its reply is passed on, or it is called in the next way where the server
+    could not run it in this one.
+    """
 
-    __slots__ = ("_args", "_link", "_receiver", "_script", "_scripts", "_way", "done", "sent_by", "set_result")
+    __slots__ = (
+        "_args",
+        "_link",
+        "_receiver",
+        "_script",
+        "_scripts",
+        "_way",
+        "done",
+        "sent_by",
+        "set_result",
+    )
 
     def __init__(
-        self, scripts: Scripts, link: CallSender, script: Script, args: tuple[Arg, ...], receiver: ReplySink
+        self,
+        scripts: Scripts,
+        link: CallSender,
+        script: Script,
+        args: tuple[Arg, ...],
+        receiver: ReplySink,
     ) -> None:
         self._scripts = scripts
         self._link = link
@@ -319,10 +409,14 @@ class _Call:
 
 def _not_run(way: int, error: BaseException) -> bool:
     """
-    Whether the server refused before the script's first line, so that calling it in another way is no repetition.
+    Whether the server refused before the script's first line, so that calling it in another way is
+    no repetition.
 
-    A full store refuses a whole FCALL; by EVALSHA it refuses only what grows (https://valkey.io/topics/lua-api, script flags).
+    A full store refuses a whole FCALL; by EVALSHA it refuses only what grows
+    (https://valkey.io/topics/lua-api, script flags).
     """
     if way == 0:
-        return isinstance(error, Full) or (isinstance(error, Error) and "unction not found" in str(error))
+        return isinstance(error, Full) or (
+            isinstance(error, Error) and "unction not found" in str(error)
+        )
     return way == 1 and isinstance(error, Error) and str(error).startswith("NOSCRIPT")

@@ -1,4 +1,7 @@
-"""What a script needs of the shared Lua before it: a server builds every function anew at each call, used or not."""
+"""
+What a script needs of the shared Lua before it: a server builds every function anew at each call,
+used or not.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Lines of the shared file: one top-level function, or (without a name) a statement that stays."""
+    """
+    Lines of the shared file: one top-level function, or (without a name) a statement that stays.
+    """
 
     name: str
     text: str
@@ -25,7 +30,8 @@ def _blocks(shared: str) -> tuple[_Block, ...]:
     """
     The top-level functions and the statements between them; comment lines are left out.
 
-    A top-level function begins with ``local function`` and ends with ``end`` at the line's beginning, or on its first line.
+    A top-level function begins with ``local function`` and ends with ``end`` at the line's
+    beginning, or on its first line.
     """
     blocks: list[_Block] = []
     name, lines = "", list[str]()
@@ -50,7 +56,8 @@ def _blocks(shared: str) -> tuple[_Block, ...]:
     names = Counter(block.name for block in blocks if block.name)
     if twice := [one for one, times in names.items() if times > 1]:
         raise ValueError(
-            f"two Lua functions of one script are called {twice[0]}: who calls it would get the second alone"
+            f"two Lua functions of one script are called {twice[0]}: who calls it would get the"
+            " second alone"
         )
     return tuple(blocks)
 
@@ -60,7 +67,10 @@ def _block(name: str, text: str) -> _Block:
 
 
 def trim(shared: str, body: str) -> str:
-    """``shared`` without the top-level functions that ``body`` does not use, neither itself nor through another."""
+    """
+    ``shared`` without the top-level functions that ``body`` does not use, neither itself nor
+    through another.
+    """
     blocks = _blocks(shared)
     functions = {block.name: block for block in blocks if block.name}
     wanted: set[str] = set()

@@ -1,17 +1,21 @@
 """
-The records of an account in the store, between bytes and names. ``tokens/lua/prelude.lua`` reads their heads.
+The records of an account in the store, between bytes and names. ``tokens/lua/prelude.lua`` reads
+their heads.
 
-A row holds the sealed pair and what is needed to find its next refresh; what refreshing it met with lies apart, in its
-troubles, so that a note about a failure can never overwrite a pair. Row, version 1, big-endian::
+A row holds the sealed pair and what is needed to find its next refresh; what refreshing it met with
+lies apart, in its troubles, so that a note about a failure can never overwrite a pair. Row, version
+1, big-endian::
 
-    version 1 | flags 1 | grant 4 | generation 4 | stored_ms 6 | expires_at_ms 6 | due_ms 6 | origin 8 | current 8
-    | length 1, token type | length 2, scope | length 4, sealed access token | sealed refresh token
+    version 1 | flags 1 | grant 4 | generation 4 | stored_ms 6 | expires_at_ms 6 | due_ms 6
+    | origin 8 | current 8 | length 1, token type | length 2, scope
+    | length 4, sealed access token | sealed refresh token
 
-``origin`` and ``current`` are fingerprints: of the refresh token that began the grant, and of the one in the row.
-Flag 1: the pair came from a refresh of ours, not from whoever put the grant.
+``origin`` and ``current`` are fingerprints: of the refresh token that began the grant, and of the
+one in the row. Flag 1: the pair came from a refresh of ours, not from whoever put the grant.
 
-What else is known of an account (:class:`AccountDetails`) lies in a hash of its own, so that a node of an earlier version, which knows
-nothing of it, neither misreads a row nor loses any of it. On its way to the store, and in a journal, it goes before its row::
+What else is known of an account (:class:`AccountDetails`) lies in a hash of its own, so that a node
+of an earlier version, which knows nothing of it, neither misreads a row nor loses any of it. On its
+way to the store, and in a journal, it goes before its row::
 
     254 | length 4, details | row
 """
@@ -53,7 +57,10 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
     extras: dict[str, Scalar] = {}
     """Members of the provider's answers that are kept, by name; no secrets."""
     consent_expires_ms: int = 0
-    """When the refresh token ends by itself, unix milliseconds, as it was at ``consent_noted_ms``; 0: not known."""
+    """
+    When the refresh token ends by itself, unix milliseconds, as it was at ``consent_noted_ms``; 0:
+    not known.
+    """
     consent_end: ConsentEnd = "unknown"
     """Whether that time moves with each refresh, as far as answers or settings tell."""
     consent_noted_ms: int = 0
@@ -67,7 +74,9 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
         if not self:
             return b""
         told_ms = self.consent_expires_ms if self.consent_end == "fixed" else 0
-        return _DETAILS.pack(DETAILS_VERSION, grant, told_ms.to_bytes(6, "big")) + msgspec.msgpack.encode(self)
+        return _DETAILS.pack(
+            DETAILS_VERSION, grant, told_ms.to_bytes(6, "big")
+        ) + msgspec.msgpack.encode(self)
 
 
 NO_DETAILS = AccountDetails()
@@ -96,7 +105,10 @@ class AccountRow:
     """Of the account; they lie beside the row."""
 
     def pack_all(self) -> bytes:
-        """The stored form with the details before it, which are to take the place of those that are there."""
+        """
+        The stored form with the details before it, which are to take the place of those that are
+        there.
+        """
         details = self.details.pack(self.grant)
         return _DETAILED.pack(DETAILED, len(details)) + details + self.pack()
 
@@ -128,12 +140,17 @@ class AccountRow:
 
 
 class RefreshTroubles(msgspec.Struct, array_like=True):
-    """What refreshing an account met with since it last succeeded; there is none while all is well."""
+    """
+    What refreshing an account met with since it last succeeded; there is none while all is well.
+    """
 
     tries: int = 0
     """Refreshes without success that were the account's own matter; the backoff grows with it."""
     refusals: int = 0
-    """Times the provider refused the refresh token in the row, of those that count towards giving it up."""
+    """
+    Times the provider refused the refresh token in the row, of those that count towards giving it
+    up.
+    """
     doubts: int = 0
     """Requests of this generation of which nobody knows what became of them."""
     doubt_ms: int = 0
@@ -148,19 +165,30 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     next_ms: int = 0
     """When it is tried next, unix milliseconds; 0: not by itself."""
     holder: str = ""
-    """Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it."""
+    """
+    Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it.
+    """
     kept: str = ""
-    """The node that keeps an answer which promised success and could not be read; empty: there was none."""
+    """
+    The node that keeps an answer which promised success and could not be read; empty: there was
+    none.
+    """
     confirmed_ms: int = 0
     """When a refusal was last counted among ``refusals``, unix milliseconds; 0: none was."""
     stopped: bool = False
     """Given up asking, after too long without success; its grant is not known to have ended."""
     asked: tuple[tuple[int, str, str], ...] = ()
-    """The last answers, the latest at the end: when (unix milliseconds), the class, what it said in brief."""
+    """
+    The last answers, the latest at the end: when (unix milliseconds), the class, what it said in
+    brief.
+    """
     refused_ms: int = 0
     """When the first of ``refusals`` was counted, unix milliseconds; 0: none was."""
     own_ms: int = 0
-    """How long it has been asked in vain by now where that was its own matter, milliseconds: waits in a held queue are none."""
+    """
+    How long it has been asked in vain by now where that was its own matter, milliseconds: waits in
+    a held queue are none.
+    """
 
     @property
     def given_up(self) -> bool:
@@ -187,7 +215,8 @@ class Intent:
 
 def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
     """
-    The row of its stored form, or of its head alone, with the account's ``details`` or those that stand before it.
+    The row of its stored form, or of its head alone, with the account's ``details`` or those that
+    stand before it.
 
     Raises Internal on one that cannot be read, as a newer version's.
     """
@@ -196,14 +225,17 @@ def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
         raw, details = raw[at:], raw[_DETAILED.size : at]
     if len(raw) < _HEAD.size or raw[0] != ROW_VERSION:
         raise errors.Internal(
-            f"an account's row has version {raw[:1].hex() or 'none'}; this program reads {ROW_VERSION}"
+            f"an account's row has version {raw[:1].hex() or 'none'}; this program reads"
+            f" {ROW_VERSION}"
         )
     _, flags, grant, generation, stored, expires, due, origin, current = _HEAD.unpack_from(raw)
     times = _number(stored), _number(expires), _number(due)
     refreshed = bool(flags & FLAG_REFRESHED)
     known = parse_details(details, grant) if details else NO_DETAILS
     if len(raw) == _HEAD.size:
-        return AccountRow(grant, generation, *times, origin, current, refreshed=refreshed, details=known)
+        return AccountRow(
+            grant, generation, *times, origin, current, refreshed=refreshed, details=known
+        )
     at = _HEAD.size
     kind = raw[at + 1 : at + 1 + raw[at]]
     at += 1 + raw[at]
@@ -217,7 +249,9 @@ def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
     try:
         words = kind.decode(), scope.decode()
     except UnicodeDecodeError:
-        raise errors.Internal("an account's row holds a token's kind or scope that is no text") from None
+        raise errors.Internal(
+            "an account's row holds a token's kind or scope that is no text"
+        ) from None
     # Made whole at once: a copy with something replaced costs as much as all of this.
     sealed = raw[at : at + length], raw[at + length :]
     return AccountRow(grant, generation, *times, origin, current, *words, *sealed, refreshed, known)
@@ -225,7 +259,8 @@ def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
 
 def parse_details(raw: bytes, grant: int) -> AccountDetails:
     """
-    The details of their stored form. Of an earlier grant only the parameters count; of those that nobody can read, nothing.
+    The details of their stored form. Of an earlier grant only the parameters count; of those that
+    nobody can read, nothing.
 
     Nothing is sent for an account that lacks a parameter, so that to lose them harms no grant.
     """
@@ -242,12 +277,15 @@ def parse_troubles(raw: bytes | None) -> RefreshTroubles | None:
     """
     The troubles of their stored form; None when there are none.
 
-    Of those that cannot be read nothing is left but that there are some: the next refresh writes them anew.
+    Of those that cannot be read nothing is left but that there are some: the next refresh writes
+    them anew.
     """
     try:
         return msgspec.msgpack.decode(raw, type=RefreshTroubles) if raw else None
     except msgspec.DecodeError:
-        return RefreshTroubles(outcome="unreadable", message="what its refreshes met with cannot be read")
+        return RefreshTroubles(
+            outcome="unreadable", message="what its refreshes met with cannot be read"
+        )
 
 
 def parse_intent(raw: bytes | None) -> Intent | None:

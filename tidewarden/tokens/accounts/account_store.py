@@ -1,5 +1,6 @@
 """
-The accounts in the store: each method is one script of ``tokens/lua``, batched with what else is asked of that shard.
+The accounts in the store: each method is one script of ``tokens/lua``, batched with what else is
+asked of that shard.
 """
 
 from __future__ import annotations
@@ -30,16 +31,25 @@ ShardOf = Callable[[str, str], int]
 
 
 class AccountStore:
-    """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
+    """
+    Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write
+    undecided.
+    """
 
     def __init__(self, script: RunScript, shard_of: ShardOf, each: RunEach | None = None) -> None:
-        """``each`` runs a script that changes nothing on all shards of a queue; None: ``script`` does, on one after the other."""
+        """
+        ``each`` runs a script that changes nothing on all shards of a queue; None: ``script`` does,
+        on one after the other.
+        """
         self.script = script
         self._script_each = each
         self._shard_of = shard_of
-        self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
+        self._batches: dict[
+            tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]
+        ] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
+        # To ask for it is a system call before Python 3.12.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, queue: str, account: str) -> AccountReading:
         """Read one account."""
@@ -52,19 +62,32 @@ class AccountStore:
         """The account's row and its spare, those that are there and can be read."""
         return _readable(account, await self._item("pair", queue, account, ()))
 
-    async def put(self, queue: str, account: str, base: tuple[int, int], row: AccountRow, deadline_ms: int) -> int:
+    async def put(
+        self, queue: str, account: str, base: tuple[int, int], row: AccountRow, deadline_ms: int
+    ) -> int:
         """
-        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
-        2: that, and an account has recovered of which :meth:`tell` tells.
+        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account);
+        else 0. 1: it is stored; 2: that, and an account has recovered of which :meth:`tell` tells.
         """
-        return int(await self._item("put", queue, account, (*base, row.pack_all(), row.due_ms, deadline_ms)))
+        return int(
+            await self._item(
+                "put", queue, account, (*base, row.pack_all(), row.due_ms, deadline_ms)
+            )
+        )
 
     async def detail(self, queue: str, account: str, row: AccountRow) -> bool:
         """Note the details of a row that stays as it is; False: it is another one by now."""
-        return bool(await self._item("detail", queue, account, (row.grant, row.generation, row.pack_all())))
+        return bool(
+            await self._item("detail", queue, account, (row.grant, row.generation, row.pack_all()))
+        )
 
-    async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | RefusedAccount:
-        """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
+    async def intend(
+        self, queue: str, account: str, lease: int, lease_ms: int
+    ) -> Opened | RefusedAccount:
+        """
+        Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms``
+        from now and sticks.
+        """
         reply = await self._item("intent", queue, account, (lease, lease_ms))
         if reply[0] != b"OK":
             return RefusedAccount(reply[0].decode(), reply[1] if len(reply) > 1 else 0)
@@ -78,7 +101,10 @@ class AccountStore:
         )
 
     async def renew(self, queue: str, account: str, lease: int, lease_ms: int) -> bool:
-        """Have the intent under ``lease`` run on, as :meth:`intend` wrote it; False: nothing may be sent under it any more."""
+        """
+        Have the intent under ``lease`` run on, as :meth:`intend` wrote it; False: nothing may be
+        sent under it any more.
+        """
         return bool(await self._item("renew", queue, account, (lease, lease_ms)))
 
     async def stored(
@@ -92,69 +118,110 @@ class AccountStore:
         previous: bytes = b"",
     ) -> str:
         """
-        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
-        ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that,
+        and :meth:`tell` tells of it), ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED``
+        where it would be a spare and ``previous`` is :data:`ORPHAN`.
         """
-        return bytes(await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))).decode()
+        return bytes(
+            await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
+        ).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
-        """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
-        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event, step.until_ms)
+        """
+        Close the intent and send the task back as ``step`` says; False: the lease is not current.
+        """
+        args = (
+            lease,
+            step.what,
+            int(step.delay_s * 1000),
+            step.troubles.pack(),
+            step.spare,
+            step.event,
+            step.until_ms,
+        )
         return bool(await self._item("failed", queue, account, args))
 
-    async def refresh(self, queue: str, account: str, *, force_ms: int = 0, seen: tuple[int, int] = (0, 0)) -> str:
+    async def refresh(
+        self, queue: str, account: str, *, force_ms: int = 0, seen: tuple[int, int] = (0, 0)
+    ) -> str:
         """
-        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``; ``MOVED`` when its grant and
-        generation are not those that were ``seen`` any more (0: whichever it is).
+        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``;
+        ``MOVED`` when its grant and generation are not those that were ``seen`` any more (0:
+        whichever it is).
 
-        ``force_ms`` above 0 forces it before its next try is due, and a dead one; ``RECENT`` when that was done less than so
-        long ago: it will be again when that time has passed.
+        ``force_ms`` above 0 forces it before its next try is due, and a dead one; ``RECENT`` when
+        that was done less than so long ago: it will be again when that time has passed.
         """
         return bytes(await self._item("refresh", queue, account, (force_ms, *seen))).decode()
 
     async def delete(self, queue: str, account: str) -> list[AccountRow] | None:
-        """Forget an account; its row and its spare, those that can be read; None: there was none."""
+        """
+        Forget an account; its row and its spare, those that can be read; None: there was none.
+        """
         found = await self._item("delete", queue, account, ())
         return _readable(account, found) if found else None
 
-    async def page(self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool) -> Batch:
-        """About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``."""
+    async def page(
+        self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool
+    ) -> Batch:
+        """
+        About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``.
+        """
         kind = "troubled" if troubled else "all"
         return _batch(await self.script("tokens.page", queue, shard, (cursor, count, kind)))
 
-    async def first_pages(self, queue: str, shards: int, count: int, *, troubled: bool) -> list[Batch]:
+    async def first_pages(
+        self, queue: str, shards: int, count: int, *, troubled: bool
+    ) -> list[Batch]:
         """As :meth:`page`, of each shard from its start."""
         kind = "troubled" if troubled else "all"
-        return [_batch(found) for found in await self._each("tokens.page", queue, shards, (0, count, kind))]
+        return [
+            _batch(found)
+            for found in await self._each("tokens.page", queue, shards, (0, count, kind))
+        ]
 
-    async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
-        """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
+    async def pairs(
+        self, queue: str, shard: int, cursor: int, count: int
+    ) -> tuple[int, list[Pairs]]:
+        """
+        About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0,
+        pairs)``.
+        """
         after, *found = await self.script("tokens.pairs", queue, shard, (cursor, count))
         return int(after), [
             Pairs(account.decode(), row, spare or b"", parse_troubles(troubles), details or b"")
             for account, row, spare, troubles, details in found
         ]
 
-    async def reseal(self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]) -> int:
+    async def reseal(
+        self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]
+    ) -> int:
         """
-        Put pairs in their places sealed otherwise, where they are still as they were read: how many.
+        Put pairs in their places sealed otherwise, where they are still as they were read: how
+        many.
 
         Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
         """
-        items = await self.script("tokens.reseal", queue, shard, [part for change in changes for part in change])
+        items = await self.script(
+            "tokens.reseal", queue, shard, [part for change in changes for part in change]
+        )
         return sum(items)
 
-    async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
+    async def tell(
+        self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()
+    ) -> list[bytes]:
         """
-        What has become of a shard's accounts and is to be told, the oldest first, this node's to tell for ``claim_ms``; ``told``: what
-        was. See ``tokens/lua/tell.lua``.
+        What has become of a shard's accounts and is to be told, the oldest first, this node's to
+        tell for ``claim_ms``; ``told``: what was. See ``tokens/lua/tell.lua``.
         """
         return list(await self.script("tokens.tell", queue, shard, (most, claim_ms, *told)))
 
-    async def consents(self, queue: str, shard: int, most: int, days: Sequence[int]) -> tuple[int, bool]:
+    async def consents(
+        self, queue: str, shard: int, most: int, days: Sequence[int]
+    ) -> tuple[int, bool]:
         """
-        Leave notices that consents end in so many days, the fewest first, in a shard's outbox: how many, and whether there are more
-        to leave at once. See ``tokens/lua/consents.lua``.
+        Leave notices that consents end in so many days, the fewest first, in a shard's outbox: how
+        many, and whether there are more to leave at once. See ``tokens/lua/consents.lua``.
         """
         told, more = await self.script("tokens.consents", queue, shard, (most, *days))
         return told, bool(more)
@@ -162,22 +229,34 @@ class AccountStore:
     async def level(
         self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> tuple[int, int]:
-        """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
-        moved, due = await self.script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
+        """
+        Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due
+        within the horizon.
+        """
+        moved, due = await self.script(
+            "tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms)
+        )
         return moved, due
 
     async def level_all(
         self, queue: str, shards: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> list[tuple[int, int]]:
         """As :meth:`level`, of each shard."""
-        found = await self._each("tokens.level", queue, shards, (horizon_ms, every_ms, most, life_ms))
+        found = await self._each(
+            "tokens.level", queue, shards, (horizon_ms, every_ms, most, life_ms)
+        )
         return [(moved, due) for moved, due in found]
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
+        """
+        Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try
+        of one that fails, or 0.
+        """
         parts = await self._each("tokens.stats", queue, shards, ())
         *columns, tries, one, seven, thirty = zip(*parts, strict=True)
-        total, fresh, late, failing, stopped, dead, lost, intents, spares = (sum(column) for column in columns)
+        total, fresh, late, failing, stopped, dead, lost, intents, spares = (
+            sum(column) for column in columns
+        )
         return {
             "total": total,
             "fresh": fresh,
@@ -195,13 +274,22 @@ class AccountStore:
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
-    async def _each(self, name: str, queue: str, shards: int, args: Sequence[str | bytes | int]) -> Sequence[Any]:
+    async def _each(
+        self, name: str, queue: str, shards: int, args: Sequence[str | bytes | int]
+    ) -> Sequence[Any]:
         if self._script_each is not None:
             return await self._script_each(name, queue, args)
-        return await asyncio.gather(*(self.script(name, queue, shard, args) for shard in range(shards)))
+        return await asyncio.gather(
+            *(self.script(name, queue, shard, args) for shard in range(shards))
+        )
 
-    def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> asyncio.Future[Any]:
-        """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
+    def _item(
+        self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]
+    ) -> asyncio.Future[Any]:
+        """
+        One account's part of a script call, joined with others that are asked for in the same turn
+        of the loop.
+        """
         lane = (verb, queue, self._shard_of(queue, account))
         loop = self._loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -225,7 +313,9 @@ class AccountStore:
     async def _call(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         verb, queue, shard = lane
         try:
-            items = await self.script(f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args])
+            items = await self.script(
+                f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args]
+            )
             if len(items) != len(batch):
                 raise errors.Internal(f"tokens.{verb} answered {len(items)} items for {len(batch)}")
         except Exception as error:
@@ -264,7 +354,9 @@ def _readable(account: str, found: Sequence[bytes | None]) -> list[AccountRow]:
 
 
 def _spare(account: str, raw: bytes | None) -> AccountRow | None:
-    """The spare of an account that is about to be refreshed; one that cannot be read helps nobody."""
+    """
+    The spare of an account that is about to be refreshed; one that cannot be read helps nobody.
+    """
     try:
         return parse_row(raw) if raw else None
     except errors.Internal as error:

@@ -1,8 +1,9 @@
 """
-The access tokens that this node read or refreshed last, for readers who come while the store is away.
+The access tokens that this node read or refreshed last, for readers who come while the store is
+away.
 
-They stay sealed in here, without their refresh tokens (but for accounts that may be refreshed without the store, see
-:mod:`.orphans`). Nothing is served from here while the store answers.
+They stay sealed in here, without their refresh tokens (but for accounts that may be refreshed
+without the store, see :mod:`.orphans`). Nothing is served from here while the store answers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tidewarden.clock import Clock
 
 from .account_record import AccountRow
 
-TOKEN_BYTES_MAX = 16_384  # a longer one is not kept: the bound is on entries, and is to bound the memory, too
+# a longer one is not kept: the bound is on entries, and is to bound the memory, too
+TOKEN_BYTES_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +30,26 @@ class CachedToken:
     read_s: float
     read_unix_ms: int
     base: tuple[int, int]
-    """Grant and generation of the row in the store, as far as is known: another than the row's own if that is of :mod:`.orphans`."""
+    """
+    Grant and generation of the row in the store, as far as is known: another than the row's own if
+    that is of :mod:`.orphans`.
+    """
 
 
 class Cache:
     """
-    At most ``entries_max`` tokens, by ``provider/name``; the one that was longest not asked for makes room.
+    At most ``entries_max`` tokens, by ``provider/name``; the one that was longest not asked for
+    makes room.
 
-    How long one lives on is told by two clocks, whichever went further: the steady one stands still while the machine
-    sleeps, the other may be set.
+    How long one lives on is told by two clocks, whichever went further: the steady one stands still
+    while the machine sleeps, the other may be set.
     """
 
     def __init__(self, entries_max: int, clock: Clock, whole: Collection[str] = ()) -> None:
-        """``whole``: providers whose rows are kept with their refresh tokens, and when their access tokens have expired, too."""
+        """
+        ``whole``: providers whose rows are kept with their refresh tokens, and when their access
+        tokens have expired, too.
+        """
         self._whole = whole
         self._entries_max = entries_max
         self._clock = clock
@@ -68,7 +77,9 @@ class Cache:
             if not read or self._entries_max == 0:
                 return
             self._kept.popitem(last=False)
-        self._kept[account] = self._now(row if whole else _bare(row), left_ms, (row.grant, row.generation))
+        self._kept[account] = self._now(
+            row if whole else _bare(row), left_ms, (row.grant, row.generation)
+        )
         if read or former is None:
             self._kept.move_to_end(account, last=read)
 
@@ -84,7 +95,10 @@ class Cache:
 
     def now_ms(self, kept: CachedToken) -> int:
         """The store's time now, as far as what was kept tells it, unix milliseconds."""
-        passed_ms = max((self._clock.monotonic() - kept.read_s) * 1000, self._clock.unix_ms() - kept.read_unix_ms)
+        passed_ms = max(
+            (self._clock.monotonic() - kept.read_s) * 1000,
+            self._clock.unix_ms() - kept.read_unix_ms,
+        )
         return kept.row.expires_at_ms - kept.left_ms + int(passed_ms)
 
     def whole(self, account: str) -> CachedToken | None:
@@ -93,9 +107,14 @@ class Cache:
         return kept if kept is not None and kept.row.refresh else None
 
     def renew(self, account: str, former: CachedToken, row: AccountRow) -> None:
-        """Put a pair that the store does not know in the place of ``former``, unless something else has come there since."""
+        """
+        Put a pair that the store does not know in the place of ``former``, unless something else
+        has come there since.
+        """
         if self._kept.get(account) is former:
-            self._kept[account] = self._now(row, row.expires_at_ms - self.now_ms(former), former.base)
+            self._kept[account] = self._now(
+                row, row.expires_at_ms - self.now_ms(former), former.base
+            )
 
     def find(self, account: str) -> AccountRow | None:
         """The row of a token that lives, for somebody who asks for it."""
@@ -122,11 +141,25 @@ class Cache:
 
 
 def _bare(row: AccountRow) -> AccountRow:
-    """The row without what only refreshes need. Made at once: a copy with something replaced costs twice as much."""
+    """
+    The row without what only refreshes need. Made at once: a copy with something replaced costs
+    twice as much.
+    """
     return AccountRow(
-        row.grant, row.generation, row.stored_ms, row.expires_at_ms, row.due_ms, b"", b"", sys.intern(row.token_type),
-        row.scope, row.access, b"", row.refreshed, row.details,
-    )  # fmt: skip
+        row.grant,
+        row.generation,
+        row.stored_ms,
+        row.expires_at_ms,
+        row.due_ms,
+        b"",
+        b"",
+        sys.intern(row.token_type),
+        row.scope,
+        row.access,
+        b"",
+        row.refreshed,
+        row.details,
+    )
 
 
 def _age(row: AccountRow) -> tuple[int, int]:

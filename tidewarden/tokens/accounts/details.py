@@ -1,5 +1,6 @@
 """
-What is known of an account beside its tokens, and how a put and a refresh change it: decisions, as plain functions.
+What is known of an account beside its tokens, and how a put and a refresh change it: decisions, as
+plain functions.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ STEP_SHARE = 0.05
 """Likewise of a time that moves: that of thirty days is put off once a day by some."""
 
 
-def put(provider: Provider, old: AccountDetails, grant: Grant, now_ms: int, *, renewed: bool) -> AccountDetails:
+def put(
+    provider: Provider, old: AccountDetails, grant: Grant, now_ms: int, *, renewed: bool
+) -> AccountDetails:
     """
-    The details of an account of which ``grant`` is put; ``renewed``: as another grant, else it has that one.
+    The details of an account of which ``grant`` is put; ``renewed``: as another grant, else it has
+    that one.
 
     Parameters are the account's, and stay until others are given; all else belongs to the grant.
     """
@@ -41,7 +45,9 @@ def put(provider: Provider, old: AccountDetails, grant: Grant, now_ms: int, *, r
     return base
 
 
-def refreshed(provider: Provider, old: AccountDetails, pair: TokenPair, sent_ms: int) -> AccountDetails:
+def refreshed(
+    provider: Provider, old: AccountDetails, pair: TokenPair, sent_ms: int
+) -> AccountDetails:
     """The details after a refresh that was sent then; ``old`` itself where nothing has changed."""
     extras = old.extras | pair.extras
     if extras != old.extras and extras_size(extras) <= EXTRAS_CHARS_MAX:
@@ -54,7 +60,10 @@ def refreshed(provider: Provider, old: AccountDetails, pair: TokenPair, sent_ms:
 
 
 def consent_of(provider: Provider, row: AccountRow) -> tuple[int, bool]:
-    """When the refresh token ends by itself, unix milliseconds (0: not known), and whether each refresh puts that off."""
+    """
+    When the refresh token ends by itself, unix milliseconds (0: not known), and whether each
+    refresh puts that off.
+    """
     known = row.details
     if known.consent_end == "moves":
         return row.stored_ms + known.consent_expires_ms - known.consent_noted_ms, True
@@ -67,7 +76,8 @@ def _told(old: AccountDetails, end_ms: int, now_ms: int) -> AccountDetails:
     """
     After an answer that says when the refresh token ends.
 
-    Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at anew.
+    Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at
+    anew.
     """
     if not old.consent_expires_ms:
         return _ends(old, end_ms, "unknown", now_ms)

@@ -10,7 +10,8 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 
 Stats = dict[str, dict[str, Any]]
-AT_ONCE = 32  # Providers that are asked for together: more would keep others' requests waiting for the store.
+# Providers that are asked for together: more would keep others' requests waiting for the store.
+AT_ONCE = 32
 AGE_S = 60.0
 """Figures that are older help nobody any more."""
 
@@ -19,11 +20,17 @@ class Figures:
     """
     Of one node. ``one`` puts those of a provider together.
 
-    Whoever asks gets what was read after that, and shares it with all who have asked by then: of thousands of providers it takes
-    a while, and of many who ask together the store would have as many times the work.
+    Whoever asks gets what was read after that, and shares it with all who have asked by then: of
+    thousands of providers it takes a while, and of many who ask together the store would have as
+    many times the work.
     """
 
-    def __init__(self, providers: Iterable[str], one: Callable[[str], Awaitable[dict[str, Any]]], clock: Clock) -> None:
+    def __init__(
+        self,
+        providers: Iterable[str],
+        one: Callable[[str], Awaitable[dict[str, Any]]],
+        clock: Clock,
+    ) -> None:
         self._providers = sorted(providers)
         self._one = one
         self._clock = clock
@@ -35,13 +42,16 @@ class Figures:
     async def all(self) -> Stats:
         """Read now. Raises what the store raises."""
         if self._next is None:
-            self._next = asyncio.create_task(self._read_after(self._under_way), name="figures of the providers")
+            self._next = asyncio.create_task(
+                self._read_after(self._under_way), name="figures of the providers"
+            )
             self._next.add_done_callback(_heard)
         return await asyncio.shield(self._next)
 
     async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
         """
-        What is read within ``wait_s``, else what was last read, and how old it is, seconds; None: nothing is known.
+        What is read within ``wait_s``, else what was last read, and how old it is, seconds; None:
+        nothing is known.
 
         It goes on being read for whoever asks next.
         """
@@ -65,7 +75,8 @@ class Figures:
     async def _read_after(self, former: asyncio.Task[Stats] | None) -> Stats:
         if former is not None:
             await asyncio.wait([former])
-        self._under_way, self._next = self._next, None  # Who asks from here on is told what is read later.
+        # Who asks from here on is told what is read later.
+        self._under_way, self._next = self._next, None
         began = self._clock.monotonic()
         left, found = iter(self._providers), Stats()
 

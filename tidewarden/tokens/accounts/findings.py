@@ -13,11 +13,16 @@ class AccountReading:
 
     now_ms: int
     floor: int
-    """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
+    """
+    Highest grant of any account deleted from its shard; a new account's first grant is one more.
+    """
     row: AccountRow | None
     troubles: RefreshTroubles | None
     began: int = 0
-    """The grant that the account began with: what has a lesser one was another's, of the same name. 0: there is no account."""
+    """
+    The grant that the account began with: what has a lesser one was another's, of the same name. 0:
+    there is no account.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class RefusedAccount:
-    """No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent."""
+    """
+    No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's
+    intent.
+    """
 
     why: str
     until_ms: int = 0

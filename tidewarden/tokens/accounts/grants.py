@@ -29,9 +29,14 @@ PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"
 """In a sealed export: the refresh token of an account's spare pair, beside its own."""
 MARK_FIELDS = ("origin", "generation")
-"""In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its pairs this is."""
+"""
+In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its
+pairs this is.
+"""
 ELSEWHERE = (
-    4_294_967_294  # The generation of the request that a spare of another cluster came of: none that is counted here.
+    # The generation of the request that a spare of another cluster came of: none that is counted
+    # here.
+    4_294_967_294
 )
 FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
@@ -43,7 +48,10 @@ class Put:
 
     generation: int
     change: Literal["new", "renewed", "same"]
-    """``new``: there was no such account; ``renewed``: it has another grant now; ``same``: nothing was stored."""
+    """
+    ``new``: there was no such account; ``renewed``: it has another grant now; ``same``: nothing was
+    stored.
+    """
     state: State
     """How the account is now."""
 
@@ -87,7 +95,10 @@ class Grants:
         keep: bool = False,
         pair: tuple[bytes, int] | None = None,
     ) -> Put:
-        """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
+        """
+        See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its
+        generation, where they are known.
+        """
         grant, vault = names.parse_grant(fields, provider), self._vault
         await vault.ready()
         for _ in range(PUT_TRIES_MAX):
@@ -95,7 +106,12 @@ class Grants:
             old = reading.row
             mark = self._mark(provider, name, grant, old)
             troubles = reading.troubles
-            used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
+            used = (
+                pair is not None
+                and old is not None
+                and old.origin == pair[0]
+                and old.generation > pair[1]
+            )
             kept = (keep and not _given_up(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
             if old is not None and (kept or (known and mark != old.current)):
@@ -105,25 +121,39 @@ class Grants:
             row = replace(row, details=self._details(provider, grant, reading))
             place = Place(provider.name, name, "access", *base)
             anew = known and await self._consented_anew(reading, row, grant, place)
-            if old is not None and known and not anew and not await self._has_other_secret(provider, name, old, grant):
+            if (
+                old is not None
+                and known
+                and not anew
+                and not await self._has_other_secret(provider, name, old, grant)
+            ):
                 if not await self._note(provider, queue, name, reading, grant):
                     continue
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
-            stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
+            stored = await self._ledger.put(
+                queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
+            )
             if stored:
                 self._on_settled(f"{provider.name}/{name}", row.generation)
                 living = row.expires_at_ms > reading.now_ms
                 self._tidings.granted(provider.name, name, living=living, recovered=stored == 2)
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
-        raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
+        raise errors.Timeout(
+            f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again"
+        )
 
-    def _mark(self, provider: Provider, name: str, grant: names.Grant, old: AccountRow | None) -> bytes:
+    def _mark(
+        self, provider: Provider, name: str, grant: names.Grant, old: AccountRow | None
+    ) -> bytes:
         """The fingerprint by which a put is known to be of the grant that the account has."""
         text = marked(brought(provider, grant))
-        if not provider.renews:  # What is asked for may hang on the parameters: others make another grant.
+        # What is asked for may hang on the parameters: others make another grant.
+        if not provider.renews:
             own = grant.parameters
-            text = f"{text}\x02{sorted((own if own is not None else old.details.parameters if old else {}).items())}"
+            if own is None:
+                own = old.details.parameters if old else {}
+            text = f"{text}\x02{sorted(own.items())}"
         return self._vault.fingerprint(provider.name, name, text)
 
     @staticmethod
@@ -137,7 +167,10 @@ class Grants:
     async def _note(
         self, provider: Provider, queue: str, name: str, reading: AccountReading, grant: names.Grant
     ) -> bool:
-        """What is put of the grant that the account has, beside its tokens; False: it has changed meanwhile."""
+        """
+        What is put of the grant that the account has, beside its tokens; False: it has changed
+        meanwhile.
+        """
         row = reading.row
         assert row is not None
         new = details.put(provider, row.details, grant, reading.now_ms, renewed=False)
@@ -146,21 +179,35 @@ class Grants:
         placeholders.filled(provider, new.parameters)
         noted = await self._ledger.detail(queue, name, replace(row, details=new))
         if noted and new.parameters != row.details.parameters and reading.troubles is not None:
-            await self._ledger.refresh(queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation))
+            await self._ledger.refresh(
+                queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation)
+            )
         self._on_settled(f"{provider.name}/{name}", row.generation)
         return noted
 
-    async def take_in(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> bool:
+    async def take_in(
+        self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]
+    ) -> bool:
         """
-        Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new.
+        Put the account of a sealed export, its spare with it: it is tried before the account is
+        given up. False: nothing was new.
 
-        A file of this very cluster puts nothing where the account has been refreshed since: its refresh token was used.
+        A file of this very cluster puts nothing where the account has been refreshed since: its
+        refresh token was used.
         """
-        own = {key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)}
+        own = {
+            key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)
+        }
         origin, generation = (fields.get(name) for name in MARK_FIELDS)
-        pair = (bytes.fromhex(origin), generation) if isinstance(origin, str) and isinstance(generation, int) else None
+        pair = (
+            (bytes.fromhex(origin), generation)
+            if isinstance(origin, str) and isinstance(generation, int)
+            else None
+        )
         if extras := own.pop("extras", None):  # What nobody keeps here is left behind.
-            own["extras"] = {name: value for name, value in extras.items() if name in provider.extras}
+            own["extras"] = {
+                name: value for name, value in extras.items() if name in provider.extras
+            }
         put = await self.put(provider, queue, name, own, pair=pair)
         if SPARE_FIELD in fields:
             row = (await self._ledger.get(queue, name)).row
@@ -170,13 +217,16 @@ class Grants:
                 await self._keep_spare(provider.name, queue, name, row, brought(provider, spare))
         return put.change != "same"
 
-    async def _consented_anew(self, reading: AccountReading, row: AccountRow, grant: names.Grant, place: Place) -> bool:
+    async def _consented_anew(
+        self, reading: AccountReading, row: AccountRow, grant: names.Grant, place: Place
+    ) -> bool:
         """
-        Tells a new consent from an old file, when a put brings the refresh token that the account has.
+        Tells a new consent from an old file, when a put brings the refresh token that the account
+        has.
 
-        A consent brings another access token, which outlasts the stored one or is for a wider scope: some
-        providers keep the refresh token when the user allows more (Google calls it incremental).
-        ``place``: where the stored access token was sealed for.
+        A consent brings another access token, which outlasts the stored one or is for a wider
+        scope: some providers keep the refresh token when the user allows more (Google calls it
+        incremental). ``place``: where the stored access token was sealed for.
         """
         old = reading.row
         if old is None or row.expires_at_ms <= reading.now_ms:
@@ -193,8 +243,12 @@ class Grants:
         except Unsealable:
             return True  # The stored one is of no use to anybody.
 
-    async def _has_other_secret(self, provider: Provider, name: str, old: AccountRow, grant: names.Grant) -> bool:
-        """Whether another secret of its client is put with the refresh token that the account has."""
+    async def _has_other_secret(
+        self, provider: Provider, name: str, old: AccountRow, grant: names.Grant
+    ) -> bool:
+        """
+        Whether another secret of its client is put with the refresh token that the account has.
+        """
         if not (provider.account_secret and provider.renews):
             return False
         try:
@@ -204,7 +258,9 @@ class Grants:
             return True
         return own is None or own.client_secret != grant.client_secret
 
-    async def _keep_spare(self, provider: str, queue: str, name: str, row: AccountRow, token: str) -> None:
+    async def _keep_spare(
+        self, provider: str, queue: str, name: str, row: AccountRow, token: str
+    ) -> None:
         base = (row.grant, ELSEWHERE)
         spare = AccountRow(
             grant=base[0],
@@ -214,28 +270,44 @@ class Grants:
             due_ms=row.due_ms,
             origin=row.origin,
             current=self._vault.fingerprint(provider, name, marked(token)),
-            refresh=self._vault.seal(token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)),
+            refresh=self._vault.seal(
+                token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)
+            ),
         )
         # It fits nowhere, and what comes and does not fit is kept as a spare.
         await self._ledger.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
 
     def _new_row(
-        self, provider: Provider, name: str, grant: names.Grant, base: tuple[int, int], now_ms: int, mark: bytes
+        self,
+        provider: Provider,
+        name: str,
+        grant: names.Grant,
+        base: tuple[int, int],
+        now_ms: int,
+        mark: bytes,
     ) -> AccountRow:
         number, generation = base[0] + 1, base[1] + 1
         vault = self._vault
-        expires_at_ms = grant.expires_at_ms or (now_ms + int(grant.expires_in_s * 1000) if grant.expires_in_s else 0)
+        expires_at_ms = grant.expires_at_ms or (
+            now_ms + int(grant.expires_in_s * 1000) if grant.expires_in_s else 0
+        )
         if grant.access_token and not expires_at_ms:
             expires_at_ms = now_ms + int(provider.default_life_s * 1000)
         if not grant.access_token:
             expires_at_ms = 0  # There is nothing that could expire.
-        # A token that never seems to end is refreshed as if it ended when the longest believed life does.
+        # A token that never seems to end is refreshed as if it ended when the longest believed life
+        # does.
         end_ms = min(expires_at_ms, now_ms + int(provider.life_s_max * 1000))
         life_s = max(0.0, (end_ms - now_ms) / 1000)
-        due_ms = policy.due_before(end_ms, life_s, provider, self._dice.random()) if life_s else now_ms
+        due_ms = (
+            policy.due_before(end_ms, life_s, provider, self._dice.random()) if life_s else now_ms
+        )
         access = b""
         if grant.access_token:
-            access = vault.seal(grant.access_token.encode(), Place(provider.name, name, "access", number, generation))
+            access = vault.seal(
+                grant.access_token.encode(),
+                Place(provider.name, name, "access", number, generation),
+            )
         return AccountRow(
             grant=number,
             generation=generation,
@@ -248,7 +320,8 @@ class Grants:
             scope=grant.scope or provider.scope,
             access=access,
             refresh=vault.seal(
-                brought(provider, grant).encode(), Place(provider.name, name, "refresh", number, generation)
+                brought(provider, grant).encode(),
+                Place(provider.name, name, "refresh", number, generation),
             ),
         )
 

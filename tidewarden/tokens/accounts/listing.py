@@ -19,7 +19,8 @@ from .account_store import AccountStore, Batch
 from .findings import Entry
 
 PAGE_MAX = 1000
-LOOKED_MAX = 10  # Pages of the store that are looked through for one of ours, where a state is asked for.
+# Pages of the store that are looked through for one of ours, where a state is asked for.
+LOOKED_MAX = 10
 PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
 FEW = 8  # Accounts of a shard that are asked for together with those of the others.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
@@ -29,14 +30,17 @@ Page = tuple[list[dict[str, Any]], str]
 class Listing:
     """Walks the accounts of ``queues`` (by provider)."""
 
-    def __init__(self, ledger: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]) -> None:
+    def __init__(
+        self, ledger: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]
+    ) -> None:
         self._ledger = ledger
         self._queue_of = queues
         self._providers = providers
 
     async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
         """
-        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of its batch that was given last.
+        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of
+        its batch that was given last.
 
         By its name, not by how many were given: who deletes what a page had moves up those behind.
         """
@@ -56,7 +60,9 @@ class Listing:
             looked += bool(small)
             while shard < SHARDS:
                 if scan or shard not in small:
-                    following, now_ms, entries = await self._ledger.page(queue, shard, scan, count, troubled=troubled)
+                    following, now_ms, entries = await self._ledger.page(
+                        queue, shard, scan, count, troubled=troubled
+                    )
                     looked += 1
                 else:
                     following, now_ms, entries = small[shard]
@@ -76,16 +82,22 @@ class Listing:
                 if scan == 0:
                     shard += 1
                 if state and scan and looked >= LOOKED_MAX:
-                    return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
+                    # Bounded work: the caller goes on from here.
+                    return found, f"{name}:{shard}:{scan}:"
             shard = 0
         return found, ""
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
-        """The shards of a queue that have few accounts, with these: of thousands of providers most have no others."""
+        """
+        The shards of a queue that have few accounts, with these: of thousands of providers most
+        have no others.
+        """
         batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
-    def _described(self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]) -> dict[str, Any]:
+    def _described(
+        self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]
+    ) -> dict[str, Any]:
         row, troubles = entry.row, entry.troubles or RefreshTroubles()
         state = policy.state(row, entry.troubles, now_ms)
         alone = not stands["error"] and 0 < troubles.first_ms < stands["well_ms"]
@@ -134,7 +146,9 @@ class Listing:
         }
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """The figures of a provider: see :func:`tidewarden.tokens.limits.provider_status.figures`."""
+        """
+        The figures of a provider: see :func:`tidewarden.tokens.limits.provider_status.figures`.
+        """
         stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
         return stats | await self._stands(provider, stats.pop("next_ms"))
 
@@ -145,13 +159,18 @@ class Listing:
 
 
 def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
-    """Provider, shard, the store's cursor, and the account of its batch that was given last. Raises: BadArg, NotFound."""
+    """
+    Provider, shard, the store's cursor, and the account of its batch that was given last. Raises:
+    BadArg, NotFound.
+    """
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:
         return names[0], 0, 0, ""
     provider, *numbers, last = (after.split(":", 3) + [""] * 4)[:4]
-    shard, scan = (int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers)
+    shard, scan = (
+        int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers
+    )
     if provider not in names or not 0 <= shard < SHARDS or not 0 <= scan < 1 << 64:
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
     return provider, shard, scan, last

@@ -13,7 +13,12 @@ from typing import Any, get_args
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
-from tidewarden.tokens.provider.token_response import CONSENT_S_MAX, EXTRA_CHARS_MAX, Scalar, is_extra
+from tidewarden.tokens.provider.token_response import (
+    CONSENT_S_MAX,
+    EXTRA_CHARS_MAX,
+    Scalar,
+    is_extra,
+)
 
 from .account_record import ConsentEnd
 
@@ -28,13 +33,29 @@ SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
 """A time between them is of this century in seconds, and of the early seventies in milliseconds."""
 
 _SIGNS = frozenset("_.:@+=/-'|!#$%&*?^,")
-"""Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark leave alone."""
-_ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
+"""
+Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark
+leave alone.
+"""
+_ACCOUNT_ALLOWED = (
+    f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
+)
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_FIELDS = frozenset((
-    "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client", "parameters", "extras",
-    "consent_expires_ms", "consent_end", "refresh_token_expires_in",
-))  # fmt: skip
+_FIELDS = frozenset(
+    (
+        "access_token",
+        "token_type",
+        "scope",
+        "expires_at_ms",
+        "expires_in",
+        "client",
+        "parameters",
+        "extras",
+        "consent_expires_ms",
+        "consent_end",
+        "refresh_token_expires_in",
+    )
+)
 _BROUGHT = ("refresh_token", "subject_token")
 """Of these an account brings the one that its provider's grant needs, or none."""
 
@@ -63,7 +84,10 @@ class Grant:
     consent_end: ConsentEnd = "fixed"
     """Whether that moves with each refresh."""
     consent_s: float = 0.0
-    """The same, in seconds from now, and as its provider said: whether that moves is not known. 0: not given."""
+    """
+    The same, in seconds from now, and as its provider said: whether that moves is not known. 0: not
+    given.
+    """
 
 
 def split(account: str) -> tuple[str, str]:
@@ -85,7 +109,9 @@ def check_name(name: str) -> None:
         raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
     bad = next((char for char in name if not _may_stand(char)), None)
     if bad is not None:
-        raise errors.BadArg(f"account {_short(name)} contains {bad!a}; allowed are {_ACCOUNT_ALLOWED}")
+        raise errors.BadArg(
+            f"account {_short(name)} contains {bad!a}; allowed are {_ACCOUNT_ALLOWED}"
+        )
     if (size := len(name.encode())) > ACCOUNT_BYTES_MAX:
         raise errors.BadArg(f"account has {size} bytes; allowed are {_ACCOUNT_ALLOWED}")
     if not unicodedata.is_normalized("NFC", name):
@@ -96,7 +122,10 @@ def check_name(name: str) -> None:
 
 
 def _may_stand(char: str) -> bool:
-    """Tells whether an account's name may hold the character: letters, their marks and digits of every script."""
+    """
+    Tells whether an account's name may hold the character: letters, their marks and digits of every
+    script.
+    """
     return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 
 
@@ -115,7 +144,8 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
         allowed |= {"client_secret"}
         if not _token(given, "client_secret"):
             raise errors.BadArg(
-                f"client_secret is missing: each account of {provider.name} has its own (account_secret)"
+                f"client_secret is missing: each account of {provider.name} has its own"
+                " (account_secret)"
             )
     for name in _BROUGHT:
         if name in given and name != brings:
@@ -124,12 +154,16 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
                 f"{f'by a {brings}' if brings else 'without one'}; leave it out"
             )
     if unknown := sorted(set(given) - allowed):
-        raise errors.BadArg(f"unknown field {_short(str(unknown[0]))}; allowed are {', '.join(sorted(allowed))}")
+        raise errors.BadArg(
+            f"unknown field {_short(str(unknown[0]))}; allowed are {', '.join(sorted(allowed))}"
+        )
     if brings and not _token(given, brings):
         raise errors.BadArg(f"{brings} is missing: without one nothing can be refreshed")
     client = given.get("client", client_id)
     if client != client_id:
-        raise errors.BadArg(f"client is {_short(str(client))}; the provider's client is {_short(client_id)}")
+        raise errors.BadArg(
+            f"client is {_short(str(client))}; the provider's client is {_short(client_id)}"
+        )
     token_type = given.get("token_type", "Bearer")
     if not isinstance(token_type, str) or not _TYPE.fullmatch(token_type):
         raise errors.BadArg("token_type must be 1 to 64 of A-Z a-z 0-9 _ . : / -")
@@ -145,7 +179,9 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
         scope=scope,
         expires_at_ms=_unix_ms(given, "expires_at_ms"),
         expires_in_s=_number(given, "expires_in", 0, LIFE_S_MAX),
-        parameters=placeholders.check(provider, given["parameters"]) if "parameters" in given else None,
+        parameters=(
+            placeholders.check(provider, given["parameters"]) if "parameters" in given else None
+        ),
         extras=_extras(given["extras"], provider) if "extras" in given else None,
         consent_expires_ms=_unix_ms(given, "consent_expires_ms"),
         consent_end=_consent_end(given.get("consent_end", "fixed")),
@@ -155,7 +191,9 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
 
 def _consent_end(value: Any) -> ConsentEnd:
     if value not in get_args(ConsentEnd):
-        raise errors.BadArg(f"consent_end is {_short(str(value))}; allowed are {', '.join(get_args(ConsentEnd))}")
+        raise errors.BadArg(
+            f"consent_end is {_short(str(value))}; allowed are {', '.join(get_args(ConsentEnd))}"
+        )
     found: ConsentEnd = value
     return found
 
@@ -166,10 +204,13 @@ def _extras(given: Any, provider: Provider) -> dict[str, Scalar]:
     for name, value in given.items():
         if name not in provider.extras:
             known = ", ".join(provider.extras) or "none"
-            raise errors.BadArg(f"extras has {_short(str(name))}; {provider.name} keeps {known} (extras)")
+            raise errors.BadArg(
+                f"extras has {_short(str(name))}; {provider.name} keeps {known} (extras)"
+            )
         if not is_extra(value):
             raise errors.BadArg(
-                f"extras.{name} is no number, true, false or printable text of {EXTRA_CHARS_MAX} characters"
+                f"extras.{name} is no number, true, false or printable text of {EXTRA_CHARS_MAX}"
+                " characters"
             )
     if (size := extras_size(given)) > EXTRAS_CHARS_MAX:
         raise errors.BadArg(f"extras has {size} characters; at most {EXTRAS_CHARS_MAX}")
@@ -185,11 +226,15 @@ def _token(given: Mapping[str, Any], name: str) -> str:
     value = given.get(name, "")
     if not isinstance(value, str):
         raise errors.BadArg(f"{name} is not a text but {type(value).__name__}")
-    # RFC 6749 appendix A: tokens are printable ASCII. Anything else is a damaged file rather than a token.
+    # RFC 6749 appendix A: tokens are printable ASCII. Anything else is a damaged file rather than a
+    # token.
     if not value.isascii() or not value.isprintable():
-        at = next(at for at, char in enumerate(value, 1) if not (char.isascii() and char.isprintable()))
+        at = next(
+            at for at, char in enumerate(value, 1) if not (char.isascii() and char.isprintable())
+        )
         raise errors.BadArg(
-            f"{name} holds characters other than printable ASCII: the first is number {at} of {len(value)}"
+            f"{name} holds characters other than printable ASCII: the first is number {at} of"
+            f" {len(value)}"
         )
     if len(value) > TOKEN_BYTES_MAX:
         raise errors.BadArg(f"{name} has {len(value)} bytes; at most {TOKEN_BYTES_MAX}")
@@ -199,7 +244,9 @@ def _token(given: Mapping[str, Any], name: str) -> str:
 def _unix_ms(given: Mapping[str, Any], name: str) -> int:
     value = int(_number(given, name, 0, UNIX_MS_END - 1))
     if SECONDS_BEGIN <= value < SECONDS_END:
-        raise errors.BadArg(f"{name} is {value}, which looks like seconds; allowed is unix time in milliseconds")
+        raise errors.BadArg(
+            f"{name} is {value}, which looks like seconds; allowed is unix time in milliseconds"
+        )
     return value
 
 

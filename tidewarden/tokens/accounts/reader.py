@@ -1,6 +1,7 @@
 """
-Reading a token: one that lives is served at once; for another, its refresh is made urgent and waited for, by all of a
-node's readers of that account together. While the store is away, what this node read last is served, marked ``stale``.
+Reading a token: one that lives is served at once; for another, its refresh is made urgent and
+waited for, by all of a node's readers of that account together. While the store is away, what this
+node read last is served, marked ``stale``.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ from .findings import AccountReading
 log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
-LIFE_SHARE = 0.5  # Of a token's whole life: nobody gets it refreshed sooner by wanting more left of it than that.
-AGAIN_S = 1.0  # How often a newer token is asked for again, where its refresh was forced a moment ago.
-STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
+# Of a token's whole life: nobody gets it refreshed sooner by wanting more left of it than that.
+LIFE_SHARE = 0.5
+# How often a newer token is asked for again, where its refresh was forced a moment ago.
+AGAIN_S = 1.0
+# What was stored so much later than it is now was stored before the store's clock was set back.
+STEP_MS = 5000
 STALE_AFTER_S = (
-    1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
+    # A store that is connected and says nothing for so long is as good as away, to whom a kept
+    # token helps.
+    1.0
 )
 
 Answer = TypeVar("Answer")
@@ -50,7 +56,10 @@ class AccountToken:
     scope: str = ""
     grant: int = 0
     keep_ms: int = 0
-    """How long a reader may use it without asking again: until it is refreshed, or has less life than was asked for."""
+    """
+    How long a reader may use it without asking again: until it is refreshed, or has less life than
+    was asked for.
+    """
     extras: Mapping[str, Scalar] = field(default_factory=dict)
     """What else its provider said and is kept."""
 
@@ -62,7 +71,8 @@ class Reader:
     Args:
         cache: what is served while the store is away.
         connected: whether the store is, as far as is known.
-        forced_ms: an account is refreshed at most once in so long by readers to whom its token is of no use.
+        forced_ms: an account is refreshed at most once in so long by readers to whom its token is
+            of no use.
     """
 
     def __init__(
@@ -89,9 +99,17 @@ class Reader:
         self._settled: dict[str, asyncio.Event] = {}
 
     async def get(
-        self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int = 0
+        self,
+        provider: Provider,
+        queue: str,
+        name: str,
+        min_ttl_ms: int,
+        wait_ms: int,
+        newer: int = 0,
     ) -> AccountToken:
-        """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
+        """
+        A token with that much life, or the best there is when the wait is over; see ``Tokens.get``.
+        """
         account = f"{provider.name}/{name}"
         until = self._clock.monotonic() + wait_ms / 1000
         known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
@@ -116,7 +134,9 @@ class Reader:
         reading = await self._read(provider, queue, name)
         if _generation(reading) <= newer and not _given_up(reading):
             reading = await self._newer(provider, queue, name, newer, until)
-        elif not (lives(reading, min_ttl_ms) or _given_up(reading) or in_vain(provider, reading, wait_ms)):
+        elif not (
+            lives(reading, min_ttl_ms) or _given_up(reading) or in_vain(provider, reading, wait_ms)
+        ):
             before = _mark(reading.row)
             wanted = self._ledger.refresh(queue, name, seen=before)
             await self._or_else(f"{provider.name}/{name}", wanted)
@@ -127,12 +147,15 @@ class Reader:
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
         if _generation(reading) <= newer:
-            if reading.troubles is None or not reading.troubles.given_up:  # It was deleted and put anew meanwhile.
+            # It was deleted and put anew meanwhile.
+            if reading.troubles is None or not reading.troubles.given_up:
                 raise self._none_newer(f"{provider.name}/{name}", newer, reading)
             raise errors.NotFound(f"{provider.name}/{name} is {_end_of(reading.troubles)}")
         return await self._token(provider, name, reading, min_ttl_ms)
 
-    async def _newer(self, provider: Provider, queue: str, name: str, newer: int, until: float) -> AccountReading:
+    async def _newer(
+        self, provider: Provider, queue: str, name: str, newer: int, until: float
+    ) -> AccountReading:
         """
         Has the account refreshed for a reader to whom its token is of no use, and waits for that.
 
@@ -152,25 +175,41 @@ class Reader:
 
     @staticmethod
     def _none_newer(account: str, newer: int, reading: AccountReading) -> errors.Timeout:
-        return errors.Timeout(f"{account} has no token of a later generation than {newer} yet{_failing(reading)}")
+        return errors.Timeout(
+            f"{account} has no token of a later generation than {newer} yet{_failing(reading)}"
+        )
 
-    async def _stale(self, provider: Provider, name: str, row: AccountRow, why: str) -> AccountToken:
+    async def _stale(
+        self, provider: Provider, name: str, row: AccountRow, why: str
+    ) -> AccountToken:
         if not self._away:
             self._away = True
-            log.warning("the store does not answer (%s): tokens that are known here are served, marked stale", why)
+            log.warning(
+                "the store does not answer (%s): tokens that are known here are served, marked"
+                " stale",
+                why,
+            )
         self.stale_served += 1
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
         return AccountToken(
-            access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant,
+            access_token,
+            row.token_type,
+            row.expires_at_ms,
+            row.generation,
+            "stale",
+            row.scope,
+            row.grant,
             extras=row.details.extras,
-        )  # fmt: skip
+        )
 
     def _serves_alone(self, account: str) -> bool:
         """Whether this node could refresh the account without the store."""
         orphans = self.orphans
         return (
-            orphans is not None and orphans.serves(account.partition("/")[0]) and self._cache.whole(account) is not None
+            orphans is not None
+            and orphans.serves(account.partition("/")[0])
+            and self._cache.whole(account) is not None
         )
 
     async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
@@ -191,13 +230,18 @@ class Reader:
         return answer
 
     def settled(self, account: str) -> None:
-        """A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put."""
+        """
+        A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put.
+        """
         event = self._settled.get(account)
         if event is not None:
             event.set()
 
     def stop(self) -> None:
-        """End every wait; whoever waits is answered with what there is. Nobody waits any more after that."""
+        """
+        End every wait; whoever waits is answered with what there is. Nobody waits any more after
+        that.
+        """
         self._stopped = True
         for watcher in list(self._watchers.values()):
             watcher.cancel()
@@ -213,34 +257,54 @@ class Reader:
             self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
 
-    async def _token(self, provider: Provider, name: str, reading: AccountReading, min_ttl_ms: int) -> AccountToken:
+    async def _token(
+        self, provider: Provider, name: str, reading: AccountReading, min_ttl_ms: int
+    ) -> AccountToken:
         row, troubles = reading.row, reading.troubles
         assert row is not None
         account = f"{provider.name}/{name}"
         if row.expires_at_ms <= reading.now_ms:
             if troubles is not None and troubles.given_up:
-                raise errors.NotFound(f"{account} is {_end_of(troubles, ' and has no living token')}")
+                raise errors.NotFound(
+                    f"{account} is {_end_of(troubles, ' and has no living token')}"
+                )
             raise errors.Timeout(f"{account} has no living access token yet{_failing(reading)}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
         state = policy.state(row, troubles, reading.now_ms)
         keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
         return AccountToken(
-            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms,
+            access_token,
+            row.token_type,
+            row.expires_at_ms,
+            row.generation,
+            state,
+            row.scope,
+            row.grant,
+            keep_ms,
             row.details.extras,
-        )  # fmt: skip
+        )
 
-    async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
-        """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""
+    async def _join(
+        self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float
+    ) -> None:
+        """
+        Wait until the account's generation moved or a try of it ended; one watcher for all who wait
+        on this node.
+        """
         account = f"{provider.name}/{name}"
         watcher = self._watchers.get(account)
         if watcher is None:
             watching = self._watch(account, queue, name, before, provider.timeout_s + 10)
-            watcher = self._watchers[account] = asyncio.create_task(watching, name=f"wait for {account}")
+            watcher = self._watchers[account] = asyncio.create_task(
+                watching, name=f"wait for {account}"
+            )
             watcher.add_done_callback(lambda _: self._watchers.pop(account, None))
         await asyncio.wait([watcher], timeout=wait_s)
 
-    async def _watch(self, account: str, queue: str, name: str, before: tuple[int, int], limit_s: float) -> None:
+    async def _watch(
+        self, account: str, queue: str, name: str, before: tuple[int, int], limit_s: float
+    ) -> None:
         # This node's own refresher wakes it at once; another node's shows in the row alone.
         event = self._settled[account] = asyncio.Event()
         pause_s, most_s = WATCH_S
@@ -258,7 +322,8 @@ class Reader:
         except TimeoutError:
             return  # Whoever still waits begins another watch.
         except errors.Error as error:
-            log.debug("waiting for %s: %s", account, error)  # Each reader asks the store again, and hears it there.
+            # Each reader asks the store again, and hears it there.
+            log.debug("waiting for %s: %s", account, error)
         finally:
             del self._settled[account]
 
@@ -270,13 +335,17 @@ def lives(reading: AccountReading, min_ttl_ms: int) -> bool:
     left_ms = row.expires_at_ms - reading.now_ms
     if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
         return False
-    # A reader who wants more than the provider gives, or nearly all of it, does not have it refreshed again and again.
+    # A reader who wants more than the provider gives, or nearly all of it, does not have it
+    # refreshed again and again.
     life_ms = row.expires_at_ms - row.stored_ms
     return left_ms >= min_ttl_ms or (row.refreshed and left_ms >= life_ms * LIFE_SHARE)
 
 
 def in_vain(provider: Provider, reading: AccountReading, wait_ms: int) -> bool:
-    """Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider, or it has just failed."""
+    """
+    Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider,
+    or it has just failed.
+    """
     row, troubles = reading.row, reading.troubles
     assert row is not None
     if row.expires_at_ms <= reading.now_ms:
@@ -291,9 +360,14 @@ def _mark(row: AccountRow | None) -> tuple[int, int]:
 
 
 def _end_of(troubles: RefreshTroubles, beside: str = "") -> str:
-    """How an account was given up, and what can be done; ``beside``: what else is to be said of it."""
+    """
+    How an account was given up, and what can be done; ``beside``: what else is to be said of it.
+    """
     if troubles.stopped:
-        return f"stopped ({_of(troubles)}){beside}; it is not asked for any more until somebody has it refreshed"
+        return (
+            f"stopped ({_of(troubles)}){beside}; it is not asked for any more until somebody has it"
+            " refreshed"
+        )
     return f"dead ({_of(troubles)}){beside}; put a new grant"
 
 
@@ -304,7 +378,11 @@ def _of(troubles: RefreshTroubles) -> str:
 def _failing(reading: AccountReading) -> str:
     """Says that the refresh fails and how, behind another sentence; empty: it does not."""
     troubles = reading.troubles
-    return f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
+    return (
+        f"; its refresh fails: {troubles.outcome} ({troubles.message})"
+        if troubles is not None
+        else ""
+    )
 
 
 def _generation(reading: AccountReading) -> int:

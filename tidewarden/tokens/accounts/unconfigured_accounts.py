@@ -1,4 +1,7 @@
-"""Accounts that no provider of this node's configuration is for, as after one was renamed or given another client: said at the start."""
+"""
+Accounts that no provider of this node's configuration is for, as after one was renamed or given
+another client: said at the start.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ class UnconfiguredAccounts:
     """``names``: every queue there is. ``configured``: those of this node's providers."""
 
     def __init__(
-        self, ledger: AccountStore, names: Callable[[], Awaitable[list[str]]], configured: Collection[str]
+        self,
+        ledger: AccountStore,
+        names: Callable[[], Awaitable[list[str]]],
+        configured: Collection[str],
     ) -> None:
         self._ledger = ledger
         self._names = names
@@ -37,7 +43,9 @@ class UnconfiguredAccounts:
         if accounts:
             provider, _, client = queue.removeprefix(QUEUE_PREFIX).partition(":")
             log.warning(
-                "%d accounts of the provider %s and its client %s lie in the store, which this node is not configured for: it does not "
-                "refresh them (docs/providers.md, Names)",
-                accounts, provider, client,
-            )  # fmt: skip
+                "%d accounts of the provider %s and its client %s lie in the store, which this node"
+                " is not configured for: it does not refresh them (docs/providers.md, Names)",
+                accounts,
+                provider,
+                client,
+            )

@@ -1,9 +1,11 @@
 """
-What a companion leaves that is taken out of the configuration: its last task of each account, ended once no node has it any more.
+What a companion leaves that is taken out of the configuration: its last task of each account, ended
+once no node has it any more.
 
-Each node counts in ``{cluster}:companions`` (a hash: companion, queue and provider -> a number) what it has, once a minute. A number
-that has stood still for ten minutes, by the clock of who watches it, is of one that nobody has; whoever finds that counts once itself,
-so that the others wait again, and removes its tasks page by page.
+Each node counts in ``{cluster}:companions`` (a hash: companion, queue and provider -> a number)
+what it has, once a minute. A number that has stood still for ten minutes, by the clock of who
+watches it, is of one that nobody has; whoever finds that counts once itself, so that the others
+wait again, and removes its tasks page by page.
 """
 
 from __future__ import annotations
@@ -41,12 +43,15 @@ class CompanionCleanup:
         cluster: str,
         clock: Clock,
     ) -> None:
-        """``providers``: the names of all that are configured; ``call`` sends one command to the store."""
+        """
+        ``providers``: the names of all that are configured; ``call`` sends one command to the
+        store.
+        """
         every = tuple(providers)
         self._own = {
             f"{one.name}\t{one.queue}\t{provider}"
             for one in companions.values()
-            for provider in (one.providers or every)
+            for provider in one.providers or every
             if provider in every
         }
         self._queues = queues
@@ -54,7 +59,10 @@ class CompanionCleanup:
         self._key = f"{{{cluster}}}:companions"
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
-        """Of those that this node does not have: their number, and since when (monotonic seconds) it stands."""
+        """
+        Of those that this node does not have: their number, and since when (monotonic seconds) it
+        stands.
+        """
 
     async def run(self) -> None:
         """Count and watch, for ever."""
@@ -68,13 +76,18 @@ class CompanionCleanup:
     async def look(self) -> None:
         """Count what this node has, and end what nobody has. Raises: what the store raises."""
         await asyncio.gather(*(self._count(mark) for mark in sorted(self._own)))
-        found = {name.decode(): int(number) for name, number in pairs(await self._call("HGETALL", self._key))}
+        found = {
+            name.decode(): int(number)
+            for name, number in pairs(await self._call("HGETALL", self._key))
+        }
         now, before = self._clock.monotonic(), self._still
         self._still = {}
         for mark, number in found.items():
             if mark not in self._own:
                 known = before.get(mark)
-                self._still[mark] = known if known is not None and known[0] == number else (number, now)
+                self._still[mark] = (
+                    known if known is not None and known[0] == number else (number, now)
+                )
         for mark, (number, since) in sorted(self._still.items()):
             if now - since >= GONE_S:
                 await self._end(mark, number)
@@ -83,7 +96,9 @@ class CompanionCleanup:
         return int(await self._call("HINCRBY", self._key, mark, 1))
 
     async def _end(self, mark: str, number: int) -> None:
-        """Remove its tasks, but for those that somebody holds, for as long as nobody else counts."""
+        """
+        Remove its tasks, but for those that somebody holds, for as long as nobody else counts.
+        """
         name, queue, provider = mark.split("\t")
         removed = held = 0
         for state in STATES if queue in await self._queues.names() else ():
@@ -93,8 +108,14 @@ class CompanionCleanup:
                 if await self._count(mark) != number:
                     return  # It is configured again, or another node is at this.
                 tasks, after = await self._queues.page(queue, state, PAGE, after)
-                ids = [str(task["id"]) for task in tasks if str(task["id"]).startswith(f"{name}:{provider}/")]
-                done = await asyncio.gather(*(self._queues.delete(queue, one) for one in ids), return_exceptions=True)
+                ids = [
+                    str(task["id"])
+                    for task in tasks
+                    if str(task["id"]).startswith(f"{name}:{provider}/")
+                ]
+                done = await asyncio.gather(
+                    *(self._queues.delete(queue, one) for one in ids), return_exceptions=True
+                )
                 for one in done:
                     if isinstance(one, errors.NotHeld):
                         held += 1
@@ -107,8 +128,13 @@ class CompanionCleanup:
                     await sleep(self._clock, PAUSE_S)
         if removed or held:
             log.info(
-                "no node has the companion %s of %s any more: %d tasks removed from %s, %d are under way",
-                name, provider, removed, queue, held,
-            )  # fmt: skip
+                "no node has the companion %s of %s any more: %d tasks removed from %s, %d are"
+                " under way",
+                name,
+                provider,
+                removed,
+                queue,
+                held,
+            )
         if not held:
             await self._call("HDEL", self._key, mark)

@@ -1,9 +1,11 @@
 """
-Companion tasks: work that goes with each account now and then, put while its token can be kept fresh, dropped when not.
+Companion tasks: work that goes with each account now and then, put while its token can be kept
+fresh, dropped when not.
 
-A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the account's next time, of which
-there is one in each interval, whenever its token was refreshed. So nothing has to be remembered, and a put that was lost
-is made up for by the next refresh. Consumers read the token when they do the work, not before: ``T.GET``.
+A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the
+account's next time, of which there is one in each interval, whenever its token was refreshed. So
+nothing has to be remembered, and a put that was lost is made up for by the next refresh. Consumers
+read the token when they do the work, not before: ``T.GET``.
 """
 
 from __future__ import annotations
@@ -34,9 +36,13 @@ Drop = Callable[[str, str], Awaitable[int]]
 
 
 class Companions:
-    """Of one node. :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note."""
+    """
+    Of one node. :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note.
+    """
 
-    def __init__(self, companions: Mapping[str, Companion], put: Put, drop: Drop, clock: Clock) -> None:
+    def __init__(
+        self, companions: Mapping[str, Companion], put: Put, drop: Drop, clock: Clock
+    ) -> None:
         self._lines = [_Line(companion, put, drop, clock) for companion in companions.values()]
 
     def fresh(self, account: str) -> None:
@@ -51,7 +57,9 @@ class Companions:
 
     @property
     def lost(self) -> int:
-        """Notes that came while too many waited for the store: the next refresh makes up for them."""
+        """
+        Notes that came while too many waited for the store: the next refresh makes up for them.
+        """
         return sum(line.lost for line in self._lines)
 
     async def run(self) -> None:
@@ -90,8 +98,12 @@ class _Line:
         """Do what is noted, for ever."""
         while True:
             await self._noted.wait()
-            some = [self._waiting.popitem(last=False) for _ in range(min(AT_ONCE, len(self._waiting)))]
-            ends = await asyncio.gather(*(self._do(account, lives) for account, lives in some), return_exceptions=True)
+            some = [
+                self._waiting.popitem(last=False) for _ in range(min(AT_ONCE, len(self._waiting)))
+            ]
+            ends = await asyncio.gather(
+                *(self._do(account, lives) for account, lives in some), return_exceptions=True
+            )
             late = [(note, end) for note, end in zip(some, ends, strict=True) if end is not None]
             for (account, lives), end in late:
                 if not isinstance(end, errors.Error):
@@ -132,6 +144,9 @@ class _Line:
 
 
 def next_time(account: str, now_ms: int, interval_ms: int) -> int:
-    """The account's next time, later than ``now_ms``: one in each interval, all accounts' spread evenly over it."""
+    """
+    The account's next time, later than ``now_ms``: one in each interval, all accounts' spread
+    evenly over it.
+    """
     offset_ms = zlib.crc32(account.encode()) % interval_ms
     return ((now_ms - offset_ms) // interval_ms + 1) * interval_ms + offset_ms

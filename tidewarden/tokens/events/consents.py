@@ -1,8 +1,9 @@
 """
-Notices that consents end: some days ahead of the time at which an account's refresh token ends whatever is done.
+Notices that consents end: some days ahead of the time at which an account's refresh token ends
+whatever is done.
 
-Every node looks every ten minutes at the shards that know of any; whichever comes first leaves the notices in the shard's outbox, from
-where they are told like all else that becomes of accounts.
+Every node looks every ten minutes at the shards that know of any; whichever comes first leaves the
+notices in the shard's outbox, from where they are told like all else that becomes of accounts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class Consents:
         told: Callable[[str, int], None],
         clock: Clock,
     ) -> None:
-        """``queues``: of accounts. ``having``: ``Queues.having``. ``told``: hears the queue and shard where notices were left."""
+        """
+        ``queues``: of accounts. ``having``: ``Queues.having``. ``told``: hears the queue and shard
+        where notices were left.
+        """
         self._ledger = ledger
         self._queues = queues
         self._having = having

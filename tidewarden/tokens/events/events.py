@@ -1,5 +1,6 @@
 """
-What happens to accounts and providers, told to whoever wants to know: kept in a stream of the store, queued for webhooks.
+What happens to accounts and providers, told to whoever wants to know: kept in a stream of the
+store, queued for webhooks.
 
 They come from :mod:`.outbox`, which lets none be lost.
 """
@@ -34,7 +35,10 @@ Put = Callable[[str, TaskSpec], Awaitable[str]]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that has happened. ``data`` has ``provider``, mostly ``account``, and what is special to its kind."""
+    """
+    Something that has happened. ``data`` has ``provider``, mostly ``account``, and what is special
+    to its kind.
+    """
 
     id: str
     type: str
@@ -57,9 +61,14 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Events:
-    """Of one node, which sees those of all. ``metrics`` counts what this one has told, by provider and kind."""
+    """
+    Of one node, which sees those of all. ``metrics`` counts what this one has told, by provider and
+    kind.
+    """
 
-    def __init__(self, call: Call, cluster: str, put: Put, webhooks: Mapping[str, Webhook], kept: int) -> None:
+    def __init__(
+        self, call: Call, cluster: str, put: Put, webhooks: Mapping[str, Webhook], kept: int
+    ) -> None:
         self._call = call
         self._stream = f"{{{cluster}}}:events"
         self._cluster = cluster
@@ -70,14 +79,29 @@ class Events:
         self.told: Counter[tuple[str, str]] = Counter()
 
     async def tell(
-        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+        self,
+        event_id: str,
+        kind: str,
+        at_ms: int,
+        provider: str,
+        account: str,
+        details: Mapping[str, Any],
     ) -> None:
-        """Write an event that has happened at that time; again under the same id, it is delivered once. Raises what the store raises."""
+        """
+        Write an event that has happened at that time; again under the same id, it is delivered
+        once. Raises what the store raises.
+        """
         await self._write(self._event(event_id, kind, at_ms, provider, account, details))
         self.told[provider, kind] += 1
 
     def _event(
-        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+        self,
+        event_id: str,
+        kind: str,
+        at_ms: int,
+        provider: str,
+        account: str,
+        details: Mapping[str, Any],
     ) -> Event:
         data = {"cluster": self._cluster, "provider": provider}
         if account:
@@ -92,7 +116,13 @@ class Events:
         for name, hook in self._webhooks.items():
             if means(hook.events, event.type):
                 payload = msgspec.json.encode(Delivery(name, event.id, body.decode()))
-                task = TaskSpec(payload, id=f"{name}:{event.id}", lane=name, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS)
+                task = TaskSpec(
+                    payload,
+                    id=f"{name}:{event.id}",
+                    lane=name,
+                    attempts=ATTEMPTS,
+                    backoff_ms=BACKOFF_MS,
+                )
                 await self._put(QUEUE, task)
         await self._call("XADD", self._stream, "MAXLEN", "~", self._kept, "*", "event", body)
         self._news.set()

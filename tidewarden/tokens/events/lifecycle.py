@@ -1,8 +1,9 @@
 """
-Where the refreshers say what has become of accounts and providers: which of it is an event, and what it means for companion tasks.
+Where the refreshers say what has become of accounts and providers: which of it is an event, and
+what it means for companion tasks.
 
-Every method returns at once and raises nothing. What happens is written down by the scripts that do it (:mod:`.outbox`): here
-it is only said which of it is an event, and where one lies.
+Every method returns at once and raises nothing. What happens is written down by the scripts that do
+it (:mod:`.outbox`): here it is only said which of it is an event, and where one lies.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ class AccountLifecycle:
         self._failing_ms = int(failing_s * 1000)
 
     def refreshed(self, provider: str, account: str, *, recovered: bool) -> None:
-        """A new pair is stored. ``recovered``: of the account it was told otherwise, and this is to be told now."""
+        """
+        A new pair is stored. ``recovered``: of the account it was told otherwise, and this is to be
+        told now.
+        """
         self._companions.fresh(f"{provider}/{account}")
         if recovered:
             self._outbox.look(provider, account)
 
     def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
         """
-        The event that a failed refresh is, or none: told once, when the account is given up, and when it has failed for long.
+        The event that a failed refresh is, or none: told once, when the account is given up, and
+        when it has failed for long.
 
         ``before`` are the troubles that the account had when its refresh began.
         """
@@ -58,7 +63,10 @@ class AccountLifecycle:
         self._companions.over(f"{provider}/{account}")
 
     def of_provider(self, provider: str) -> None:
-        """Something is to be told of a provider's client: its breaker, the share of its refusals, or whether it answers."""
+        """
+        Something is to be told of a provider's client: its breaker, the share of its refusals, or
+        whether it answers.
+        """
         self._outbox.look(provider)
 
     def _long(self, troubles: RefreshTroubles) -> bool:

@@ -1,8 +1,10 @@
 """
-Tells what has become of accounts: each script that changes an account's fate leaves in its shard what is to be told, so that no
-node's death loses it; a node takes it from there, writes it to the stream and the webhooks' queue, and removes it.
+Tells what has become of accounts: each script that changes an account's fate leaves in its shard
+what is to be told, so that no node's death loses it; a node takes it from there, writes it to the
+stream and the webhooks' queue, and removes it.
 
-Whoever left something looks there at once; for those who died before they could, every node looks everywhere now and then.
+Whoever left something looks there at once; for those who died before they could, every node looks
+everywhere now and then.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ class Outbox:
         self._noted = asyncio.Event()
 
     def look(self, provider: str, account: str = "") -> None:
-        """Something is to be told where this account lies, or, of the whole provider, in the first shard; returns at once."""
+        """
+        Something is to be told where this account lies, or, of the whole provider, in the first
+        shard; returns at once.
+        """
         queue = self._queues[provider]
         self._places[queue, self._shard_of(queue, account) if account else 0] = None
         self._noted.set()
@@ -92,7 +97,10 @@ class Outbox:
             everywhere.cancel()
 
     async def tell_all(self) -> None:
-        """Tell what is in the places that were noted. Raises what the store raises; they are still noted then."""
+        """
+        Tell what is in the places that were noted. Raises what the store raises; they are still
+        noted then.
+        """
         while self._places:
             place = next(iter(self._places))
             del self._places[place]  # Whatever comes from now on notes it again.
@@ -136,11 +144,14 @@ class Outbox:
             event_id, kind, at_ms, account, data = entry.split(b"\n", 4)
             name, told_ms, said = account.decode(), int(at_ms), details(kind.decode(), data)
         except ValueError:
-            log.exception("%s: something that is to be told cannot be read, and is dropped", provider)
+            log.exception(
+                "%s: something that is to be told cannot be read, and is dropped", provider
+            )
             return
         if kind.decode() in ENDS:
             troubles = (await self._ledger.get(queue, name)).troubles
-            if troubles is not None and troubles.given_up:  # It may be long ago, and the account have a new grant.
+            # It may be long ago, and the account have a new grant.
+            if troubles is not None and troubles.given_up:
                 self._companions.over(f"{provider}/{name}")
         await self._events.tell(event_id.decode(), kind.decode(), told_ms, provider, name, said)
 
@@ -156,7 +167,13 @@ def details(kind: str, data: bytes) -> dict[str, Any]:
     if kind == "provider.quarantine_begun":
         return {"refused_share": int(data) / 1000}
     if kind in ("provider.silent", "provider.answers"):
-        return dict(zip(("node", "error", "message"), data.decode("utf-8", "replace").split(" ", 2), strict=False))
+        return dict(
+            zip(
+                ("node", "error", "message"),
+                data.decode("utf-8", "replace").split(" ", 2),
+                strict=False,
+            )
+        )
     if kind.startswith("provider."):
         return {}
     troubles = parse_troubles(data) or RefreshTroubles()

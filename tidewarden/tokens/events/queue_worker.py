@@ -1,4 +1,7 @@
-"""Work that waits in a queue of the system's own, done by whichever node takes it, some of it at a time."""
+"""
+Work that waits in a queue of the system's own, done by whichever node takes it, some of it at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,16 @@ STOP_S = 2.0
 
 class QueueWorker:
     """
-    The tasks of ``queue`` that this node has in hand, at most ``at_once``. :meth:`run` until cancelled.
+    The tasks of ``queue`` that this node has in hand, at most ``at_once``. :meth:`run` until
+    cancelled.
 
-    ``session`` holds their leases: whoever does one acknowledges it there, or sends it back. What it raises is logged, and the task
-    is taken again when its lease ends.
+    ``session`` holds their leases: whoever does one acknowledges it there, or sends it back. What
+    it raises is logged, and the task is taken again when its lease ends.
     """
 
-    def __init__(self, queues: Queues, queue: str, clock: Clock, *, at_once: int, lease_ms: int) -> None:
+    def __init__(
+        self, queues: Queues, queue: str, clock: Clock, *, at_once: int, lease_ms: int
+    ) -> None:
         self.session = queues.open_session(queue)
         self._queues = queues
         self._queue = queue
@@ -38,7 +44,10 @@ class QueueWorker:
         self._freed = asyncio.Event()
 
     async def run(self, do: Callable[[Taken], Coroutine[Any, Any, None]]) -> None:
-        """Take tasks and ``do`` each beside the others, for ever; at the end give back what is not done within two seconds."""
+        """
+        Take tasks and ``do`` each beside the others, for ever; at the end give back what is not
+        done within two seconds.
+        """
         try:
             while True:
                 await self._turn(do)
@@ -53,7 +62,11 @@ class QueueWorker:
             return
         try:
             found = await self._queues.take(
-                self.session, [self._queue], count=room, wait_ms=TAKE_WAIT_MS, lease_ms=self._lease_ms
+                self.session,
+                [self._queue],
+                count=room,
+                wait_ms=TAKE_WAIT_MS,
+                lease_ms=self._lease_ms,
             )
         except errors.Error as error:
             log.warning("%s waits: %s %s", self._queue, error.code, error)
@@ -70,7 +83,9 @@ class QueueWorker:
         except errors.Error as error:
             log.warning("%s: %s waits: %s %s", self._queue, task.id, error.code, error)
         except Exception:
-            log.exception("%s: %s failed for a reason of ours; it is done again", self._queue, task.id)
+            log.exception(
+                "%s: %s failed for a reason of ours; it is done again", self._queue, task.id
+            )
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)

@@ -1,8 +1,10 @@
 """
-Revokes refresh tokens of deleted accounts at their provider (RFC 7009), where its ``on_delete`` says so.
+Revokes refresh tokens of deleted accounts at their provider (RFC 7009), where its ``on_delete``
+says so.
 
-A revocation is a task of ``_revocations``, put before the account is deleted, with its token sealed; whichever node takes it makes sure
-that the account is gone, and asks. Anything but success is tried again with a growing pause; when the tries are used up the task is buried.
+A revocation is a task of ``_revocations``, put before the account is deleted, with its token
+sealed; whichever node takes it makes sure that the account is gone, and asks. Anything but success
+is tried again with a growing pause; when the tries are used up the task is buried.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ log = logging.getLogger("tidewarden.tokens")
 QUEUE = "_revocations"
 ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
 BACKOFF_MS = 5_000
-DELAY_MS = 5_000  # The account is deleted behind the put; a task that finds it still there does nothing.
-AT_ONCE = 2  # Of one provider, as the lanes of the queue have it: so many hold a place each though all of them hang.
+# The account is deleted behind the put; a task that finds it still there does nothing.
+DELAY_MS = 5_000
+# Of one provider, as the lanes of the queue have it: so many hold a place each though all of them
+# hang.
+AT_ONCE = 2
 LEASE_SLACK_S = 15.0
 
 
@@ -52,7 +57,10 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
     """Of the account, for its provider's placeholders."""
 
     def __repr__(self) -> str:
-        return f"Revocation({self.provider}/{self.account}, grant={self.grant}, generation={self.generation})"
+        return (
+            f"Revocation({self.provider}/{self.account}, grant={self.grant},"
+            f" generation={self.generation})"
+        )
 
 
 class Revoker:
@@ -61,7 +69,8 @@ class Revoker:
 
     Args:
         queue_of: where accounts lie, by provider.
-        done: counts by provider and outcome: ``revoked``, ``failed``, ``unsupported``, or ``kept``, for the account is there.
+        done: counts by provider and outcome: ``revoked``, ``failed``, ``unsupported``, or ``kept``,
+            for the account is there.
     """
 
     def __init__(
@@ -75,21 +84,33 @@ class Revoker:
         clock: Clock,
         done: Counter[tuple[str, str]],
     ) -> None:
-        self._providers = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
+        self._providers = {
+            name: one for name, one in providers.items() if one.on_delete == "revoke"
+        }
         self._queue_of = queue_of
         self._queues = queues
         self._ledger = ledger
         self._vault = vault
         self._exchange = exchange
-        longest_s = max((2 * one.timeout_s for one in self._providers.values()), default=0.0) + LEASE_SLACK_S
+        longest_s = (
+            max((2 * one.timeout_s for one in self._providers.values()), default=0.0)
+            + LEASE_SLACK_S
+        )
         self._errands = QueueWorker(
-            queues, QUEUE, clock, at_once=AT_ONCE * len(self._providers), lease_ms=int(longest_s * 1000)
+            queues,
+            QUEUE,
+            clock,
+            at_once=AT_ONCE * len(self._providers),
+            lease_ms=int(longest_s * 1000),
         )
         self._session = self._errands.session
         self._done = done
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
-        """The account is about to be deleted: note its refresh token and its spare's; which. Raises what the store raises."""
+        """
+        The account is about to be deleted: note its refresh token and its spare's; which. Raises
+        what the store raises.
+        """
         if provider not in self._providers:
             return []
         pairs = await self._ledger.sealed(self._queue_of[provider], account)
@@ -98,20 +119,31 @@ class Revoker:
         return pairs
 
     async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
-        """A pair has no account any more, or soon none. Raises what the store raises; again it changes nothing."""
+        """
+        A pair has no account any more, or soon none. Raises what the store raises; again it changes
+        nothing.
+        """
         if provider not in self._providers or not row.refresh:
             return
         payload = msgspec.msgpack.encode(
-            Revocation(provider, account, row.grant, row.generation, row.refresh, row.details.parameters)
+            Revocation(
+                provider, account, row.grant, row.generation, row.refresh, row.details.parameters
+            )
         )
-        task_id = f"{provider}:{row.current.hex()}"  # of one token there is one, however often it is deleted
+        # of one token there is one, however often it is deleted
+        task_id = f"{provider}:{row.current.hex()}"
         await self._queues.put(
             QUEUE,
             TaskSpec(
-                payload, id=task_id, delay_ms=DELAY_MS, lane=provider, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS,
+                payload,
+                id=task_id,
+                delay_ms=DELAY_MS,
+                lane=provider,
+                attempts=ATTEMPTS,
+                backoff_ms=BACKOFF_MS,
                 if_exists="replace",
             ),
-        )  # fmt: skip
+        )
 
     async def run(self) -> None:
         """Revoke what is queued, for ever; at once where no provider wants it."""
@@ -127,9 +159,17 @@ class Revoker:
         self._done[wanted.provider, outcome] += 1
         if found is not None and outcome == "failed":
             level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
-            log.log(level, "a token of %s, deleted, is not revoked, try %d: %s", account, task.attempt, found.message)
+            log.log(
+                level,
+                "a token of %s, deleted, is not revoked, try %d: %s",
+                account,
+                task.attempt,
+                found.message,
+            )
             delay_ms = int(found.retry_after_s * 1000) if found.retry_after_s else None
-            await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message)
+            await self._queues.fail(
+                self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message
+            )
         elif found is not None and outcome == "unsupported":
             log.error("a token of %s, deleted, is not revoked: %s", account, found.message)
             await self._queues.bury(self._session, QUEUE, task.id, task.lease, found.message)
@@ -143,7 +183,9 @@ class Revoker:
             return Revoked("failed", "its provider is not configured to revoke, on this node")
         reading = await self._ledger.get(self._queue_of[wanted.provider], wanted.account)
         if reading.row is not None:
-            return None  # Not deleted after all, or put anew: many providers end all of a user's grants with one token.
+            # Not deleted after all, or put anew: many providers end all of a user's grants with one
+            # token.
+            return None
         place = Place(wanted.provider, wanted.account, "refresh", wanted.grant, wanted.generation)
         try:
             brought = (await self._vault.unseal(wanted.refresh, place)).decode()

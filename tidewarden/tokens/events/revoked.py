@@ -1,4 +1,7 @@
-"""What the answer of a revocation endpoint means (RFC 7009, 2.2). Plain functions; times are handed in."""
+"""
+What the answer of a revocation endpoint means (RFC 7009, 2.2). Plain functions; times are handed
+in.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ class Revoked:
     """What became of a request to revoke a token."""
 
     outcome: Literal["revoked", "failed", "unsupported"]
-    """``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again."""
+    """
+    ``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again.
+    """
     message: str = ""
     retry_after_s: float | None = None
 
@@ -24,5 +29,7 @@ def judge_revocation(answer: HttpAnswer, unix_ms: int) -> Revoked:
     code, message = error_of(answer)
     if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
         return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.
-    outcome: Literal["failed", "unsupported"] = "unsupported" if code == "unsupported_token_type" else "failed"
+    outcome: Literal["failed", "unsupported"] = (
+        "unsupported" if code == "unsupported_token_type" else "failed"
+    )
     return Revoked(outcome, message, retry_after(answer.headers, unix_ms))

@@ -1,4 +1,7 @@
-"""What goes out of a node's tokens to others: events, webhooks, companion tasks, what an operator should know; built and run together."""
+"""
+What goes out of a node's tokens to others: events, webhooks, companion tasks, what an operator
+should know; built and run together.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from .webhooks import Webhooks
 
 
 class Outlets:
-    """Of one node: the coroutines of :meth:`jobs` run for ever, then :meth:`stop`. ``tidings`` is where it all begins."""
+    """
+    Of one node: the coroutines of :meth:`jobs` run for ever, then :meth:`stop`. ``tidings`` is
+    where it all begins.
+    """
 
     def __init__(
         self,
@@ -33,17 +39,25 @@ class Outlets:
         call: Call,
         clock: Clock,
     ) -> None:
-        """``call`` sends one command to the store; ``queue_of``: where accounts lie, by provider."""
-        self.events = Events(call, config.cluster.name, queues.put, config.webhooks, config.events.kept)
+        """
+        ``call`` sends one command to the store; ``queue_of``: where accounts lie, by provider.
+        """
+        self.events = Events(
+            call, config.cluster.name, queues.put, config.webhooks, config.events.kept
+        )
         self._webhooks = Webhooks(queues, config.webhooks, clock)
         drop = functools.partial(queues.delete, force=True)
         self._companions = Companions(config.companions, queues.put, drop, clock)
         self._left_over = CompanionCleanup(
             config.companions, config.providers, queues, call, config.cluster.name, clock
         )
-        self._outbox = Outbox(ledger, queue_of, queues.shard_of, queues.having, self.events, self._companions, clock)
+        self._outbox = Outbox(
+            ledger, queue_of, queues.shard_of, queues.having, self.events, self._companions, clock
+        )
         days = config.tokens.consent_notice_days
-        self._consents = Consents(ledger, queue_of.values(), queues.having, days, self._outbox.look_at, clock)
+        self._consents = Consents(
+            ledger, queue_of.values(), queues.having, days, self._outbox.look_at, clock
+        )
         self._stranded = UnconfiguredAccounts(ledger, queues.names, queue_of.values())
         self.tidings = AccountLifecycle(self._outbox, self._companions, config.events.failing_s)
 
@@ -63,7 +77,10 @@ class Outlets:
         await self._outbox.stop()
 
     def metrics(self) -> dict[str, Any]:
-        """``events`` told by (provider, kind), ``webhooks`` sent by (name, outcome), and what was lost."""
+        """
+        ``events`` told by (provider, kind), ``webhooks`` sent by (name, outcome), and what was
+        lost.
+        """
         return {
             "events": dict(self.events.told),
             "events_lost": self._companions.lost,

@@ -1,8 +1,9 @@
 """
 Delivers events to webhooks, signed as Standard Webhooks says (standardwebhooks.com, 1.0).
 
-A delivery is a task of ``_webhooks``, in the lane of its webhook, so that one that hangs holds up no other; whichever node
-takes it sends it. Anything but 2xx is tried again with a growing pause; when the tries are used up the task is buried.
+A delivery is a task of ``_webhooks``, in the lane of its webhook, so that one that hangs holds up
+no other; whichever node takes it sends it. Anything but 2xx is tried again with a growing pause;
+when the tries are used up the task is buried.
 """
 
 from __future__ import annotations
@@ -29,23 +30,32 @@ from .queue_worker import QueueWorker
 
 log = logging.getLogger("tidewarden.tokens")
 
-AT_ONCE = 4  # Of one webhook, as the lanes of the queue have it: so many hold a place each though all receivers hang.
+# Of one webhook, as the lanes of the queue have it: so many hold a place each though all receivers
+# hang.
+AT_ONCE = 4
 LEASE_SLACK_S = 15.0
 SAY_S = 60.0
 
 
 def sign(secrets: Iterable[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
-    """The ``webhook-signature``: ``v1,`` and the base64 of HMAC-SHA256 over id, time and body, once a secret."""
+    """
+    The ``webhook-signature``: ``v1,`` and the base64 of HMAC-SHA256 over id, time and body, once a
+    secret.
+    """
     content = f"{message_id}.{timestamp_s}.".encode() + body
     signatures = []
     for secret in secrets:
         key = base64.b64decode(secret.reveal().removeprefix("whsec_"))
-        signatures.append("v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode())
+        signatures.append(
+            "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+        )
     return " ".join(signatures)
 
 
 class Webhooks:
-    """The deliveries of one node. :meth:`run` until cancelled; ``sent`` counts by webhook and outcome."""
+    """
+    The deliveries of one node. :meth:`run` until cancelled; ``sent`` counts by webhook and outcome.
+    """
 
     def __init__(self, queues: Queues, webhooks: Mapping[str, Webhook], clock: Clock) -> None:
         self._queues = queues
@@ -53,7 +63,9 @@ class Webhooks:
         self._clock = clock
         longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
         self._at_once = AT_ONCE * len(webhooks)
-        self._errands = QueueWorker(queues, QUEUE, clock, at_once=self._at_once, lease_ms=int(longest_s * 1000))
+        self._errands = QueueWorker(
+            queues, QUEUE, clock, at_once=self._at_once, lease_ms=int(longest_s * 1000)
+        )
         self._session = self._errands.session
         self._said: dict[str, float] = {}
         """When the log last heard of a webhook that takes no events, monotonic seconds."""
@@ -75,7 +87,9 @@ class Webhooks:
         hook = self._webhooks.get(name)
         if hook is None:
             self.sent[name, "unknown"] += 1
-            await self._queues.fail(self._session, QUEUE, task.id, task.lease, reason="no such webhook here")
+            await self._queues.fail(
+                self._session, QUEUE, task.id, task.lease, reason="no such webhook here"
+            )
             return
         fault, pause_s = await self._post(client, hook, delivery)
         self.sent[name, "failed" if fault else "delivered"] += 1
@@ -91,17 +105,31 @@ class Webhooks:
         now = self._clock.monotonic()
         if attempt >= ATTEMPTS:
             log.error(
-                "webhook %s: event %s is not delivered after %d tries, and buried: %s", name, event, attempt, fault
+                "webhook %s: event %s is not delivered after %d tries, and buried: %s",
+                name,
+                event,
+                attempt,
+                fault,
             )
         elif now - self._said.get(name, float("-inf")) >= SAY_S:
             self._said[name] = now
             log.warning(
-                "webhook %s does not take events (%s): event %s, try %d of %d; tried again by itself, for a minute nothing more is said",
-                name, fault, event, attempt, ATTEMPTS,
-            )  # fmt: skip
+                "webhook %s does not take events (%s): event %s, try %d of %d; tried again by"
+                " itself, for a minute nothing more is said",
+                name,
+                fault,
+                event,
+                attempt,
+                ATTEMPTS,
+            )
 
-    async def _post(self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery) -> tuple[str, float | None]:
-        """What went wrong, empty if nothing did; and how long the receiver wants to be left alone, seconds."""
+    async def _post(
+        self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery
+    ) -> tuple[str, float | None]:
+        """
+        What went wrong, empty if nothing did; and how long the receiver wants to be left alone,
+        seconds.
+        """
         body, now_s = delivery.body.encode(), self._clock.unix_ms() // 1000
         headers = {
             "Content-Type": "application/json",
@@ -113,7 +141,9 @@ class Webhooks:
         try:
             async with (
                 asyncio.timeout(hook.timeout_s),
-                client.post(hook.url, data=body, headers=headers, allow_redirects=False) as response,
+                client.post(
+                    hook.url, data=body, headers=headers, allow_redirects=False
+                ) as response,
             ):
                 if 200 <= response.status < 300:
                     return "", None
@@ -124,4 +154,5 @@ class Webhooks:
         except aiohttp.ClientConnectorError as error:
             return f"no connection: {reason_of(error.os_error, type(error).__name__)}", None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return type(error).__name__, None  # Its text may quote the address, which may hold a secret.
+            # Its text may quote the address, which may hold a secret.
+            return type(error).__name__, None

@@ -1,9 +1,10 @@
 """
-The journal of a node's refreshers: what a provider answered, sealed and on disk before anything else happens to it.
+The journal of a node's refreshers: what a provider answered, sealed and on disk before anything
+else happens to it.
 
-An append-only file of :mod:`tidewarden.tokens.journal.journal_records`. Group commit: what comes while one fsync runs shares the next.
-At the start the file is read back; a torn tail, as a power cut leaves it, is set aside and reported. When most of it is
-history it begins anew.
+An append-only file of :mod:`tidewarden.tokens.journal.journal_records`. Group commit: what comes
+while one fsync runs shares the next. At the start the file is read back; a torn tail, as a power
+cut leaves it, is set aside and reported. When most of it is history it begins anew.
 """
 
 from __future__ import annotations
@@ -17,19 +18,33 @@ from pathlib import Path
 
 from tidewarden import errors
 
-from .journal_records import MAGIC, JournalAnswer, JournalKey, RawAnswer, Record, Stored, frame, read_records
+from .journal_records import (
+    MAGIC,
+    JournalAnswer,
+    JournalKey,
+    RawAnswer,
+    Record,
+    Stored,
+    frame,
+    read_records,
+)
 
 log = logging.getLogger("tidewarden.tokens")
 
-# The file begins anew when it is longer, and has doubled since it last did: then half of it is history.
+# The file begins anew when it is longer, and has doubled since it last did: then half of it is
+# history.
 REWRITE_BYTES = 4 << 20
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
-# Of them to one refresh token: the first, to which its successor belongs if it had one, and the newest; an outage has a page a minute.
+# Of them to one refresh token: the first, to which its successor belongs if it had one, and the
+# newest; an outage has a page a minute.
 RAWS_OF_ONE_MAX = 4
 
 
 class Journal:
-    """One file of one node. Made by :meth:`open`; ``append`` and the rest run in the event loop that uses it."""
+    """
+    One file of one node. Made by :meth:`open`; ``append`` and the rest run in the event loop that
+    uses it.
+    """
 
     def __init__(self, path: Path) -> None:
         """``path``: the file; made when absent."""
@@ -45,11 +60,13 @@ class Journal:
         self._keys: dict[int, bytes] = {}
         self._waiting: list[tuple[bytes, asyncio.Future[None] | None]] = []
         self._flushing: asyncio.Task[None] | None = None
-        self._committing = asyncio.Lock()  # One group at a time: after a failed one the next must know of it.
+        # One group at a time: after a failed one the next must know of it.
+        self._committing = asyncio.Lock()
         self._commits: set[asyncio.Task[None]] = set()
         self._broken = False
         self._anew = False  # The next commit begins the file anew.
-        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
+        # To ask for it is a system call before Python 3.12.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
         self.torn_bytes = 0
         """Bytes that the last :meth:`open` could not read."""
@@ -63,7 +80,9 @@ class Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         raw = self._path.read_bytes() if self._path.exists() else b""
         if raw and not raw.startswith(MAGIC[: len(raw)]):
-            raise errors.Internal(f"{self._path} is not a journal of tokens (it does not begin with {MAGIC!r})")
+            raise errors.Internal(
+                f"{self._path} is not a journal of tokens (it does not begin with {MAGIC!r})"
+            )
         records, end = read_records(raw)
         for record in records:
             self._apply(record)
@@ -72,9 +91,12 @@ class Journal:
             aside = self._path.with_name(self._path.name + ".torn")
             aside.write_bytes(raw[end:])
             log.error(
-                "%s: the last %d bytes are no whole record (a crash while writing?); set aside as %s",
-                self._path, self.torn_bytes, aside,
-            )  # fmt: skip
+                "%s: the last %d bytes are no whole record (a crash while writing?); set aside"
+                " as %s",
+                self._path,
+                self.torn_bytes,
+                aside,
+            )
         try:
             self._rewrite()
         except OSError as error:  # a full disk names no file
@@ -85,9 +107,16 @@ class Journal:
         return list(self._answers.values())
 
     def find(self, queue: str, account: str, grant: int, generation: int) -> JournalAnswer | None:
-        """The answer of that account to a request with that generation, if it is here and not stored yet."""
+        """
+        The answer of that account to a request with that generation, if it is here and not stored
+        yet.
+        """
         answer = self._answers.get(self._by_account.get((queue, account), -1))
-        return answer if answer is not None and (answer.grant, answer.generation) == (grant, generation) else None
+        return (
+            answer
+            if answer is not None and (answer.grant, answer.generation) == (grant, generation)
+            else None
+        )
 
     def keys(self) -> dict[int, bytes]:
         """The wrapped data keys that the journal carries, by id."""
@@ -115,9 +144,11 @@ class Journal:
         orphan: bool = False,
     ) -> JournalAnswer:
         """
-        Write an answer down; returns when it is on disk. ``due``: due and deadline, ``key``: the data key it is under.
+        Write an answer down; returns when it is on disk. ``due``: due and deadline, ``key``: the
+        data key it is under.
 
-        Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as this process lives.
+        Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as
+        this process lives.
         """
         self._number += 1
         answer = JournalAnswer(self._number, queue, account, grant, generation, row, *due, orphan)
@@ -125,20 +156,37 @@ class Journal:
         return answer
 
     async def add_raw(
-        self, queue: str, account: str, grant: int, generation: int, unix_ms: int, body: bytes, key: tuple[int, bytes]
+        self,
+        queue: str,
+        account: str,
+        grant: int,
+        generation: int,
+        unix_ms: int,
+        body: bytes,
+        key: tuple[int, bytes],
     ) -> None:
-        """Keep an unreadable answer, sealed; returns when it is on disk. Raises OSError if it is not."""
+        """
+        Keep an unreadable answer, sealed; returns when it is on disk. Raises OSError if it is not.
+        """
         self._number += 1
-        await self._append(RawAnswer(self._number, queue, account, grant, generation, unix_ms, body), key)
+        await self._append(
+            RawAnswer(self._number, queue, account, grant, generation, unix_ms, body), key
+        )
 
     def stored(self, answer: JournalAnswer) -> None:
-        """The answer is in the store. Noted with the next commit: if the note is lost, it is merely offered again."""
+        """
+        The answer is in the store. Noted with the next commit: if the note is lost, it is merely
+        offered again.
+        """
         record = Stored(answer.number)
         self._apply(record)
         self._waiting.append((frame(record), None))
 
     def forget(self, raws: Iterable[RawAnswer]) -> None:
-        """These unreadable answers are nobody's any more: they are gone, and with the next commit from the file, too."""
+        """
+        These unreadable answers are nobody's any more: they are gone, and with the next commit from
+        the file, too.
+        """
         for raw in raws:
             record = Stored(raw.number)
             self._apply(record)
@@ -146,7 +194,9 @@ class Journal:
             self._anew = True
 
     async def flush(self) -> None:
-        """Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails."""
+        """
+        Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails.
+        """
         if self._waiting or self._is_history:
             try:
                 await self._commit()
@@ -164,21 +214,28 @@ class Journal:
         self, answers: Iterable[JournalAnswer], raws: Iterable[RawAnswer], keys: Mapping[int, bytes]
     ) -> None:
         """
-        Put records in the places of those with their numbers, sealed otherwise, and begin the file anew with these keys.
+        Put records in the places of those with their numbers, sealed otherwise, and begin the file
+        anew with these keys.
 
-        Those that are gone by now stay gone; a key that came since, for an answer that did, stays too.
+        Those that are gone by now stay gone; a key that came since, for an answer that did, stays
+        too.
 
         Raises: OSError: the file is not written; the next commit tries again.
         """
         self._answers.update({one.number: one for one in answers if one.number in self._answers})
         self._raws.update({one.number: one for one in raws if one.number in self._raws})
         newest = max(keys, default=max(self._keys, default=0))
-        self._keys = {key_id: one for key_id, one in self._keys.items() if key_id > newest} | dict(keys)
+        self._keys = {key_id: one for key_id, one in self._keys.items() if key_id > newest} | dict(
+            keys
+        )
         self._anew = True
         await self._commit()
 
     async def heal(self) -> None:
-        """After a write that failed: try to begin the file anew. :attr:`healthy` tells whether it went well."""
+        """
+        After a write that failed: try to begin the file anew. :attr:`healthy` tells whether it went
+        well.
+        """
         try:
             await self._commit()
         except OSError as error:
@@ -219,7 +276,10 @@ class Journal:
             self._flushing = None
 
     async def _commit(self) -> None:
-        """Once begun it goes on, whatever becomes of its caller: others' answers are in the group. Raises: OSError."""
+        """
+        Once begun it goes on, whatever becomes of its caller: others' answers are in the group.
+        Raises: OSError.
+        """
         work = asyncio.create_task(self._commit_next(), name="a group of the journal")
         self._commits.add(work)
         work.add_done_callback(self._committed)
@@ -228,7 +288,8 @@ class Journal:
     def _committed(self, work: asyncio.Task[None]) -> None:
         self._commits.discard(work)
         if not work.cancelled() and work.exception() is not None:
-            log.debug("%s: a commit failed: %s", self._path, work.exception())  # its callers are told
+            # its callers are told
+            log.debug("%s: a commit failed: %s", self._path, work.exception())
 
     async def _commit_next(self) -> None:
         async with self._committing:
@@ -246,7 +307,8 @@ class Journal:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Exception as error:
-            self._broken = True  # What the file holds now is not known; the next commit writes a new one.
+            # What the file holds now is not known; the next commit writes a new one.
+            self._broken = True
             for _, future in group:
                 if future is not None and not future.done():
                     future.set_exception(self._told(error))
@@ -258,7 +320,11 @@ class Journal:
 
     def _told(self, error: Exception) -> Exception:
         """What whoever waits for a group is told."""
-        return OSError(error.errno, f"{self._path}: {error.strerror}") if isinstance(error, OSError) else error
+        return (
+            OSError(error.errno, f"{self._path}: {error.strerror}")
+            if isinstance(error, OSError)
+            else error
+        )
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -1,8 +1,8 @@
 """
 What a journal holds, record by record, between objects and bytes.
 
-A file begins with :data:`MAGIC`; a record is ``length 4 | CRC-32 4 | body`` (big-endian), the body a msgpack array that
-begins with its kind.
+A file begins with :data:`MAGIC`; a record is ``length 4 | CRC-32 4 | body`` (big-endian), the body
+a msgpack array that begins with its kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _HEAD = struct.Struct(">II")
 
 
 class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """A refreshed pair that is to be stored: compared with ``grant`` and ``generation``, written as ``row``."""
+    """
+    A refreshed pair that is to be stored: compared with ``grant`` and ``generation``, written as
+    ``row``.
+    """
 
     number: int
     queue: str
@@ -32,14 +35,23 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     due_ms: int
     deadline_ms: int
     orphan: bool = False
-    """It came while the store was away, without an intent: where its account has moved on it is dropped."""
+    """
+    It came while the store was away, without an intent: where its account has moved on it is
+    dropped.
+    """
 
     def __repr__(self) -> str:
-        return f"Answer({self.number}, {self.queue}, {self.account}, grant={self.grant}, generation={self.generation})"
+        return (
+            f"Answer({self.number}, {self.queue}, {self.account}, grant={self.grant},"
+            f" generation={self.generation})"
+        )
 
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
-    """An answer that promised success and could not be read: sealed, kept for whoever has to look into it."""
+    """
+    An answer that promised success and could not be read: sealed, kept for whoever has to look into
+    it.
+    """
 
     number: int
     queue: str
@@ -50,11 +62,17 @@ class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
     body: bytes
 
     def __repr__(self) -> str:
-        return f"Raw({self.number}, {self.queue}, {self.account}, grant={self.grant}, generation={self.generation})"
+        return (
+            f"Raw({self.number}, {self.queue}, {self.account}, grant={self.grant},"
+            f" generation={self.generation})"
+        )
 
 
 class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    """A wrapped data key that records after it are sealed under: the store may lose it in the same power cut."""
+    """
+    A wrapped data key that records after it are sealed under: the store may lose it in the same
+    power cut.
+    """
 
     key_id: int
     wrapped: bytes
@@ -90,6 +108,7 @@ def read_records(raw: bytes) -> tuple[list[Record], int]:
         try:
             records.append(decoder.decode(body))
         except msgspec.DecodeError:
-            break  # A whole record of a kind that is not ours: what follows cannot be trusted either.
+            # A whole record of a kind that is not ours: what follows cannot be trusted either.
+            break
         at += _HEAD.size + length
     return records, at

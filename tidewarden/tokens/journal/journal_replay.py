@@ -1,4 +1,7 @@
-"""What this node's journal holds and the store has not confirmed: offered to the store again and again, and to nodes that ask for it."""
+"""
+What this node's journal holds and the store has not confirmed: offered to the store again and
+again, and to nodes that ask for it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class JournalReplay:
     """The answers of one node's journal on their way."""
 
     def __init__(self, tools: RefreshContext, pools: Mapping[str, Pool], mac: Mac | None) -> None:
-        """``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered."""
+        """
+        ``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered.
+        """
         self._tools = tools
         self._pools = pools
         self._mac = mac
@@ -41,7 +46,8 @@ class JournalReplay:
         """Offer the store what it has not confirmed; it knows by itself what it has."""
         tools = self._tools
         pools = {pool.queue: pool for pool in self._pools.values()}
-        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
+        # Not those whose provider is not configured now (it may be again), nor those on their way.
+        waiting = [
             answer
             for answer in tools.journal.pending()
             if answer.queue in pools and (answer.queue, answer.account) not in tools.storing
@@ -55,27 +61,39 @@ class JournalReplay:
             for answer, result in zip(some, results, strict=True):
                 if isinstance(result, errors.StoreDown):
                     log.warning("%d answers wait in the journal: %s", len(waiting), result)
-                    return  # The others would wait as long, one part after the other, and hear the same.
+                    # The others would wait as long, one part after the other, and hear the same.
+                    return
                 if isinstance(result, errors.Error):
                     log.warning("an answer of %s waits in the journal: %s", answer.account, result)
                 elif isinstance(result, BaseException):
                     raise result
 
     def answer_peer(self, raw: bytes) -> bytes | None:
-        """The reply to another node's question; None: it is of no node of this cluster, or meant for another."""
+        """
+        The reply to another node's question; None: it is of no node of this cluster, or meant for
+        another.
+        """
         if self._mac is None:
             return None
         question = open_question(raw, self._mac)
-        if question is None or question.node not in ("", self._tools.queues.holder.rpartition(".")[0]):
+        if question is None or question.node not in (
+            "",
+            self._tools.queues.holder.rpartition(".")[0],
+        ):
             return None
         tools, place = self._tools, (question.queue, question.account)
         reply = PeerReply("none")
         if question.kept:
             reply = PeerReply("none", kept=kept_of(tools.journal, tools.vault, *place))
         elif answer := tools.journal.find(*place, question.grant, question.generation):
-            reply = PeerReply("answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh))
+            reply = PeerReply(
+                "answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh)
+            )
         elif place in tools.asking:
             reply = PeerReply("busy")
-        elif any(pool.queue == question.queue and pool.unsent(question.account) for pool in self._pools.values()):
+        elif any(
+            pool.queue == question.queue and pool.unsent(question.account)
+            for pool in self._pools.values()
+        ):
             reply = PeerReply("unsent")
         return reply_to(raw, reply, self._mac)

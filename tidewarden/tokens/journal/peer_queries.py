@@ -1,8 +1,10 @@
 """
-What one node asks another about an account: is an answer in your journal, or a request under way? And: what could not be read?
+What one node asks another about an account: is an answer in your journal, or a request under way?
+And: what could not be read?
 
-Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the question's, so that none can be passed
-off for another. Tokens in it are sealed as they are in the store.
+Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the
+question's, so that none can be passed off for another. Tokens in it are sealed as they are in the
+store.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ BYTES_MAX = 1 << 20
 MAC_BYTES = 32
 
 State = Literal["answer", "busy", "unsent", "none", "away"]
-"""``answer``: in its journal. ``busy``: its request is under way. ``unsent``: it never sent one. ``none``: it knows of nothing.
-``away``: it did not say."""
+"""
+``answer``: in its journal. ``busy``: its request is under way. ``unsent``: it never sent one.
+``none``: it knows of nothing. ``away``: it did not say.
+"""
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -45,7 +49,10 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     grant: int
     generation: int
     node: str = ""
-    """Who is asked: at an address that is not (or no longer) its, another would say that it knows of nothing."""
+    """
+    Who is asked: at an address that is not (or no longer) its, another would say that it knows of
+    nothing.
+    """
     kept: bool = False
     """What is asked for are the unreadable answers of the account, whatever they were to."""
 
@@ -59,14 +66,19 @@ class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True):
-    """What the node knows of it; with an answer comes the wrapped data key that its tokens are sealed under."""
+    """
+    What the node knows of it; with an answer comes the wrapped data key that its tokens are sealed
+    under.
+    """
 
     state: State
     answer: JournalAnswer | None = None
     key_id: int = 0
     key: bytes = b""
     kept: list[KeptAnswer] | None = None
-    """The unreadable answers; None: they were not asked for, or it does not know of such a question."""
+    """
+    The unreadable answers; None: they were not asked for, or it does not know of such a question.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,9 @@ class Mac:
 
 def mac_of(cluster_secret: str) -> Mac:
     """The MACs of nodes that share this secret."""
-    return Mac(hmac.new(cluster_secret.encode(), b"tidewarden tokens between nodes 1", sha256).digest())
+    return Mac(
+        hmac.new(cluster_secret.encode(), b"tidewarden tokens between nodes 1", sha256).digest()
+    )
 
 
 class Peers:
@@ -104,8 +118,9 @@ class Peers:
         look_up: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         """
-        ``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which change; None: the configured ones.
-        ``look_up``: where another node listens, such as a worker; empty: not known.
+        ``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which
+        change; None: the configured ones. ``look_up``: where another node listens, such as a
+        worker; empty: not known.
         """
         self._addresses = addresses or config.peers
         self._look_up = look_up
@@ -113,14 +128,20 @@ class Peers:
         self._mac = mac
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, holder: str, queue: str, account: str, grant: int, generation: int) -> PeerReply:
+    async def ask(
+        self, holder: str, queue: str, account: str, grant: int, generation: int
+    ) -> PeerReply:
         """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
         node = holder.rpartition(".")[0]
-        return await self._ask(Question(secrets.token_bytes(16), queue, account, grant, generation, node))
+        return await self._ask(
+            Question(secrets.token_bytes(16), queue, account, grant, generation, node)
+        )
 
     async def ask_kept(self, node: str, queue: str, account: str) -> PeerReply:
         """Which unreadable answers of an account that node keeps. Never raises."""
-        return await self._ask(Question(secrets.token_bytes(16), queue, account, 0, 0, node, kept=True))
+        return await self._ask(
+            Question(secrets.token_bytes(16), queue, account, 0, 0, node, kept=True)
+        )
 
     def members(self) -> Mapping[str, str]:
         """The nodes that are known without asking the store, and their addresses."""
@@ -133,9 +154,13 @@ class Peers:
         body = msgspec.msgpack.encode(question)
         try:
             async with asyncio.timeout(ASK_S):
-                raw = await self._post(f"{self._scheme}://{host}:{int(port) + 1}{PATH}", self._mac.of(body) + body)
+                raw = await self._post(
+                    f"{self._scheme}://{host}:{int(port) + 1}{PATH}", self._mac.of(body) + body
+                )
         except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
-            log.debug("%s does not say what it knows of %s: %s", question.node, question.account, error)
+            log.debug(
+                "%s does not say what it knows of %s: %s", question.node, question.account, error
+            )
             return PeerReply("away")
         opened = self._mac.open(raw, b"reply", body)
         if opened is None:
@@ -172,7 +197,8 @@ class Peers:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}")
             try:
-                return await response.content.readexactly(BYTES_MAX + 1)  # `read` would be content with a piece
+                # `read` would be content with a piece
+                return await response.content.readexactly(BYTES_MAX + 1)
             except asyncio.IncompleteReadError as error:
                 return error.partial
 

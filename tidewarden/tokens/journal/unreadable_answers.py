@@ -1,6 +1,7 @@
 """
-Answers that promised success and could not be read: each lies sealed in the journal of the node that got it, and is shown to whoever
-may have refresh tokens, by every node, for as long as the account that it came for is there.
+Answers that promised success and could not be read: each lies sealed in the journal of the node
+that got it, and is shown to whoever may have refresh tokens, by every node, for as long as the
+account that it came for is there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ log = logging.getLogger("tidewarden.tokens")
 
 LOOK_S = 60.0
 SHOWN_MAX = 8
-"""Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply to a peer may have."""
+"""
+Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply
+to a peer may have.
+"""
 
 
 class UnreadableAnswers:
@@ -52,13 +56,19 @@ class UnreadableAnswers:
         self._clock = clock
 
     async def run(self) -> None:
-        """Drop those whose account was deleted, whoever did that and wherever this node was then; for ever."""
+        """
+        Drop those whose account was deleted, whoever did that and wherever this node was then; for
+        ever.
+        """
         while True:
             await self.drop_former()
             await sleep(self._clock, LOOK_S)
 
     async def drop_former(self) -> None:
-        """Drop those that are known to be of a former account. Never raises: what is not known now is looked at again."""
+        """
+        Drop those that are known to be of a former account. Never raises: what is not known now is
+        looked at again.
+        """
         queues = set(self._queue_of.values())
         raws = [raw for raw in self._journal.raws() if raw.queue in queues]
         readings = await asyncio.gather(
@@ -67,7 +77,9 @@ class UnreadableAnswers:
         former = []
         for raw, reading in zip(raws, readings, strict=True):
             if isinstance(reading, errors.Error):
-                log.debug("whose an unreadable answer of %s is, is not known: %s", raw.account, reading)
+                log.debug(
+                    "whose an unreadable answer of %s is, is not known: %s", raw.account, reading
+                )
             elif isinstance(reading, BaseException):
                 raise reading
             elif raw.grant < reading.began or (reading.row is None and raw.grant <= reading.floor):
@@ -79,8 +91,9 @@ class UnreadableAnswers:
 
     async def of(self, provider: str, account: str) -> dict[str, Any]:
         """
-        ``answers``, the newest first: each with ``node at_ms grant generation current body`` (bytes), ``current`` while nothing was
-        stored since its request; and ``silent``, the nodes that could not be asked. Raises: what the store raises.
+        ``answers``, the newest first: each with ``node at_ms grant generation current body``
+        (bytes), ``current`` while nothing was stored since its request; and ``silent``, the nodes
+        that could not be asked. Raises: what the store raises.
         """
         queue = self._queue_of[provider]
         reading = await self._ledger.get(queue, account)
@@ -89,7 +102,9 @@ class UnreadableAnswers:
             return {"answers": [], "silent": []}
         now = (row.grant, row.generation)
         others = sorted(({*self._peers.members(), *await self._shelf.nodes()}) - {self._node})
-        replies = await asyncio.gather(*(self._peers.ask_kept(node, queue, account) for node in others))
+        replies = await asyncio.gather(
+            *(self._peers.ask_kept(node, queue, account) for node in others)
+        )
         found = [(self._node, one) for one in kept_of(self._journal, self._vault, queue, account)]
         for node, reply in zip(others, replies, strict=True):
             found += [(node, one) for one in reply.kept or ()]
@@ -100,10 +115,16 @@ class UnreadableAnswers:
                 continue  # It came for another account of that name, perhaps somebody else's.
             try:
                 await self._vault.restore(one.key_id, one.key)
-                body = await self._vault.unseal(raw.body, Place(provider, account, "raw", raw.grant, raw.generation))
+                body = await self._vault.unseal(
+                    raw.body, Place(provider, account, "raw", raw.grant, raw.generation)
+                )
             except Unsealable as error:
                 log.error(
-                    "an unreadable answer of %s/%s, which %s keeps, does not open: %s", provider, account, node, error
+                    "an unreadable answer of %s/%s, which %s keeps, does not open: %s",
+                    provider,
+                    account,
+                    node,
+                    error,
                 )
                 continue
             at = (raw.grant, raw.generation)
@@ -125,8 +146,14 @@ class UnreadableAnswers:
 
 def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
     """What this node keeps of an account."""
-    found: list[RawAnswer] = [raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)]
-    return [KeptAnswer(raw, *vault.wrapped_key(raw.body)) for raw in found[-SHOWN_MAX:] if vault.holds(raw.body)]
+    found: list[RawAnswer] = [
+        raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)
+    ]
+    return [
+        KeptAnswer(raw, *vault.wrapped_key(raw.body))
+        for raw in found[-SHOWN_MAX:]
+        if vault.holds(raw.body)
+    ]
 
 
 def _silent(reply: PeerReply) -> bool:

@@ -1,9 +1,11 @@
 """
-How many refreshes of one provider's client a node may have under way, where nobody has set the number.
+How many refreshes of one provider's client a node may have under way, where nobody has set the
+number.
 
-``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes 2 s. How long it will take, and how
-many accounts there will be, nobody knows at the start; and a number that is too small lets tokens expire. So it grows while accounts
-are refreshed late for want of it, and only as long as that helps and the provider answers well.
+``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes
+2 s. How long it will take, and how many accounts there will be, nobody knows at the start; and a
+number that is too small lets tokens expire. So it grows while accounts are refreshed late for want
+of it, and only as long as that helps and the provider answers well.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -11,14 +13,19 @@ No clock in here: times are handed in, monotonic seconds.
 from __future__ import annotations
 
 LATE_SHARE = 20
-"""One part in so many of the time from due to expiry that an account may be late before more are wanted."""
+"""
+One part in so many of the time from due to expiry that an account may be late before more are
+wanted.
+"""
 
 
 class AdaptiveConcurrency:
     """:attr:`size`: how many may be under way, between ``least`` and ``most``."""
 
     PERIOD_S = 1.0
-    """Shortest time that is judged by; longer, until as many requests have ended as may be under way."""
+    """
+    Shortest time that is judged by; longer, until as many requests have ended as may be under way.
+    """
     PERIOD_S_MAX = 10.0
     """Longest."""
     HOLD_S = 10.0
@@ -26,7 +33,10 @@ class AdaptiveConcurrency:
     ILL = 0.1
     """Share of requests without a good answer that is borne."""
     GAIN = 1.05
-    """A growth by a quarter has helped if the rate is this many times what it was, in the first period after it or the second."""
+    """
+    A growth by a quarter has helped if the rate is this many times what it was, in the first period
+    after it or the second.
+    """
 
     def __init__(self, least: int, most: int) -> None:
         self._least = least
@@ -38,7 +48,10 @@ class AdaptiveConcurrency:
         self._before = (0, 0.0)
         """Size and rate before the last growth; 0: the last period brought none."""
         self._doubted = False
-        """The first period after it was no better; a machine that was busy with something else would look the same."""
+        """
+        The first period after it was no better; a machine that was busy with something else would
+        look the same.
+        """
         self._hold_until = 0.0
 
     def full(self) -> None:
@@ -51,7 +64,9 @@ class AdaptiveConcurrency:
         self._late += late
 
     def ended(self, *, well: bool, now: float) -> None:
-        """A request has ended; ``well``: the provider has answered, and not that it is in trouble."""
+        """
+        A request has ended; ``well``: the provider has answered, and not that it is in trouble.
+        """
         self._since = self._since or now
         self._ended += 1
         self._ill += not well
@@ -83,5 +98,8 @@ class AdaptiveConcurrency:
 
 
 def late(due_ms: int, expires_at_ms: int, now_ms: int) -> bool:
-    """Whether an account that is refreshed now, and was due then, has waited for longer than it should."""
+    """
+    Whether an account that is refreshed now, and was due then, has waited for longer than it
+    should.
+    """
     return (now_ms - due_ms) * LATE_SHARE > max(0, expires_at_ms - due_ms)

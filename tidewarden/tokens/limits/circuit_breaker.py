@@ -1,5 +1,6 @@
 """
-What many answers say together: that nobody answers, that it is our own network. Small state machines.
+What many answers say together: that nobody answers, that it is our own network. Small state
+machines.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -11,8 +12,9 @@ import math
 
 class CircuitBreaker:
     """
-    Holds one node's requests to a provider back when none of them comes through: its own network may be the reason, so other nodes
-    are not held. Then one request probes; any answer closes it. Times are monotonic seconds.
+    Holds one node's requests to a provider back when none of them comes through: its own network
+    may be the reason, so other nodes are not held. Then one request probes; any answer closes it.
+    Times are monotonic seconds.
     """
 
     FIRST_S = 1.0
@@ -60,7 +62,10 @@ class CircuitBreaker:
 
 
 class OwnNetwork:
-    """Whether no provider at all can be reached: then it is our own network, and no account's counters move for it."""
+    """
+    Whether no provider at all can be reached: then it is our own network, and no account's counters
+    move for it.
+    """
 
     RECENT_S = 60.0
 
@@ -72,6 +77,8 @@ class OwnNetwork:
         self._last[provider] = (now, answered)
 
     def ours(self, now: float) -> bool:
-        """Two providers or more were asked in the last minute, and none answered its last request."""
+        """
+        Two providers or more were asked in the last minute, and none answered its last request.
+        """
         recent = [answered for at, answered in self._last.values() if at >= now - self.RECENT_S]
         return len(recent) >= 2 and not any(recent)

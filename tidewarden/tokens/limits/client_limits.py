@@ -1,9 +1,11 @@
 """
-What one provider's client may send from this node, and what its answers mean for others: ``acquire()``, then ``release()``.
+What one provider's client may send from this node, and what its answers mean for others:
+``acquire()``, then ``release()``.
 
-All that holds requests back ends here: how many are under way on this node, its share of the node, silence that may be this node's
-own, the host's rate, and, for all nodes together, the client's record: its rate, its hold, its quarantine (:mod:`.judgement`).
-While nothing is the matter it costs no call to the store.
+All that holds requests back ends here: how many are under way on this node, its share of the node,
+silence that may be this node's own, the host's rate, and, for all nodes together, the client's
+record: its rate, its hold, its quarantine (:mod:`.judgement`). While nothing is the matter it costs
+no call to the store.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ TELL_S = 30.0  # How often good answers are told while nothing is the matter …
 TELL_RATED_S = 1.0  # … and while a rate is to grow by them.
 TELL_APART_S = 0.25
 NEVER_S = float("inf")
-PROBES_BY = (0, 1, 2)  # Who was refreshed well before who was never tried, and those before who fails.
+# Who was refreshed well before who was never tried, and those before who fails.
+PROBES_BY = (0, 1, 2)
 SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """How many requests may begin now; if none, when to ask again. ``probe``: one, past the pause."""
+    """
+    How many requests may begin now; if none, when to ask again. ``probe``: one, past the pause.
+    """
 
     requests: int
     wait_s: float = 0.0
@@ -54,7 +59,9 @@ class ClientLimits:
     """The limits of one provider's client, as one node keeps them."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
-        """``lease_ms``: how long a probe may take; when its node dies another is made after that."""
+        """
+        ``lease_ms``: how long a probe may take; when its node dies another is made after that.
+        """
         self.provider = provider
         self._shared = shared
         self._clock = shared.clock
@@ -66,7 +73,9 @@ class ClientLimits:
         self._trouble = NodeTrouble(provider)
         self._gathering = Gathering(shared.clock.monotonic())
         self.unanswered: set[str] = set()
-        """Accounts whose refreshes have begun and are not answered yet: what the concurrency bounds."""
+        """
+        Accounts whose refreshes have begun and are not answered yet: what the concurrency bounds.
+        """
         self.freed = asyncio.Event()
         """Set when there may be room for another; whoever looks for room clears it."""
         self._probing: set[str] = set()
@@ -94,33 +103,45 @@ class ClientLimits:
 
     @property
     def closed(self) -> asyncio.Event:
-        """Set when all are held back, until this node asks again: a take that waits is in vain then."""
+        """
+        Set when all are held back, until this node asks again: a take that waits is in vain then.
+        """
         return self.known.closed
 
     def room(self, asked: int, *, plenty: bool) -> int:
         """
-        How many more tasks may be asked for, with ``asked`` being taken already; ``plenty``: the last take had all it could.
+        How many more tasks may be asked for, with ``asked`` being taken already; ``plenty``: the
+        last take had all it could.
         """
         self.freed.clear()
         under_way = len(self.unanswered) + asked
         free = self.breaker.allowed(self._clock.monotonic(), self.concurrency.size, under_way)
-        if free == 0 and (plenty or not asked):  # Else a take waits, and asks for all there is room for.
+        # Else a take waits, and asks for all there is room for.
+        if free == 0 and (plenty or not asked):
             self.concurrency.full()
         return min(free, self._shared.fair_share.free(self.provider.name) - asked)
 
     async def wait_for_room(self, *, begun_all: bool) -> None:
-        """Return when there may be room; ``begun_all``: as many are begun as may be, whatever is unanswered."""
+        """
+        Return when there may be room; ``begun_all``: as many are begun as may be, whatever is
+        unanswered.
+        """
         now_s = self._clock.monotonic()
         pause_s = self.breaker.opens_in_s(now_s)
         if pause_s > 0:
             await sleep(self._clock, pause_s)
-        elif begun_all or not self.breaker.allowed(now_s, self.concurrency.size, len(self.unanswered)):
+        elif begun_all or not self.breaker.allowed(
+            now_s, self.concurrency.size, len(self.unanswered)
+        ):
             await self.freed.wait()
         else:
             await self._shared.fair_share.wait(self.provider.name)
 
     def begin(self, account: str) -> None:
-        """An account's task is taken and its refresh begins; :meth:`end` follows, and :meth:`release` if it is asked for."""
+        """
+        An account's task is taken and its refresh begins; :meth:`end` follows, and :meth:`release`
+        if it is asked for.
+        """
         self._shared.fair_share.take(self.provider.name, 1)
         self.unanswered.add(account)
 
@@ -135,9 +156,12 @@ class ClientLimits:
 
     async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
-        Leave for at most ``wanted`` requests, of the client's rate and, unless ``host`` is False, the host's. Raises what the store raises.
+        Leave for at most ``wanted`` requests, of the client's rate and, unless ``host`` is False,
+        the host's. Raises what the store raises.
         """
-        granted, wait_s = await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
+        granted, wait_s = (
+            await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
+        )
         if not granted:
             return Permit(0, wait_s)
         leave = await self._acquire(granted)
@@ -150,7 +174,10 @@ class ClientLimits:
         return bool((await self._shared.hosts.ask(self.provider, 1))[0])
 
     def acquire_alone(self, under_way: int) -> bool:
-        """Leave for one request while the store is away: this node's part of every rate; counts it if so."""
+        """
+        Leave for one request while the store is away: this node's part of every rate; counts it if
+        so.
+        """
         now_s = self._clock.monotonic()
         if not self.breaker.allowed(now_s, self.concurrency.size, under_way):
             return False
@@ -173,10 +200,13 @@ class ClientLimits:
             log.debug("some of the rate of %s is lost: %s", self.provider.name, error)
 
     async def take_probe(self, lease_ms: int, limit_s: float, pause_s: float) -> Taken | None:
-        """The account that probes, by a lease past the pause; None: there was none within ``limit_s``."""
+        """
+        The account that probes, by a lease past the pause; None: there was none within ``limit_s``.
+        """
         until_s = self._clock.monotonic() + limit_s
         while self._clock.monotonic() < until_s and (held := self.known.record.hold) is not None:
-            saving = held.probes % 2 == 0  # By turns: some graces last for weeks, and who is in one may fail for good.
+            # By turns: some graces last for weeks, and who is in one may fail for good.
+            saving = held.probes % 2 == 0
             for level in PROBES_BY:
                 for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
                     task = await self.known.store.probe(shard, lease_ms, level=level, saving=saving)
@@ -190,7 +220,8 @@ class ClientLimits:
 
     async def _acquire(self, wanted: int) -> Permit:
         now_s, known = self._clock.monotonic(), self.known
-        self.closed.clear()  # Also when it was opened again meanwhile: each take would be broken off at once.
+        # Also when it was opened again meanwhile: each take would be broken off at once.
+        self.closed.clear()
         if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
             return Permit(wanted)
         self._looked_s = now_s
@@ -226,8 +257,8 @@ class ClientLimits:
 
     def release(self, ended: Ended) -> Verdict:
         """
-        Take an answer in; others hear of it as soon as it may matter to them. The verdict comes back, as our own network's if no
-        provider at all can be reached.
+        Take an answer in; others hear of it as soon as it may matter to them. The verdict comes
+        back, as our own network's if no provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
         plain = self.known.free and not self._probing and not self._in_trouble
@@ -235,17 +266,22 @@ class ClientLimits:
             self._release_well(account, now_s)
             return verdict
         kind, name, shared = kind_of(verdict), self.provider.name, self._shared
-        if verdict.pair is not None:  # Else not before all nodes may know of it: others would meet the same.
+        # Else not before all nodes may know of it: others would meet the same.
+        if verdict.pair is not None:
             self.answered(account)
         shared.refreshes[name, verdict.outcome] += 1
         if self.breaker.note(verdict.answered, now_s):
-            log.error("%s does not answer this node (%s); it is asked rarely now", name, verdict.message)
+            log.error(
+                "%s does not answer this node (%s); it is asked rarely now", name, verdict.message
+            )
         shared.own_network.note(name, verdict.answered, now_s)
         ill = kind in ("silent", "limited") or (kind in ("erring", "client") and ended.witness)
         self.concurrency.ended(well=not ill, now=now_s)
         self._gathering.count(ended, kind, now_s)
         known_well = bool(self.known.record.well_ms) or verdict.pair is not None
-        self._trouble.heard(account, verdict, kind, known_well=known_well, silent=self.breaker.open, now_s=now_s)
+        self._trouble.heard(
+            account, verdict, kind, known_well=known_well, silent=self.breaker.open, now_s=now_s
+        )
         if kind == "ok" and shared.node in self.known.record.silences:
             self._trouble.over()  # Of this node before it was started again, perhaps.
         if account in self._probing:
@@ -259,10 +295,17 @@ class ClientLimits:
     @property
     def _in_trouble(self) -> bool:
         """Whether this node meets, or has met, with trouble of which the end is to be told."""
-        return self._trouble.busy or self._trouble.due or self._shared.node in self.known.record.silences
+        return (
+            self._trouble.busy
+            or self._trouble.due
+            or self._shared.node in self.known.record.silences
+        )
 
     def _release_well(self, account: str, now_s: float) -> None:
-        """What :meth:`release` does for most answers, in a part of its time: nothing is the matter, and this one is well."""
+        """
+        What :meth:`release` does for most answers, in a part of its time: nothing is the matter,
+        and this one is well.
+        """
         name, shared = self.provider.name, self._shared
         self.answered(account)
         shared.refreshes[name, "ok"] += 1
@@ -276,7 +319,10 @@ class ClientLimits:
             self._tell_in(max(0.0, TELL_S - (now_s - self._told_s)))
 
     async def settled(self) -> None:
-        """Tell at once what should keep others from beginning, or lets them: whoever is answered waits for it. Never raises."""
+        """
+        Tell at once what should keep others from beginning, or lets them: whoever is answered waits
+        for it. Never raises.
+        """
         if not self._gathering.odd:
             return
         if self._gathering.probe is not None or self._suspects():
@@ -337,7 +383,8 @@ class ClientLimits:
         if rate.too_many(recent.limited, recent.answered):
             return True
         return record.hold is None and any(
-            getattr(recent, kind) and hold.share_of(record, kind, self.known.clock_ms, least, recent)
+            getattr(recent, kind)
+            and hold.share_of(record, kind, self.known.clock_ms, least, recent)
             for kind, least in hold.LEAST.items()
         )
 
@@ -350,7 +397,11 @@ class ClientLimits:
         news = news or (kind in ("erring", "client", "refused") and again)
         news = news or (
             kind == "ok"
-            and (ended.refused_before or self.known.record.quarantine is not None or self.known.record.hold is not None)
+            and (
+                ended.refused_before
+                or self.known.record.quarantine is not None
+                or self.known.record.hold is not None
+            )
         )
         self._news = self._news or news
         apart_s = TELL_APART_S if news else TELL_S if self.known.free else TELL_RATED_S
@@ -363,23 +414,32 @@ class ClientLimits:
         self._tell_at_s = at_s
         if self._sleeping is not None:
             self._sleeping.cancel()
-        self._sleeping = asyncio.create_task(self._tell_at(at_s), name=f"telling of {self.provider.name}")
+        self._sleeping = asyncio.create_task(
+            self._tell_at(at_s), name=f"telling of {self.provider.name}"
+        )
 
     async def _tell_at(self, at_s: float) -> None:
         await sleep(self._clock, max(0.0, at_s - self._clock.monotonic()))
         self._tell_at_s, self._sleeping = NEVER_S, None
-        if self._telling is None or self._telling.done():  # Apart: whoever wants it told sooner cancels the sleep.
-            self._telling = asyncio.create_task(self._tell_now(), name=f"telling of {self.provider.name}")
+        # Apart: whoever wants it told sooner cancels the sleep.
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(
+                self._tell_now(), name=f"telling of {self.provider.name}"
+            )
 
     async def _tell_now(self) -> None:
         await self.tell()
-        if self._news or (self._gathering.unclaim and self._tell_at_s == float("inf")):  # It came meanwhile.
+        # It came meanwhile.
+        if self._news or (self._gathering.unclaim and self._tell_at_s == float("inf")):
             self._tell_in(TELL_APART_S)
         elif not self._gathering.empty:
             self._tell_in(TELL_S)
 
     async def tell(self) -> None:
-        """Tell the other nodes what was counted. Never raises: untold, it is told with what comes next."""
+        """
+        Tell the other nodes what was counted. Never raises: untold, it is told with what comes
+        next.
+        """
         now_s, known = self._clock.monotonic(), self.known
         if self._gathering.empty and not self._trouble.due:
             return
@@ -389,7 +449,9 @@ class ClientLimits:
             if not known.clock_ms:
                 await known.ask()
             opens_ms = int(self.breaker.opens_in_s(now_s) * 1000)
-            told.silence, told.silent, told.answered = self._trouble.take(now_s, known.clock_ms, opens_ms)
+            told.silence, told.silent, told.answered = self._trouble.take(
+                now_s, known.clock_ms, opens_ms
+            )
             await known.change(lambda record, clock_ms: judgement.fold(record, told, clock_ms))
         except errors.Error as error:
             log.debug("%s: what it answered was not told: %s", self.provider.name, error)

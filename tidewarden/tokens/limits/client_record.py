@@ -1,8 +1,9 @@
 """
-What all nodes know of one client: kept in the store as one record, read and written whole (:mod:`.client_store`).
+What all nodes know of one client: kept in the store as one record, read and written whole
+(:mod:`.client_store`).
 
-Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended, so that nodes of two
-versions read each other's.
+Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,
+so that nodes of two versions read each other's.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Quarantine(msgspec.Struct, array_like=True):
     kind: str = "refused"
     """What they fail by: ``refused``, or ``erring``."""
     ending_ms: int = 0
-    """Since when some that had failed are well again; it is over when no more follow for a while."""
+    """
+    Since when some that had failed are well again; it is over when no more follow for a while.
+    """
 
 
 class Rate(msgspec.Struct, array_like=True):
@@ -79,7 +82,9 @@ class Rate(msgspec.Struct, array_like=True):
 
 
 class Silence(msgspec.Struct, array_like=True):
-    """What one node meets with that is not one account's, of which the provider may know nothing."""
+    """
+    What one node meets with that is not one account's, of which the provider may know nothing.
+    """
 
     since_ms: int = 0
     last_ms: int = 0
@@ -101,7 +106,9 @@ class ClientRecord(msgspec.Struct, array_like=True):
     opened_ms: int = 0
     """When the last hold ended: what was answered before says nothing of now."""
     incident_ms: int = 0
-    """Since when ``provider.breaker_open`` is told and not ``provider.breaker_closed``; 0: it is not."""
+    """
+    Since when ``provider.breaker_open`` is told and not ``provider.breaker_closed``; 0: it is not.
+    """
     rest_ms: int = 0
     """Nothing is sent before it, for every answer named a time to wait; then all go on."""
     rest_brief: str = ""
@@ -136,7 +143,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
 def parse_record(raw: bytes) -> ClientRecord:
     """
-    The record of its stored form. One that cannot be read is as good as none: evidence comes anew with each answer.
+    The record of its stored form. One that cannot be read is as good as none: evidence comes anew
+    with each answer.
     """
     return read_record(raw) or ClientRecord()
 

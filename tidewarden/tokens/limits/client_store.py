@@ -1,4 +1,7 @@
-"""The record of one client in the store: read, compared and swapped, and its token bucket; see ``tokens/lua/client.lua``."""
+"""
+The record of one client in the store: read, compared and swapped, and its token bucket; see
+``tokens/lua/client.lua``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class ClientStore:
         self._script = script
 
     async def ask(self, known: int, wanted: int, per_second: float) -> Reply:
-        """Grant as many requests as the rate allows, all where there is none; ``per_second``: of the settings, 0: any."""
+        """
+        Grant as many requests as the rate allows, all where there is none; ``per_second``: of the
+        settings, 0: any.
+        """
         return self._reply(await self._run("ask", known, wanted, _thousandths(per_second)))
 
     async def give_back(self, known: int, requests: int, per_second: float) -> Reply:
@@ -46,13 +52,18 @@ class ClientStore:
         return self._reply(await self._run("back", known, requests, _thousandths(per_second)))
 
     async def write(self, known: int, record: ClientRecord, events: Sequence[ClientEvent]) -> Reply:
-        """Put a record in the place of the version that was read, with its events; ``granted`` 0: it was another by now."""
+        """
+        Put a record in the place of the version that was read, with its events; ``granted`` 0: it
+        was another by now.
+        """
         hold, rate = record.hold, record.rate
         until_ms = max(record.rest_ms, hold.until_ms if hold is not None else 0)
         told = [part for event in events for part in event]
         per_second = _thousandths(rate.per_second) if rate is not None else 0
         return self._reply(
-            await self._run("write", known, record.pack(), per_second, until_ms, int(hold is not None), *told)
+            await self._run(
+                "write", known, record.pack(), per_second, until_ms, int(hold is not None), *told
+            )
         )
 
     async def probe(self, shard: int, lease_ms: int, *, level: int, saving: bool) -> Taken | None:
@@ -60,7 +71,8 @@ class ClientStore:
         Lease a ready account although its queue is paused.
 
         Args:
-            level: 0: one that was refreshed well last time; 1: also one that was never tried; 2: also one that fails.
+            level: 0: one that was refreshed well last time; 1: also one that was never tried; 2:
+                also one that fails.
             saving: those that can be saved now alone go first.
         """
         args = (lease_ms, level, int(saving))
@@ -71,7 +83,9 @@ class ClientStore:
         return Taken(self._queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def rouse(self, shard: int, spread_ms: int, most: int) -> tuple[int, bool]:
-        """Have failing accounts of a shard tried anew soon: how many, and whether there may be more."""
+        """
+        Have failing accounts of a shard tried anew soon: how many, and whether there may be more.
+        """
         moved, more = await self._script("tokens.rouse", self._queue, shard, (spread_ms, most))
         return moved, bool(more)
 

@@ -1,9 +1,10 @@
 """
-Evidence of one client's answers: counts by kind, of accounts that were healthy when asked, in buckets of time.
+Evidence of one client's answers: counts by kind, of accounts that were healthy when asked, in
+buckets of time.
 
-An account that failed last time is no witness (it may fail for good), so a kind that many witnesses meet is met by as
-many accounts: whoever has failed once is no witness again before it is well. Times are milliseconds of the leases'
-clock, which is stepped by nobody. Pure.
+An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
+meet is met by as many accounts: whoever has failed once is no witness again before it is well.
+Times are milliseconds of the leases' clock, which is stepped by nobody. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(verdict: Verdict) -> Kind:
-    """The kind of evidence that a verdict is; ``silent``: there was no answer, ``other``: it says nothing of others."""
+    """
+    The kind of evidence that a verdict is; ``silent``: there was no answer, ``other``: it says
+    nothing of others.
+    """
     if not verdict.answered:
         return "other" if verdict.outcome in ("late", "unsealable") else "silent"
     return _KINDS.get(verdict.outcome, "other")
@@ -61,7 +65,9 @@ class Bucket(msgspec.Struct, array_like=True):
     others: int = 0
     """Answers of any other kind, of witnesses or not."""
     erring: int = 0
-    """Witnesses that were answered with the provider's errors, gateways' and pages of HTML included."""
+    """
+    Witnesses that were answered with the provider's errors, gateways' and pages of HTML included.
+    """
     client: int = 0
     """Witnesses that were told that our client is refused."""
     refused: int = 0
@@ -111,9 +117,12 @@ def within(buckets: Iterable[Bucket], since_ms: int) -> Bucket:
     return total(bucket for bucket in buckets if bucket.since_ms >= since_ms)
 
 
-def collect(buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0) -> list[Bucket]:
+def collect(
+    buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0
+) -> list[Bucket]:
     """
-    Add what a node tells now to what all have told, in place; those that are too old are taken out and returned.
+    Add what a node tells now to what all have told, in place; those that are too old are taken out
+    and returned.
 
     Args:
         buckets: in order of time; joined where they are old.

@@ -1,8 +1,8 @@
 """
 How many refreshes one node has under way in all, and how the providers share that.
 
-A provider may hold its fair share, and more while there is room, but never the last tenth: so one that hangs on to all it can
-get never keeps another from beginning.
+A provider may hold its fair share, and more while there is room, but never the last tenth: so one
+that hangs on to all it can get never keeps another from beginning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 from collections import Counter
 from itertools import islice
 
-SEATS = 2000  # What the load aimed at needs (3,000 refreshes a second) where each takes more than half a second.
+# What the load aimed at needs (3,000 refreshes a second) where each takes more than half a second.
+SEATS = 2000
 
 
 class FairShare:
@@ -30,8 +31,11 @@ class FairShare:
 
     def free(self, name: str) -> int:
         """How many more this provider may take now."""
-        # Each turn of each provider asks: of thousands, to look at all of them took most of a refresh's time.
-        others = len(self._held) + self._empty_handed - (name in self._held or name in self._waiting)
+        # Each turn of each provider asks: of thousands, to look at all of them took most of a
+        # refresh's time.
+        others = (
+            len(self._held) + self._empty_handed - (name in self._held or name in self._waiting)
+        )
         held, empty = self._held[name], self._total - self._taken
         within = max(1, self._total // (others + 1)) - held
         beyond = empty - max(1, int(self._total * self.RESERVE)) if others else empty
@@ -52,8 +56,13 @@ class FairShare:
         if not self._held[name]:
             del self._held[name]
             self._empty_handed += name in self._waiting
-        # Those who have waited longest, as many as there may be room for: who finds none waits on, behind the others.
-        room = max(1, self._total - self._taken - int(self._total * self.RESERVE)) if self._taken else None
+        # Those who have waited longest, as many as there may be room for: who finds none waits on,
+        # behind the others.
+        room = (
+            max(1, self._total - self._taken - int(self._total * self.RESERVE))
+            if self._taken
+            else None
+        )
         for event in islice(self._waiting.values(), room):
             event.set()
 

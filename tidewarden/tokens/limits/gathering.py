@@ -1,4 +1,7 @@
-"""What one node has counted of a client's answers and has not told the others yet. No clock in here: times are handed in."""
+"""
+What one node has counted of a client's answers and has not told the others yet. No clock in here:
+times are handed in.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class Ended(NamedTuple):
 
 
 class Gathering:
-    """Counts of the last moment apart from those before: what has just begun must not drown in half a minute of good answers."""
+    """
+    Counts of the last moment apart from those before: what has just begun must not drown in half a
+    minute of good answers.
+    """
 
     def __init__(self, now_s: float) -> None:
         self._ends: deque[float] = deque(maxlen=10_000)
@@ -57,7 +63,9 @@ class Gathering:
         return total((self._recent, self._former))
 
     def count_well(self, now_s: float) -> None:
-        """Count a good answer of an account that was well: :meth:`count` for most of them, for less."""
+        """
+        Count a good answer of an account that was well: :meth:`count` for most of them, for less.
+        """
         self._turn(now_s)
         self._ends.append(now_s)
         self._recent.ok += 1
@@ -102,9 +110,18 @@ class Gathering:
         """All of it, to be told; nothing is counted then."""
         self._turn(now_s)
         told = Told(
-            node, self.recent, self._older, self._words, self._goodput(now_s) * nodes,
-            self._wait_ms, self._error_wait_ms, self.in_a_row, self.short, self.probe, self.unclaim,
-        )  # fmt: skip
+            node,
+            self.recent,
+            self._older,
+            self._words,
+            self._goodput(now_s) * nodes,
+            self._wait_ms,
+            self._error_wait_ms,
+            self.in_a_row,
+            self.short,
+            self.probe,
+            self.unclaim,
+        )
         self.probe, self.unclaim, self.short = None, False, False
         self._reset(now_s)
         return told

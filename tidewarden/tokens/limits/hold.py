@@ -1,8 +1,9 @@
 """
 When all of a client's requests are held back, who may send meanwhile, and when they go on. Pure.
 
-The circuit breaker of Nygard (Release It!, 2007), with two differences: it opens by the share of *different healthy
-accounts* that fail alike, and what probes is an account that was well. See ``docs/decisions/0025-client-limits.md``.
+The circuit breaker of Nygard (Release It!, 2007), with two differences: it opens by the share of
+*different healthy accounts* that fail alike, and what probes is an account that was well. See
+``docs/decisions/0025-client-limits.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ LONG_MS = 900_000
 """After so long a client that is refused is asked more rarely: nobody is mending it just now."""
 MAX_LONG_MS = {"client": 30_000, "erring": 15_000, "operator": 15_000}
 NAMED_MS = 60_000
-"""A time to wait that an answer names is believed to be meant for all so far, and twice as far after each probe that fails."""
+"""
+A time to wait that an answer names is believed to be meant for all so far, and twice as far after
+each probe that fails.
+"""
 UNSENT_MS = 500
 ROUSED_APART_MS = 300_000
 CALM_MS = 15_000
@@ -41,9 +45,11 @@ def share_of(
     record: ClientRecord, kind: str, clock_ms: int, least: int, untold: Bucket | None = None
 ) -> tuple[int, int] | None:
     """
-    How many witnesses met with that kind, and of how many, if they are at least so many and nearly all; else None.
+    How many witnesses met with that kind, and of how many, if they are at least so many and nearly
+    all; else None.
 
-    All of them are those of the last moment, or those since an account was refreshed well, where little comes.
+    All of them are those of the last moment, or those since an account was refreshed well, where
+    little comes.
 
     ``untold``: what a node has met with in the last moment and has not told yet.
     """
@@ -63,7 +69,10 @@ def share_of(
 
 
 def shared(record: ClientRecord, kind: str, clock_ms: int, untold: Bucket | None = None) -> bool:
-    """Whether a failure of that kind, ``client`` or ``erring``, is no matter of the account that met with it."""
+    """
+    Whether a failure of that kind, ``client`` or ``erring``, is no matter of the account that met
+    with it.
+    """
     if record.hold is not None and record.hold.kind in (kind, "operator"):
         return True
     return share_of(record, kind, clock_ms, SHARED_LEAST, untold) is not None
@@ -89,7 +98,8 @@ def judge(
 
     Args:
         told: what this node tells now, already in the record's buckets.
-        recent: what of it came in the last moment: what went well before that may have come before the hold.
+        recent: what of it came in the last moment: what went well before that may have come before
+            the hold.
         words: class and brief of the last failure, by kind.
         wait_ms: the longest time that one of these answers asked to be left alone; 0: none did.
     """
@@ -140,11 +150,16 @@ def probe_ended(record: ClientRecord, *, well: bool, wait_ms: int, clock_ms: int
     hold.probes += 1
     hold.claim, hold.claim_ms = "", 0
     wait_ms = min(wait_ms, NAMED_MS << min(hold.probes, 20))
-    hold.until_ms = clock_ms + max(wait_ms, pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms))
+    hold.until_ms = clock_ms + max(
+        wait_ms, pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms)
+    )
 
 
 def end(record: ClientRecord, clock_ms: int) -> None:
-    """Let all go on; whoever failed meanwhile is tried anew, but not each time where holds come and go."""
+    """
+    Let all go on; whoever failed meanwhile is tried anew, but not each time where holds come and
+    go.
+    """
     if clock_ms - record.roused_ms >= ROUSED_APART_MS:
         record.rouse_ms = clock_ms
     record.hold = None
@@ -154,4 +169,6 @@ def end(record: ClientRecord, clock_ms: int) -> None:
 
 def over(record: ClientRecord, clock_ms: int) -> bool:
     """Whether an incident that was told of is over: nothing has been held for a while."""
-    return bool(record.incident_ms) and record.hold is None and clock_ms - record.opened_ms >= CALM_MS
+    return (
+        bool(record.incident_ms) and record.hold is None and clock_ms - record.opened_ms >= CALM_MS
+    )

@@ -1,5 +1,6 @@
 """
-How many requests a second go to a host, of all clients there on all nodes together: the store keeps count, see ``tokens/lua/host.lua``.
+How many requests a second go to a host, of all clients there on all nodes together: the store keeps
+count, see ``tokens/lua/host.lua``.
 
 While the store is away each node keeps to its part, by how many nodes there were.
 """
@@ -20,13 +21,21 @@ BURST_S = 1.0
 class HostRateLimits:
     """The rates of hosts. Where two providers of one host set a rate, the lower counts."""
 
-    def __init__(self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1) -> None:
-        """``script``: runs a token script; None: no provider here has a rate. ``nodes``: how many nodes live, this one included."""
+    def __init__(
+        self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1
+    ) -> None:
+        """
+        ``script``: runs a token script; None: no provider here has a rate. ``nodes``: how many
+        nodes live, this one included.
+        """
         self._script = script
         self._nodes = nodes
         self._rates: dict[str, float] = {}
         self._spent: dict[str, float] = {}
-        """Up to when each host's rate is used up (monotonic seconds), of what is sent without the store."""
+        """
+        Up to when each host's rate is used up (monotonic seconds), of what is sent without the
+        store.
+        """
 
     def add(self, provider: Provider) -> None:
         """Mind the rate of this provider."""
@@ -40,7 +49,8 @@ class HostRateLimits:
 
     async def ask(self, provider: Provider, wanted: int) -> tuple[int, float]:
         """
-        How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask again. Raises: what the store raises.
+        How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask
+        again. Raises: what the store raises.
         """
         if not self.rated(provider):
             return wanted, 0.0
@@ -53,7 +63,10 @@ class HostRateLimits:
             await self._call("back", provider, requests)
 
     def alone(self, provider: Provider, now: float) -> bool:
-        """Whether one request may begin while the store is away, at this monotonic second; counts it if so."""
+        """
+        Whether one request may begin while the store is away, at this monotonic second; counts it
+        if so.
+        """
         host = host_of(provider)
         if host not in self._rates:
             return True
@@ -68,7 +81,9 @@ class HostRateLimits:
         assert self._script is not None
         host = host_of(provider)
         thousandths = max(1, int(self._rates[host] * 1000))
-        granted, wait_ms = await self._script("tokens.host", QUEUE, 0, (verb, host, thousandths, requests))
+        granted, wait_ms = await self._script(
+            "tokens.host", QUEUE, 0, (verb, host, thousandths, requests)
+        )
         return granted, wait_ms
 
 

@@ -1,5 +1,6 @@
 """
-What one client's record becomes by what a node tells: the only place where holds, rates and quarantines are decided. Pure.
+What one client's record becomes by what a node tells: the only place where holds, rates and
+quarantines are decided. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from .evidence import Bucket, Kind, collect, total
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
 GONE_MS = 7 * 86_400_000
-"""Of a node that was said to be without answers, and tells nothing any more, for so long: it is gone for good."""
+"""
+Of a node that was said to be without answers, and tells nothing any more, for so long: it is gone
+for good.
+"""
 
 
 class ClientEvent(NamedTuple):
-    """Something that is to be told of the provider: ``data`` as ``tokens/events/outbox.py`` reads it."""
+    """
+    Something that is to be told of the provider: ``data`` as ``tokens/events/outbox.py`` reads it.
+    """
 
     kind: str
     data: str = ""
@@ -60,7 +66,10 @@ class Told:
 
 
 def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
-    """Change a client's record by what a node tells; what of it is to be told to whoever wants to know."""
+    """
+    Change a client's record by what a node tells; what of it is to be told to whoever wants to
+    know.
+    """
     was_quarantined = record.quarantine is not None
     was_incident = bool(record.incident_ms)
     gone = collect(record.buckets, told.recent, told.older, clock_ms, record.opened_ms)
@@ -80,7 +89,9 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
         hold.unclaim(record, told.node, clock_ms)
     hold.judge(record, counted, told.recent, told.words, told.error_wait_ms, clock_ms)
     _, limited_brief = told.words.get("limited", ("", ""))
-    rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms, short=told.short)
+    rate.judge(
+        record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms, short=told.short
+    )
     quarantine.judge(record, counted, told.words, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:
@@ -96,13 +107,17 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
 
 
 def said(record: ClientRecord) -> str:
-    """What holds a client back, in words: class, status and code, and how many met with it; empty: nothing does."""
+    """
+    What holds a client back, in words: class, status and code, and how many met with it; empty:
+    nothing does.
+    """
     held = record.hold
     if held is None:
         return ""
     if held.kind == "operator":
         return "operator held by an operator"
-    return f"{held.outcome} {held.brief} ({held.failed} of {held.asked} accounts that were well)".strip()
+    share = f"({held.failed} of {held.asked} accounts that were well)"
+    return f"{held.outcome} {held.brief} {share}".strip()
 
 
 def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
@@ -111,7 +126,9 @@ def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
         record.quarantine.by_operator = True
         return []
     record.released_ms = 0
-    record.quarantine = Quarantine(clock_ms, usual_share=quarantine.usual_share(record), by_operator=True)
+    record.quarantine = Quarantine(
+        clock_ms, usual_share=quarantine.usual_share(record), by_operator=True
+    )
     return [_begun(record.quarantine)]
 
 
@@ -159,7 +176,9 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEve
         for other in [name for name, one in silences.items() if not one.told]:
             del silences[other]
     for other in [
-        name for name, one in silences.items() if clock_ms - one.last_ms > (GONE_MS if one.told else HEARD_MS)
+        name
+        for name, one in silences.items()
+        if clock_ms - one.last_ms > (GONE_MS if one.told else HEARD_MS)
     ]:
         del silences[other]
     return events

@@ -1,5 +1,6 @@
 """
-What one node meets with at a provider that is no account's matter: noted for all nodes, and said in its log, when it begins and ends.
+What one node meets with at a provider that is no account's matter: noted for all nodes, and said in
+its log, when it begins and ends.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -45,13 +46,21 @@ class NodeTrouble:
         self._silent = False
 
     def heard(
-        self, account: str, verdict: Verdict, kind: Kind, *, known_well: bool, silent: bool, now_s: float
+        self,
+        account: str,
+        verdict: Verdict,
+        kind: Kind,
+        *,
+        known_well: bool,
+        silent: bool,
+        now_s: float,
     ) -> None:
         """
         Take an answer in.
 
         Args:
-            known_well: whether an account of this client was ever refreshed well; where none was, one account is enough.
+            known_well: whether an account of this client was ever refreshed well; where none was,
+                one account is enough.
             silent: whether nobody answers this node any more.
         """
         if kind not in ("silent", "erring", "client"):
@@ -63,7 +72,9 @@ class NodeTrouble:
         if len(self._accounts) < STREAK:
             self._accounts.add(account)
         self._last, self._silent = (verdict.outcome, verdict.brief or verdict.outcome), silent
-        enough = self._streak >= STREAK and (kind == "silent" or not known_well or len(self._accounts) >= STREAK)
+        enough = self._streak >= STREAK and (
+            kind == "silent" or not known_well or len(self._accounts) >= STREAK
+        )
         fallen_silent = silent and not self._silent_told
         if not fallen_silent and (not enough or now_s - self._told_s < TELL_S):
             return
@@ -83,7 +94,8 @@ class NodeTrouble:
 
     def take(self, now_s: float, clock_ms: int, next_ms: int) -> tuple[Silence | None, bool, bool]:
         """
-        What the store is to hear: the trouble, whether nobody answers, and whether trouble is over; as of ``clock_ms``.
+        What the store is to hear: the trouble, whether nobody answers, and whether trouble is over;
+        as of ``clock_ms``.
 
         ``next_ms``: milliseconds until this node's next try; 0: as each account is due.
         """
@@ -114,7 +126,9 @@ class NodeTrouble:
         self._due = False
         if self._saying:
             self._saying = False
-            log.warning("%s answers again, after %.0f s", self._provider.name, now_s - self._since_s)
+            log.warning(
+                "%s answers again, after %.0f s", self._provider.name, now_s - self._since_s
+            )
         if self._noted:
             self._over, self._silent_told, self._told_s = True, False, float("-inf")
 
@@ -124,4 +138,6 @@ class NodeTrouble:
         self._saying, self._said_s = True, now_s
         how = advice.STANDING[advice.standing(verdict.outcome)]
         what = advice.of_provider(self._provider, verdict.outcome)
-        log.warning("%s %s: %s. %s", self._provider.name, how, verdict.brief or verdict.message, what)
+        log.warning(
+            "%s %s: %s. %s", self._provider.name, how, verdict.brief or verdict.message, what
+        )

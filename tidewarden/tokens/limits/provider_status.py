@@ -1,4 +1,7 @@
-"""How a provider stands with us, put together from what all nodes know of our client there. Plain functions."""
+"""
+How a provider stands with us, put together from what all nodes know of our client there. Plain
+functions.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,17 @@ from .client_record import ClientRecord
 from .judgement import HEARD_MS, said
 
 
-def figures(provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int, due_ms: int) -> dict[str, Any]:
+def figures(
+    provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int, due_ms: int
+) -> dict[str, Any]:
     """
-    What ``T.STATS`` tells of a provider beside its accounts: what is the matter with it, if anything is.
+    What ``T.STATS`` tells of a provider beside its accounts: what is the matter with it, if
+    anything is.
 
     Args:
         clock_ms: of the leases' clock; ``lag_ms``: how far unix time is ahead of it.
-        due_ms: when one of its failing accounts is tried next, unix; 0: none fails, or it is not asked.
+        due_ms: when one of its failing accounts is tried next, unix; 0: none fails, or it is not
+            asked.
     """
 
     def unix(ms: int) -> int:
@@ -26,17 +33,30 @@ def figures(provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int
 
     hold, rate, quarantine = record.hold, record.rate, record.quarantine
     seen = {name: one for name, one in record.silences.items() if clock_ms - one.last_ms < HEARD_MS}
-    held_ms = max(hold.until_ms if hold is not None else 0, record.rest_ms if record.rest_ms > clock_ms else 0)
+    held_ms = max(
+        hold.until_ms if hold is not None else 0, record.rest_ms if record.rest_ms > clock_ms else 0
+    )
     error, message, since_ms = "", "", 0
     if hold is not None:
-        error, message, since_ms = hold.outcome or "held", said(record).partition(" ")[2], hold.since_ms
+        error, message, since_ms = (
+            hold.outcome or "held",
+            said(record).partition(" ")[2],
+            hold.since_ms,
+        )
     elif seen:
         latest = max(seen.values(), key=lambda one: one.last_ms)
-        error, message, since_ms = latest.outcome, latest.brief, min(one.since_ms for one in seen.values())
+        error, message, since_ms = (
+            latest.outcome,
+            latest.brief,
+            min(one.since_ms for one in seen.values()),
+        )
     elif record.rest_ms > clock_ms:
         error, message = "rate_limited", f"each answer says so: {record.rest_brief}"
     elif rate is not None:
-        error, message = "rate_limited", f"{rate.per_second:.1f} requests a second are answered well"
+        error, message = (
+            "rate_limited",
+            f"{rate.per_second:.1f} requests a second are answered well",
+        )
         since_ms = rate.shrunk_ms
     waits = [one.next_ms for one in seen.values() if one.next_ms > clock_ms]
     next_try_ms = unix(max(held_ms, min(waits) if len(waits) == len(seen) > 0 else 0))
@@ -58,7 +78,10 @@ def figures(provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int
 
 
 def beside(account: dict[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``T.LIST`` tells of an account whose provider stands so: one that is due waits for it, and for no reason of its own."""
+    """
+    What ``T.LIST`` tells of an account whose provider stands so: one that is due waits for it, and
+    for no reason of its own.
+    """
     held = stands["error"] and (stands["held_until_ms"] or stands["nodes"])
     if held and account["state"] in ("expiring", "late", "failing"):
         account["next_ms"] = max(account["next_ms"], stands["next_ms"])

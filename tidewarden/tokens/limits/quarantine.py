@@ -1,8 +1,10 @@
 """
-When nobody is given up: accounts that were well fail by more than a few, so that something may be the matter with the provider. Pure.
+When nobody is given up: accounts that were well fail by more than a few, so that something may be
+the matter with the provider. Pure.
 
-"Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when some of those that failed
-are well again and no more follow, or when an operator says so; never by time alone.
+"Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when
+some of those that failed are well again and no more follow, or when an operator says so; never by
+time alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ SAMPLE_SHARE = 0.5
 """… if they are so many of those that were asked of late."""
 SAMPLE_MAX = 5
 ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
-"""Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an end."""
+"""
+Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an
+end.
+"""
 CALM_MS = KEPT_MS
 """It is over when so long nobody else failed so."""
 
@@ -40,7 +45,10 @@ def usual_share(record: ClientRecord) -> float:
 
 
 def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
-    """Count what is past as usual, unless it is from a quarantine; what was before counts half after each day."""
+    """
+    Count what is past as usual, unless it is from a quarantine; what was before counts half after
+    each day.
+    """
     if record.quarantine is not None or not gone:
         return
     past = total(gone)
@@ -51,11 +59,15 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
 
 
 def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
-    """The quarantine that the evidence calls for: so many accounts that were well fail, and are not well again by themselves."""
+    """
+    The quarantine that the evidence calls for: so many accounts that were well fail, and are not
+    well again by themselves.
+    """
     seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
     usual = usual_share(record)
     all_refused = hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None
-    client = 0 if all_refused else seen.proven_client  # Else that is the hold's matter, in a moment.
+    # Else that is the hold's matter, in a moment.
+    client = 0 if all_refused else seen.proven_client
     for kind, failed, bound in (
         ("refused", seen.refused + client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
         ("erring", seen.proven_erring - seen.mended, SHARE_MIN),
@@ -68,7 +80,9 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     return None
 
 
-def judge(record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, str]], clock_ms: int) -> None:
+def judge(
+    record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, str]], clock_ms: int
+) -> None:
     """
     Begin or end a quarantine, by what a node tells now, which is already in the record's buckets.
 
@@ -92,10 +106,11 @@ def judge(record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, st
 
 def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     """
-    Whether a release has done its work: refusals are as usual, among those that were refused before, too.
+    Whether a release has done its work: refusals are as usual, among those that were refused
+    before, too.
 
-    Only what was answered since then counts, and for as long as is judged by: those that were refused
-    have to be asked again first.
+    Only what was answered since then counts, and for as long as is judged by: those that were
+    refused have to be asked again first.
     """
     lasts_ms = clock_ms - record.released_ms
     seen = within(record.buckets, clock_ms - KEPT_MS)
@@ -118,7 +133,8 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
         lasts_ms = clock_ms - found.ending_ms
         few = found.sampled >= SAMPLE_MAX and found.accepted < SAMPLE_SHARE_MIN * found.sampled
         if (jump(record, clock_ms) is not None and failed) or (lasts_ms < ROUSED_MS and few):
-            found.ending_ms, found.accepted, found.sampled = 0, 0, 0  # It goes on: told once, it is not told anew.
+            # It goes on: told once, it is not told anew.
+            found.ending_ms, found.accepted, found.sampled = 0, 0, 0
         elif lasts_ms >= CALM_MS:
             record.quarantine = None
             rouse(record, clock_ms)  # Who was refused once more before it was over waits for long.
@@ -132,11 +148,16 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
 def rouse(record: ClientRecord, clock_ms: int) -> None:
     """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
     record.rouse_ms = clock_ms
-    record.buckets = [Bucket(one.since_ms, one.ok, one.limited, one.others) for one in record.buckets]
+    record.buckets = [
+        Bucket(one.since_ms, one.ok, one.limited, one.others) for one in record.buckets
+    ]
 
 
 def release(record: ClientRecord, clock_ms: int) -> None:
-    """An operator says that the refusals are true: each account is asked once more, and given up if it is refused."""
+    """
+    An operator says that the refusals are true: each account is asked once more, and given up if it
+    is refused.
+    """
     record.quarantine = None
     record.released_ms = clock_ms
     rouse(record, clock_ms)

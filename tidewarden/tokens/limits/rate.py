@@ -1,9 +1,11 @@
 """
-How many requests a second a provider's client may send that answers 429: what it is answered well, and a little more. Pure.
+How many requests a second a provider's client may send that answers 429: what it is answered well,
+and a little more. Pure.
 
-A rate shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and delay those alone. It becomes what
-was answered otherwise (the goodput), a little less, and grows by the cubic function of CUBIC (RFC 9438, 4.2): fast towards what was
-borne last, slowly about it, faster and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise.
+A rate shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and delay
+those alone. It becomes what was answered otherwise (the goodput), a little less, and grows by the
+cubic function of CUBIC (RFC 9438, 4.2): fast towards what was borne last, slowly about it, faster
+and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise.
 """
 
 from __future__ import annotations
@@ -14,29 +16,48 @@ from .evidence import Bucket, within
 SHARE = 0.05
 HANDFUL = 6
 HANDFUL_RATED = 2
-"""While there is a rate the provider is known to limit us: it takes fewer to show that the rate is too high again."""
+"""
+While there is a rate the provider is known to limit us: it takes fewer to show that the rate is too
+high again.
+"""
 FEW, WINDOW_FEW_MS = 20, 20_000
 """Of so few answers no rate is reckoned: those of a longer time count."""
 ANSWERS_A_SECOND = 3.0
-"""Growth by time counts no faster than this many answers a second: where few come, what is borne is not known so soon."""
+"""
+Growth by time counts no faster than this many answers a second: where few come, what is borne is
+not known so soon.
+"""
 ANSWERS = 40
-"""What is judged by, at least, while there is a rate: at two requests a second five seconds tell little."""
+"""
+What is judged by, at least, while there is a rate: at two requests a second five seconds tell
+little.
+"""
 BETA = 0.9
 GROWTH = 0.001
-"""Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s."""
+"""
+Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s.
+"""
 PER_SECOND_MIN = 0.2
 FORGET = 2.0
 FORGET_MS = 5_000
-"""Times the peak at which the rate is forgotten, if so long it has granted all that was asked for: a backlog would go at once."""
+"""
+Times the peak at which the rate is forgotten, if so long it has granted all that was asked for: a
+backlog would go at once.
+"""
 USED = 1.25
-"""It grows to so many times what was answered of late at most: what is not used shows nothing (RFC 7661)."""
+"""
+It grows to so many times what was answered of late at most: what is not used shows nothing (RFC
+7661).
+"""
 APART_MS = 1_000
 """Between two times that it shrinks: what was under way at the first is answered by then."""
 WINDOW_MS = 5_000
 REST_SHARE = 0.95
 REST_MS = 60_000
-"""All rest so long at first, however long the answers name, and twice as long when it was over and they say so again: where little is
-sent, some accounts' own limits are all that is answered."""
+"""
+All rest so long at first, however long the answers name, and twice as long when it was over and
+they say so again: where little is sent, some accounts' own limits are all that is answered.
+"""
 
 
 def judge(
@@ -73,7 +94,10 @@ def judge(
     rate.since_shrunk += told.answered
     if short:
         rate.short_ms = clock_ms
-    if too_many(rate.limited, rate.answered, HANDFUL_RATED) and clock_ms - rate.shrunk_ms >= APART_MS:
+    if (
+        too_many(rate.limited, rate.answered, HANDFUL_RATED)
+        and clock_ms - rate.shrunk_ms >= APART_MS
+    ):
         well = (rate.answered - rate.limited) * 1000 / max(250, clock_ms - rate.meter_ms)
         if rate.answered < FEW:
             seen = within(record.buckets, clock_ms - WINDOW_FEW_MS)
@@ -86,7 +110,9 @@ def judge(
 
 
 def grow(record: ClientRecord, clock_ms: int) -> None:
-    """Let the rate grow by the time that has passed; forget it when it holds nothing back any more."""
+    """
+    Let the rate grow by the time that has passed; forget it when it holds nothing back any more.
+    """
     rate = record.rate
     if rate is None:
         return
@@ -112,12 +138,18 @@ def _shrunk(goodput: float, clock_ms: int) -> Rate:
 
 
 def _rest(record: ClientRecord, wait_ms: int, brief: str, clock_ms: int) -> bool:
-    """Leave the provider alone for as long as it says, where every answer of late is a 429 that says so."""
+    """
+    Leave the provider alone for as long as it says, where every answer of late is a 429 that says
+    so.
+    """
     seen = within(record.buckets, max(record.opened_ms, record.rest_ms, clock_ms - WINDOW_MS))
     if not wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * seen.answered:
         return False
     if clock_ms < record.rest_ms:
         return True  # It was under way when the rest began.
-    record.rest_ms, record.rest_brief = clock_ms + min(wait_ms, REST_MS << min(record.rests, 20)), brief
+    record.rest_ms, record.rest_brief = (
+        clock_ms + min(wait_ms, REST_MS << min(record.rests, 20)),
+        brief,
+    )
     record.rests += 1
     return True

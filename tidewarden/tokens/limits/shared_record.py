@@ -1,7 +1,9 @@
 """
-This node's copy of a client's record: read, changed by compare-and-swap, and what follows from a change.
+This node's copy of a client's record: read, changed by compare-and-swap, and what follows from a
+change.
 
-Whoever changes it pauses or resumes the client's queue, has failing accounts tried anew, and says so in its log.
+Whoever changes it pauses or resumes the client's queue, has failing accounts tried anew, and says
+so in its log.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Change = Callable[[ClientRecord, int], list[ClientEvent]]
 """Changes a record, at that time of the leases' clock; what of it is to be told."""
 
 PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
-PAUSE_SLACK_MS = 60_000  # A pause outlives the next probe: should all who know of it die, work goes on.
+# A pause outlives the next probe: should all who know of it die, work goes on.
+PAUSE_SLACK_MS = 60_000
 SWAPS_MAX, CROWDED, SPREAD_S = 20, 8, 0.05
 ROUSED_MAX = 500
 ROUSE_SPREAD_MS = 10_000
@@ -46,9 +49,14 @@ class SharedRecord:
         self.store = ClientStore(queue, shared.script)
         self.record = ClientRecord()
         self.closed = asyncio.Event()
-        """Set when all are held back, until this node asks again: a take that waits is in vain then."""
+        """
+        Set when all are held back, until this node asks again: a take that waits is in vain then.
+        """
         self.unreadable = False
-        """The record in the store cannot be read: until it is written anew, its former holds stand, which nobody would end."""
+        """
+        The record in the store cannot be read: until it is written anew, its former holds stand,
+        which nobody would end.
+        """
         self.lag_ms = 0
         """How far the store's unix time is ahead of the leases' clock."""
         self._raw = b""
@@ -63,7 +71,11 @@ class SharedRecord:
     def free(self) -> bool:
         """Whether nothing holds anybody back."""
         record = self.record
-        return record.hold is None and record.rate is None and not (record.rest_ms and record.rest_ms > self.clock_ms)
+        return (
+            record.hold is None
+            and record.rate is None
+            and not (record.rest_ms and record.rest_ms > self.clock_ms)
+        )
 
     @property
     def clock_ms(self) -> int:
@@ -73,7 +85,10 @@ class SharedRecord:
         return self._clock_ms + int((self._clock.monotonic() - self._clock_at_s) * 1000)
 
     async def ask(self, wanted: int = 0) -> Reply:
-        """Ask for leave of the client's rate; the record is as of now then. Raises what the store raises."""
+        """
+        Ask for leave of the client's rate; the record is as of now then. Raises what the store
+        raises.
+        """
         reply = await self.store.ask(self._version, wanted, self._provider.client_rate)
         self._took(reply)
         return reply
@@ -84,12 +99,17 @@ class SharedRecord:
             await self.store.give_back(self._version, requests, self._provider.client_rate)
 
     async def look(self) -> None:
-        """Bring the record up to date, after whatever this node is telling just now. Raises what the store raises."""
+        """
+        Bring the record up to date, after whatever this node is telling just now. Raises what the
+        store raises.
+        """
         async with self._changing:
             await self.ask()
 
     async def change(self, change: Change) -> None:
-        """Read, change, compare and swap, until nobody was between. Raises what the store raises."""
+        """
+        Read, change, compare and swap, until nobody was between. Raises what the store raises.
+        """
         async with self._changing:
             for swap in range(SWAPS_MAX):
                 if swap >= CROWDED:  # Many tell at once: apart they all get through.
@@ -105,7 +125,9 @@ class SharedRecord:
                     self._know(record)
                     self._follow(before, events)
                     return
-        raise errors.Timeout(f"what is known of {self._provider.name} changed {SWAPS_MAX} times while it was told")
+        raise errors.Timeout(
+            f"what is known of {self._provider.name} changed {SWAPS_MAX} times while it was told"
+        )
 
     async def mend(self) -> None:
         """Write a record anew that cannot be read. Raises what the store raises."""
@@ -139,7 +161,8 @@ class SharedRecord:
     def _follow(self, before: ClientRecord, events: Sequence[ClientEvent]) -> None:
         record = self.record
         was, held = (before.hold is None, before.rest_ms), (record.hold is None, record.rest_ms)
-        if self._pause_until() != self._paused_ms or was != held:  # Another node paused it, perhaps.
+        # Another node paused it, perhaps.
+        if self._pause_until() != self._paused_ms or was != held:
             self._start("pause", self._keep_paused())
         if record.hold is None and record.incident_ms:
             self._start("end of an incident", self._tell_calm())
@@ -161,7 +184,9 @@ class SharedRecord:
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         del self._jobs[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s of %s failed for a reason of ours", name, self._provider.name, exc_info=error)
+            log.error(
+                "%s of %s failed for a reason of ours", name, self._provider.name, exc_info=error
+            )
 
     def _pause_until(self) -> int:
         """Until when the client's queue is to be paused; 0: not."""
@@ -171,7 +196,10 @@ class SharedRecord:
         return record.rest_ms if record.rest_ms > self.clock_ms else 0
 
     async def _keep_paused(self) -> None:
-        """Pause or resume the queue as the record says, and as it says then: no late resume stands against another's pause."""
+        """
+        Pause or resume the queue as the record says, and as it says then: no late resume stands
+        against another's pause.
+        """
         while True:
             try:
                 until_ms = self._pause_until()
@@ -185,7 +213,9 @@ class SharedRecord:
                 if self._pause_until() == until_ms:
                     return
             except errors.Error as error:
-                log.warning("%s: its queue is not paused or resumed yet: %s", self._provider.name, error)
+                log.warning(
+                    "%s: its queue is not paused or resumed yet: %s", self._provider.name, error
+                )
                 await sleep(self._clock, PAUSE_AGAIN_S)
 
     async def _tell_calm(self) -> None:
@@ -225,7 +255,9 @@ class SharedRecord:
                     _, more = await self.store.rouse(shard, ROUSE_SPREAD_MS, ROUSED_MAX)
             await self.change(done)
         except errors.Error as error:
-            log.warning("%s: not all failing accounts are tried anew yet: %s", self._provider.name, error)
+            log.warning(
+                "%s: not all failing accounts are tried anew yet: %s", self._provider.name, error
+            )
 
     def _say(self, event: ClientEvent) -> None:
         """An event, in this node's log."""
@@ -234,15 +266,21 @@ class SharedRecord:
             held, what = record.hold, ""
             how = "fails each request"
             if held.kind == "client":
-                how, what = "refuses our client", f". {advice.of_provider(self._provider, held.outcome)}"
+                how, what = (
+                    "refuses our client",
+                    f". {advice.of_provider(self._provider, held.outcome)}",
+                )
             log.error("%s %s (%s): its accounts wait%s", name, how, judgement.said(record), what)
         elif event.kind == "provider.breaker_closed":
             log.warning("%s answers again: its accounts go on", name)
         elif event.kind == "provider.quarantine_begun" and record.quarantine is not None:
             self._shared.quarantines[name] += 1
             log.error(
-                "%s %s %.0f %% of the accounts that were well, far more than usual: nobody is given up for it",
-                name, "fails" if record.quarantine.kind == "erring" else "refuses", record.quarantine.refused_share * 100,
-            )  # fmt: skip
+                "%s %s %.0f %% of the accounts that were well, far more than usual: nobody is given"
+                " up for it",
+                name,
+                "fails" if record.quarantine.kind == "erring" else "refuses",
+                record.quarantine.refused_share * 100,
+            )
         elif event.kind == "provider.quarantine_over":
             log.warning("%s: its quarantine is over", name)

@@ -1,5 +1,6 @@
 """
-What a person can do about a failure, in words: by its class (see :mod:`.answers`) and the account's state. Plain functions.
+What a person can do about a failure, in words: by its class (see :mod:`.answers`) and the account's
+state. Plain functions.
 """
 
 from __future__ import annotations
@@ -8,10 +9,16 @@ from urllib.parse import urlsplit
 
 from tidewarden.config.load import Provider
 
-CONSENT = "ask the account's owner to consent again and put the new refresh token (token import, T.PUT)"
+CONSENT = (
+    "ask the account's owner to consent again and put the new refresh token (token import, T.PUT)"
+)
 MEND = {
-    "client_credentials": "see that the provider gives this client what it asks for (scope, parameters)",
-    "jwt_bearer": "see that the provider knows the key and lets this subject in (jwt_… of [providers.{name}])",
+    "client_credentials": (
+        "see that the provider gives this client what it asks for (scope, parameters)"
+    ),
+    "jwt_bearer": (
+        "see that the provider knows the key and lets this subject in (jwt_… of [providers.{name}])"
+    ),
     "token_exchange": "put another subject_token, or see to the one of [providers.{name}]",
 }
 """What stands for a consent where there are no refresh tokens, by the provider's ``grant``."""
@@ -27,7 +34,8 @@ ALONE = (
 )
 
 QUARANTINED = (
-    "Nothing for this account: {name} refuses far more than usual, so no refusal counts; see `token why {name}`"
+    "Nothing for this account: {name} refuses far more than usual, so no refusal counts; see `token"
+    " why {name}`"
 )
 
 STANDING = {
@@ -40,9 +48,14 @@ STANDING = {
 """How a provider may stand with us, and how that is said."""
 _SILENT = ("refused", "connect_timeout", "tls", "dns", "proxy", "discovery")
 _REFUSING = {
-    "invalid_client": "look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one by one",
+    "invalid_client": (
+        "look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one"
+        " by one"
+    ),
     "unauthorized_client": "have the provider allow this client the grant type {grant}",
-    "unsupported_grant_type": "have the provider allow the grant type {grant}, or look at token_url of [providers.{name}]",
+    "unsupported_grant_type": (
+        "have the provider allow the grant type {grant}, or look at token_url of [providers.{name}]"
+    ),
     "misdirected": "look at token_url of [providers.{name}]: there is no token endpoint",
     "bad_url": "look at token_url of [providers.{name}]: it is no address",
     "misconfigured": "look at [providers.{name}]: no request can be made of it",
@@ -50,33 +63,57 @@ _REFUSING = {
 _PROVIDER = {
     "refused": "See whether {host} is up, and whether this host reaches it",
     "connect_timeout": "See whether {host} is up, and whether this host reaches it",
-    "tls": "Its certificate is not trusted here: see tls_ca of [providers.{name}], and the date of {host}'s certificate",
+    "tls": (
+        "Its certificate is not trusted here: see tls_ca of [providers.{name}], and the date of"
+        " {host}'s certificate"
+    ),
     "dns": "See whether this host resolves the name of {host}",
-    "proxy": "See whether the proxy of [providers.{name}] is up, and whether it lets this host ask {host}",
-    "discovery": "See whether the metadata of {host} can be had, or write token_url of [providers.{name}]",
-    "unknown": "Ask whoever runs {host}, if it lasts; see timeout_s of [providers.{name}] if it is slow",
+    "proxy": (
+        "See whether the proxy of [providers.{name}] is up, and whether it lets this host ask"
+        " {host}"
+    ),
+    "discovery": (
+        "See whether the metadata of {host} can be had, or write token_url of [providers.{name}]"
+    ),
+    "unknown": (
+        "Ask whoever runs {host}, if it lasts; see timeout_s of [providers.{name}] if it is slow"
+    ),
     "unavailable": "Ask whoever runs {host}, if it lasts",
     "rate_limited": "If it lasts: client_rate of [providers.{name}], or a higher limit there",
 }
 _ACCOUNT = {
-    "rejected": "the provider names no known cause: if it means a refused token, say so in [providers.{name}.errors]",
+    "rejected": (
+        "the provider names no known cause: if it means a refused token, say so in"
+        " [providers.{name}.errors]"
+    ),
     "account_limited": "nothing: it was asked for too often",
     "too_early": "nothing: it is asked again later",
-    "unfit": "put it anew (token import, T.PUT): grant of [providers.{name}] has changed since it was put",
-    "no_parameters": "put it with its parameters (token import, T.PUT): see account_parameters of [providers.{name}]",
-    "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
+    "unfit": (
+        "put it anew (token import, T.PUT): grant of [providers.{name}] has changed since it"
+        " was put"
+    ),
+    "no_parameters": (
+        "put it with its parameters (token import, T.PUT): see account_parameters of"
+        " [providers.{name}]"
+    ),
+    "unsealable": (
+        "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant"
+        " anew"
+    ),
 }
 _REFUSED = ("invalid_grant", "invalid_scope", "rejected", "unauthorized_client")
 """Classes of answers to one account that may mean that its grant has ended."""
 KEPT = (
-    "{node} keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; if there is a refresh token in it, "
-    "put that (token import, T.PUT)"
+    "{node} keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; if"
+    " there is a refresh token in it, put that (token import, T.PUT)"
 )
 ITSELF = "its accounts are tried again by themselves"
 
 
 def standing(error: str) -> str:
-    """The word for how a provider stands by the class of what it did last: a key of :data:`STANDING`."""
+    """
+    The word for how a provider stands by the class of what it did last: a key of :data:`STANDING`.
+    """
     if error in _REFUSING:
         return "refusing"
     if error == "rate_limited":
@@ -133,7 +170,10 @@ def _of_account(provider: Provider, state: str, error: str, alone: bool) -> str:
     if state != "failing":
         return ""
     if error in ("invalid_grant", "invalid_scope"):
-        again = "It is asked again, minutes to an hour apart, before it is given up (now: `token refresh`)"
+        again = (
+            "It is asked again, minutes to an hour apart, before it is given up (now: `token"
+            " refresh`)"
+        )
         return f"{again}; if it was revoked, {consent}"
     if alone and error == "rate_limited":
         return "Nothing: it alone is to wait, other accounts go on"

@@ -1,5 +1,6 @@
 """
-How our client proves itself at a token endpoint: by a secret, by a signed assertion, by its certificate, or not at all.
+How our client proves itself at a token endpoint: by a secret, by a signed assertion, by its
+certificate, or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tidewarden.config.provider import ASSERTION_AUTHS, SECRET_AUTHS
 from tidewarden.config.signing import SigningKey, load_signing_key, with_thumbprint
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
-ASSERTION_LIFE_S = 120  # Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
+# Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
+ASSERTION_LIFE_S = 120
 
 Proof = tuple[Mapping[str, str], Mapping[str, str]]
 """Headers, and members of the body."""
@@ -44,7 +46,9 @@ class Credentials:
         return changed
 
     def prove(self, provider: Provider, number: int, endpoint: str) -> Proof:
-        """The headers and the members of the body by which our client proves itself to ``endpoint``."""
+        """
+        The headers and the members of the body by which our client proves itself to ``endpoint``.
+        """
         if provider.auth == "private_key_jwt":
             return {}, {"client_id": provider.client_id, **self._assertion(provider, endpoint)}
         known = self._proofs.get((provider.name, number))
@@ -63,10 +67,16 @@ class Credentials:
             "iat": now_s,
             "exp": now_s + ASSERTION_LIFE_S,
         }
-        return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": self.sign(provider, claims)}
+        return {
+            "client_assertion_type": ASSERTION_TYPE,
+            "client_assertion": self.sign(provider, claims),
+        }
 
     def sign(self, provider: Provider, claims: Mapping[str, Any]) -> str:
-        """A statement signed by the provider's ``jwt_key_file``. Raises: ValueError: the key cannot be used."""
+        """
+        A statement signed by the provider's ``jwt_key_file``. Raises: ValueError: the key cannot be
+        used.
+        """
         key = self._keys.get(provider.name)
         if key is None:
             key = load_signing_key(provider.jwt_key_file, provider.jwt_algorithm)
@@ -78,7 +88,9 @@ class Credentials:
 
 
 def by_secret(provider: Provider, number: int = 0) -> Proof:
-    """Headers and members that carry the client's ``number``-th secret; an empty one is never sent."""
+    """
+    Headers and members that carry the client's ``number``-th secret; an empty one is never sent.
+    """
     if provider.auth in ASSERTION_AUTHS:
         return {}, {}  # The grant's own assertion says who asks.
     name, secret = provider.client_id, provider.secrets[number].reveal()

@@ -1,4 +1,7 @@
-"""Where an issuer's token endpoint is: its metadata (RFC 8414), asked for once an hour at most, and kept when it is away."""
+"""
+Where an issuer's token endpoint is: its metadata (RFC 8414), asked for once an hour at most, and
+kept when it is away.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from tidewarden.config.provider_reading import plain_fault, url_fault
 log = logging.getLogger("tidewarden.tokens")
 
 FRESH_S = 3600.0
-SHARE = (
-    1 / 3
-)  # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old endpoint may serve.
-RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+# Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old
+# endpoint may serve.
+SHARE = 1 / 3
+# After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+RETRY_S = 10.0
 BODY_BYTES_MAX = 262_144
 KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.
 
@@ -87,22 +91,37 @@ class Discovery:
             try:
                 async with asyncio.timeout(provider.timeout_s * SHARE):
                     raw = await _get(client, address)
-                known.url, known.revocation = read_metadata(provider, raw), read_revocation(provider, raw)
+                known.url, known.revocation = (
+                    read_metadata(provider, raw),
+                    read_revocation(provider, raw),
+                )
                 known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
                 return
             except (NotFoundError, TimeoutError) as error:
                 faults.append(f"{urlsplit(address).path}: {str(error) or 'no answer in time'}")
         known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
         if known.url:
-            log.warning("%s: its metadata cannot be read, %s is used on: %s", provider.name, known.url, known.fault)
+            log.warning(
+                "%s: its metadata cannot be read, %s is used on: %s",
+                provider.name,
+                known.url,
+                known.fault,
+            )
 
 
 def addresses(issuer: str) -> Iterator[str]:
-    """Where an issuer's metadata may lie: between host and path as RFC 8414 (3) says, or behind it as OpenID does."""
+    """
+    Where an issuer's metadata may lie: between host and path as RFC 8414 (3) says, or behind it as
+    OpenID does.
+    """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
-    yield urlunsplit((parts.scheme, parts.netloc, f"/.well-known/oauth-authorization-server{path}", "", ""))
-    yield urlunsplit((parts.scheme, parts.netloc, f"{path}/.well-known/openid-configuration", "", ""))
+    yield urlunsplit(
+        (parts.scheme, parts.netloc, f"/.well-known/oauth-authorization-server{path}", "", "")
+    )
+    yield urlunsplit(
+        (parts.scheme, parts.netloc, f"{path}/.well-known/openid-configuration", "", "")
+    )
 
 
 def read_metadata(provider: Provider, raw: bytes) -> str:
@@ -113,20 +132,28 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
         found = None
     if not isinstance(found, dict):
         raise NotFoundError("no JSON object")
-    if found.get("issuer") != provider.issuer:  # RFC 8414, 3.3: else anybody could take the place of anybody.
+    # RFC 8414, 3.3: else anybody could take the place of anybody.
+    if found.get("issuer") != provider.issuer:
         raise NotFoundError("the metadata are of another issuer")
     url = _named(provider, found, "token_endpoint")
     if not isinstance(url, str) or url_fault(url):
         raise NotFoundError("they name no token_endpoint")
     if not _is_encrypted_enough(provider, url):
-        raise NotFoundError("their token_endpoint is not encrypted, as the issuer is or https:// would be")
+        raise NotFoundError(
+            "their token_endpoint is not encrypted, as the issuer is or https:// would be"
+        )
     if not _is_at_home(provider, url):
-        raise NotFoundError("their token_endpoint is at another host than the issuer, which is an account's own")
+        raise NotFoundError(
+            "their token_endpoint is at another host than the issuer, which is an account's own"
+        )
     return url
 
 
 def read_revocation(provider: Provider, raw: bytes) -> str:
-    """The revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` takes; empty: they name none that can be used."""
+    """
+    The revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` takes; empty: they
+    name none that can be used.
+    """
     url = _named(provider, json.loads(raw), "revocation_endpoint")
     if not isinstance(url, str) or url_fault(url):
         return ""
@@ -134,8 +161,14 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
 
 
 def _is_at_home(provider: Provider, url: str) -> bool:
-    """Whether an account's own issuer names an address of its own: elsewhere its metadata could lead the client's secret anywhere."""
-    return not provider.own_issuer or urlsplit(url).netloc.lower() == urlsplit(provider.issuer).netloc.lower()
+    """
+    Whether an account's own issuer names an address of its own: elsewhere its metadata could lead
+    the client's secret anywhere.
+    """
+    return (
+        not provider.own_issuer
+        or urlsplit(url).netloc.lower() == urlsplit(provider.issuer).netloc.lower()
+    )
 
 
 def _is_encrypted_enough(provider: Provider, url: str) -> bool:
@@ -153,7 +186,9 @@ def _named(provider: Provider, found: dict[str, Any], name: str) -> Any:
 
 async def _get(client: httpx.AsyncClient, address: str) -> bytes:
     try:
-        async with client.stream("GET", address, headers={"Accept": "application/json"}) as response:
+        async with client.stream(
+            "GET", address, headers={"Accept": "application/json"}
+        ) as response:
             if response.status_code != 200:
                 raise NotFoundError(f"HTTP {response.status_code}")
             body = b""

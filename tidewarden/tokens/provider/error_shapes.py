@@ -33,9 +33,18 @@ _CODES = (
 )
 _AROUND = ("detail", "data")  # May hold the error.
 _WORDS = (
-    "errordescription", "message", "msg", "errormessage", "errormsg", "errmsg", "faultstring", "description",
-    "detail", "reason", "title",
-)  # fmt: skip
+    "errordescription",
+    "message",
+    "msg",
+    "errormessage",
+    "errormsg",
+    "errmsg",
+    "faultstring",
+    "description",
+    "detail",
+    "reason",
+    "title",
+)
 _ALL_WELL = ("0", "false", "none", "null", "ok", "success")
 _SAYS_NOTHING = (*_ALL_WELL, "error", "fail", "failed", "failure", "about:blank")
 _TOKEN = re.compile(r"token|jwt", re.IGNORECASE)
@@ -71,13 +80,16 @@ def read_error_at(value: object, words: object) -> ErrorReport:
 
 
 def holds_token(value: object, depth: int = 0) -> bool:
-    """Whether something in there calls itself a token: it may be a success that nobody understands."""
+    """
+    Whether something in there calls itself a token: it may be a success that nobody understands.
+    """
     if isinstance(value, list) and depth < DEPTH_MAX:
         return any(holds_token(item, depth + 1) for item in value)
     if not isinstance(value, dict) or depth == DEPTH_MAX:
         return False
     return any(
-        holds_token(item, depth + 1) or (isinstance(item, str) and item != "" and bool(_TOKEN.search(name)))
+        holds_token(item, depth + 1)
+        or (isinstance(item, str) and item != "" and bool(_TOKEN.search(name)))
         for name, item in value.items()
     )
 
@@ -131,7 +143,11 @@ def _words(plain: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 def _code(value: object) -> str:
     """A code as text; empty: it is none, or says nothing."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < abs(value) < 10**CODE_CHARS_MAX:
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and 0 < abs(value) < 10**CODE_CHARS_MAX
+    ):
         return str(value)
     if not isinstance(value, str) or not 0 < len(value) <= CODE_CHARS_MAX or "://" in value:
         return ""

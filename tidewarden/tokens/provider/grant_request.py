@@ -1,8 +1,10 @@
 """
-What asks for an access token: the members of the request, by the provider's grant type and what the account brings.
+What asks for an access token: the members of the request, by the provider's grant type and what the
+account brings.
 
-What an account brings is sealed in its row in the place of a refresh token: that token itself, or, of the grants
-that have none, a short text of ours, so that fingerprints, keys and exports go on as they are.
+What an account brings is sealed in its row in the place of a refresh token: that token itself, or,
+of the grants that have none, a short text of ours, so that fingerprints, keys and exports go on as
+they are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"  # RFC 7523, 2.1
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # RFC 8693, 2.1
 TYPE_PREFIX = "urn:ietf:params:oauth:token-type:"
 AHEAD_S = (
-    60  # So much earlier an assertion says it was issued: a server whose clock is behind refuses one of the future.
+    # So much earlier an assertion says it was issued: a server whose clock is behind refuses one of
+    # the future.
+    60
 )
 
 
@@ -39,7 +43,10 @@ class Unfit(Unsealable):
 
 
 class Own(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an account brings where that is no refresh token, or more than one. Secrets stay out of its ``repr``."""
+    """
+    What an account brings where that is no refresh token, or more than one. Secrets stay out of its
+    ``repr``.
+    """
 
     scope: str = ""
     subject_token: str = ""
@@ -85,7 +92,10 @@ def marked(text: str) -> str:
 
 
 def following(text: str, refresh_token: str) -> str:
-    """What the account brings to the next refresh, of the text it brought; ``refresh_token``: a new one, empty: none came."""
+    """
+    What the account brings to the next refresh, of the text it brought; ``refresh_token``: a new
+    one, empty: none came.
+    """
     own = own_of(text)
     if not refresh_token or own is None:
         return refresh_token or text
@@ -93,7 +103,10 @@ def following(text: str, refresh_token: str) -> str:
 
 
 def as_account(provider: Provider, text: str) -> tuple[Provider, str]:
-    """The provider with the client's secret of the account that brings ``text``, and what asks for its next pair."""
+    """
+    The provider with the client's secret of the account that brings ``text``, and what asks for its
+    next pair.
+    """
     own = own_of(text)
     if own is None:
         return provider, text
@@ -111,7 +124,10 @@ def fields_of(text: str) -> dict[str, str]:
 
 
 def check_fit(provider: Provider, text: str) -> str:
-    """``text``, if an account that brings it can be refreshed by the provider's grant. Raises: Unfit: it was put for another."""
+    """
+    ``text``, if an account that brings it can be refreshed by the provider's grant. Raises: Unfit:
+    it was put for another.
+    """
     own = own_of(text)
     if provider.account_secret and not (own is not None and own.client_secret):
         raise Unfit("it was put without a client_secret of its own: put it anew")
@@ -123,7 +139,12 @@ def check_fit(provider: Provider, text: str) -> str:
 
 
 def asking(
-    provider: Provider, account: str, text: str, endpoint: str, credentials: Credentials, clock: Clock
+    provider: Provider,
+    account: str,
+    text: str,
+    endpoint: str,
+    credentials: Credentials,
+    clock: Clock,
 ) -> Asking:
     """
     What to say to ``endpoint`` for the account (its name within the provider) that brings ``text``.
@@ -134,7 +155,11 @@ def asking(
     if own is None:
         return Asking({"grant_type": "refresh_token", "refresh_token": text}, secrets=(text,))
     scope = own.scope or provider.scope
-    said = {"scope": scope} if scope and (provider.grant != "jwt_bearer" or provider.scope_in == "body") else {}
+    said = (
+        {"scope": scope}
+        if scope and (provider.grant != "jwt_bearer" or provider.scope_in == "body")
+        else {}
+    )
     if provider.grant == "token_exchange":
         token = own.subject_token if provider.brings else _subject_token(provider)
         kind = provider.subject_token_type
@@ -142,22 +167,31 @@ def asking(
         members = {"grant_type": TOKEN_EXCHANGE, "subject_token": token, "subject_token_type": kind}
         return Asking({**members, **said}, secrets=(token,))
     if provider.grant == "jwt_bearer":
-        assertion = credentials.sign(provider, claims_of(provider, account, scope, endpoint, clock.unix_ms() // 1000))
+        assertion = credentials.sign(
+            provider, claims_of(provider, account, scope, endpoint, clock.unix_ms() // 1000)
+        )
         if provider.auth == "bearer":
             return Asking(said, {"Authorization": f"Bearer {assertion}"}, (assertion,))
-        return Asking({"grant_type": JWT_BEARER, "assertion": assertion, **said}, secrets=(assertion,))
+        return Asking(
+            {"grant_type": JWT_BEARER, "assertion": assertion, **said}, secrets=(assertion,)
+        )
     return Asking({"grant_type": provider.grant, **said})
 
 
 def granted_scope(provider: Provider, text: str, told: str | None, before: str) -> str:
-    """The scope of a token that was had by ``text``: what the answer told, else what was asked for (RFC 6749, 5.1)."""
+    """
+    The scope of a token that was had by ``text``: what the answer told, else what was asked for
+    (RFC 6749, 5.1).
+    """
     if told is not None:
         return told
     own = None if provider.renews else own_of(text)
     return before if own is None else own.scope or provider.scope
 
 
-def claims_of(provider: Provider, account: str, scope: str, endpoint: str, now_s: int) -> dict[str, Any]:
+def claims_of(
+    provider: Provider, account: str, scope: str, endpoint: str, now_s: int
+) -> dict[str, Any]:
     """The claims of an assertion by which an access token is asked for (RFC 7523, 3)."""
     subject = provider.jwt_subject.replace("{account}", account)
     return {

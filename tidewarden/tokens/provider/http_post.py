@@ -1,9 +1,12 @@
 """
-One POST by aiohttp's lower layers: its connector makes and keeps the connections, its protocol parses what comes on them.
+One POST by aiohttp's lower layers: its connector makes and keeps the connections, its protocol
+parses what comes on them.
 
-A request is one write here, and its answer is read where it is parsed. What the client above these layers does for each (objects for the
-request, its headers and its answer, cookies, redirects, traces, timers) cost more than all of that together (docs/performance.md). They
-are pinned to a minor version for it, and ``live/tokens/provider/test_exchange`` shows what they do on a network that behaves badly.
+A request is one write here, and its answer is read where it is parsed. What the client above these
+layers does for each (objects for the request, its headers and its answer, cookies, redirects,
+traces, timers) cost more than all of that together (docs/performance.md). They are pinned to a
+minor version for it, and ``live/tokens/provider/test_exchange`` shows what they do on a network
+that behaves badly.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from .token_response import HttpAnswer
 BODY_BYTES_MAX = 65_536
 HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
-FRAMING = ("Content-Length", "Transfer-Encoding")  # How long the body is, each request says by itself.
-HEADS_MAX = 64  # Beginnings of requests that are kept: one for each secret of the client, and each endpoint.
+# How long the body is, each request says by itself.
+FRAMING = ("Content-Length", "Transfer-Encoding")
+# Beginnings of requests that are kept: one for each secret of the client, and each endpoint.
+HEADS_MAX = 64
 _UNFIT = re.compile(r"[\x00\r\n]")
 
 
@@ -38,7 +43,10 @@ class LateError(aiohttp.ClientError):
 
 @dataclass(slots=True)
 class RequestProgress:
-    """How far one request is, and as much of its answer as has come. ``secrets``: what no error text may quote of it."""
+    """
+    How far one request is, and as much of its answer as has come. ``secrets``: what no error text
+    may quote of it.
+    """
 
     secrets: tuple[str, ...] = ()
     sent: bool = False
@@ -48,7 +56,10 @@ class RequestProgress:
 
 
 class HttpPost:
-    """POSTs by the connections of one connector. ``timeout``: for connecting; the whole of a request is timed by whoever asks."""
+    """
+    POSTs by the connections of one connector. ``timeout``: for connecting; the whole of a request
+    is timed by whoever asks.
+    """
 
     def __init__(
         self,
@@ -69,7 +80,8 @@ class HttpPost:
 
     def head(self, url: str, proof: Mapping[str, str], *, keep: bool = True) -> bytes:
         """
-        The beginning of requests to ``url`` with the headers ``proof``, up to the length of their bodies.
+        The beginning of requests to ``url`` with the headers ``proof``, up to the length of their
+        bodies.
 
         ``keep``: others will begin so, too.
 
@@ -100,12 +112,15 @@ class HttpPost:
         self, url: str, head: bytes, body: bytes, coming: RequestProgress, send_by: float = math.inf
     ) -> HttpAnswer:
         """
-        Send ``body`` behind what :meth:`head` gave, and read the answer, of a body that is too long its beginning.
+        Send ``body`` behind what :meth:`head` gave, and read the answer, of a body that is too long
+        its beginning.
 
-        Nothing leaves after ``send_by`` (monotonic seconds of the clock): a process that was paused while it connected (SIGSTOP, a host
-        that slept) would send at once when it wakes, perhaps after another node has used the refresh token.
+        Nothing leaves after ``send_by`` (monotonic seconds of the clock): a process that was paused
+        while it connected (SIGSTOP, a host that slept) would send at once when it wakes, perhaps
+        after another node has used the refresh token.
 
-        Raises: aiohttp.ClientError: of connecting, or LateError: nothing was sent; any other: nobody knows.
+        Raises: aiohttp.ClientError: of connecting, or LateError: nothing was sent; any other:
+        nobody knows.
         """
         connection = await self._connect(url)
         try:
@@ -123,7 +138,8 @@ class HttpPost:
             transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
             try:
                 answer = await self._read(protocol, coming)
-            except (HttpProcessingError, EofStream, RuntimeError):  # which are no errors of the client's to aiohttp
+            except (HttpProcessingError, EofStream, RuntimeError):
+                # which are no errors of the client's to aiohttp
                 raise aiohttp.ClientPayloadError from None
             if not answer.cut:
                 connection.release()
@@ -136,13 +152,17 @@ class HttpPost:
         message, payload = await protocol.read()
         while 100 <= message.code < 200 and message.code != 101:
             message, payload = await protocol.read()
-        coming.headers = {name: value for name in TOLD if (value := message.headers.get(name)) is not None}
+        coming.headers = {
+            name: value for name in TOLD if (value := message.headers.get(name)) is not None
+        }
         coming.status = message.code
         while chunk := await payload.readany():
             coming.body += chunk
             if len(coming.body) > BODY_BYTES_MAX:
                 cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                return HttpAnswer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
+                return HttpAnswer(
+                    message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets
+                )
         return HttpAnswer(message.code, coming.headers, coming.body, secrets=coming.secrets)
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
@@ -158,7 +178,8 @@ class HttpPost:
             protocol = connection.protocol
             if protocol is None or not protocol.should_close:
                 return connection
-            connection.close()  # What has come there unasked would be taken for the answer to this request.
+            # What has come there unasked would be taken for the answer to this request.
+            connection.close()
 
     def _request(self, url: str) -> aiohttp.ClientRequest:
         """What the connector wants to know of where to connect to."""

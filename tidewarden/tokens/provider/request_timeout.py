@@ -1,8 +1,9 @@
 """
-How long a request may take: what asyncio.timeout() does, for a sixth of the price, and with a second look at the end.
+How long a request may take: what asyncio.timeout() does, for a sixth of the price, and with a
+second look at the end.
 
-A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and the answer unread at once; and an
-answer that holds the only refresh token must not be thrown away.
+A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and
+the answer unread at once; and an answer that holds the only refresh token must not be thrown away.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ UNREAD_S = 0.25  # What a request whose time is over gets to read the answer tha
 
 
 class RequestTimeout:
-    """Ends the block in it with TimeoutError ``limit_s`` seconds from now, and :data:`UNREAD_S` later in truth."""
+    """
+    Ends the block in it with TimeoutError ``limit_s`` seconds from now, and :data:`UNREAD_S` later
+    in truth.
+    """
 
     __slots__ = ("_cancelling", "_loop", "_over", "_task", "_timer")
 
@@ -32,7 +36,10 @@ class RequestTimeout:
         """Nothing is left to do."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
         if not self._over:

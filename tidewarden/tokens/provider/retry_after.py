@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-# Quotas are renewed each day at the latest. What asks for more is a mistake (milliseconds, a year that is off by one),
-# and an account that believed it would be lost; to ask a provider that means it once a day does no harm.
+# Quotas are renewed each day at the latest. What asks for more is a mistake (milliseconds, a year
+# that is off by one), and an account that believed it would be lost; to ask a provider that means
+# it once a day does no harm.
 RETRY_AFTER_S_MAX = 86_400.0
 
 
 def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
-    """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), at most a day; None without a usable one."""
+    """
+    Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), at most a day; None
+    without a usable one.
+    """
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d+(\.\d*)?", text):
         return min(float(text), RETRY_AFTER_S_MAX)

@@ -1,12 +1,14 @@
 """
 The refresh request: one POST to a token endpoint, by the connections that lie under httpx.
 
-httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its metadata). The refresh itself goes
-to the connections beneath (:mod:`.post`), for what lies between costs more than all else of a refresh (docs/performance.md).
+httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its
+metadata). The refresh itself goes to the connections beneath (:mod:`.post`), for what lies between
+costs more than all else of a refresh (docs/performance.md).
 
-What was sent is told by the error alone: one of connecting means nothing, any other that the provider may have had all of it. httpx's
-transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed after the
-whole request alike, as ``ConnectTimeout``; there ``exc.__cause__`` tells.
+What was sent is told by the error alone: one of connecting means nothing, any other that the
+provider may have had all of it. httpx's transport reports a refused connection, a name that does
+not resolve, a bad certificate *and* a peer that closed after the whole request alike, as
+``ConnectTimeout``; there ``exc.__cause__`` tells.
 """
 
 from __future__ import annotations
@@ -41,9 +43,15 @@ from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateErr
 from .request_timeout import RequestTimeout
 from .token_response import HttpAnswer, NoAnswer, Outcome, RequestNotSent
 
-KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
+# Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close
+# under a request.
+KEEPALIVE_S = 4.0
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
-HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
+HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": f"tidewarden/{__version__}",
+}
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
@@ -60,10 +68,16 @@ class Connections:
 
 
 class TokenEndpoint:
-    """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
+    """
+    The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no
+    redirects.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
-        """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
+        """
+        ``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``,
+        else certifi's.
+        """
         self._tls = tls
         self._lines: dict[str, Connections] = {}
         self._clock = clock = clock or SystemClock()
@@ -71,14 +85,20 @@ class TokenEndpoint:
         self._discovery = Discovery(clock)
 
     async def refresh(
-        self, provider: Provider, brought: str, secret: int = 0, send_by: float = math.inf, account: str = ""
+        self,
+        provider: Provider,
+        brought: str,
+        secret: int = 0,
+        send_by: float = math.inf,
+        account: str = "",
     ) -> Outcome:
         """
-        Trade a refresh token, or what else the account brings, for a new pair; ``secret``: which of the client's to show.
+        Trade a refresh token, or what else the account brings, for a new pair; ``secret``: which of
+        the client's to show.
 
-        ``account``: its name within the provider.
-        ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
-        Never raises for what the network or the provider does.
+        ``account``: its name within the provider. ``send_by``: after that (monotonic seconds of the
+        clock) nothing leaves any more; the outcome is ``late`` then. Never raises for what the
+        network or the provider does.
         """
         coming = RequestProgress(_secrets(provider, brought))
         try:
@@ -87,22 +107,32 @@ class TokenEndpoint:
             outcome = _judge_error(error, proxied=bool(provider.proxy))
             if not coming.sent and isinstance(outcome, NoAnswer):
                 outcome = RequestNotSent(
-                    "refused", f"the connection ended before anything was sent ({type(error).__name__})"
+                    "refused",
+                    f"the connection ended before anything was sent ({type(error).__name__})",
                 )
         except TimeoutError:
             outcome = NoAnswer(f"no whole answer within {provider.timeout_s:g} s")
             if not coming.sent:
-                missing = "neither its metadata nor a connection" if provider.issuer else "no connection"
-                outcome = RequestNotSent("connect_timeout", f"{missing} within {provider.timeout_s:g} s")
+                missing = (
+                    "neither its metadata nor a connection" if provider.issuer else "no connection"
+                )
+                outcome = RequestNotSent(
+                    "connect_timeout", f"{missing} within {provider.timeout_s:g} s"
+                )
         except NotFoundError as error:
             outcome = RequestNotSent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
             outcome = _judge_error(error)
             if not coming.sent:
-                outcome = RequestNotSent("misconfigured", f"the request cannot be made: {_reason(error)}")
+                outcome = RequestNotSent(
+                    "misconfigured", f"the request cannot be made: {_reason(error)}"
+                )
         if coming.status and isinstance(outcome, NoAnswer):
-            # The status says what it means, and what there is of a success may hold the only refresh token.
-            return HttpAnswer(coming.status, coming.headers, coming.body, outcome.message, coming.secrets)
+            # The status says what it means, and what there is of a success may hold the only
+            # refresh token.
+            return HttpAnswer(
+                coming.status, coming.headers, coming.body, outcome.message, coming.secrets
+            )
         return outcome
 
     async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
@@ -126,8 +156,14 @@ class TokenEndpoint:
                             raw += chunk
                             if len(raw) > BODY_BYTES_MAX:
                                 break
-                    told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-                    answer = HttpAnswer(response.status_code, told, raw, secrets=_secrets(provider, refresh_token))
+                    told = {
+                        name: value
+                        for name in TOLD
+                        if (value := response.headers.get(name)) is not None
+                    }
+                    answer = HttpAnswer(
+                        response.status_code, told, raw, secrets=_secrets(provider, refresh_token)
+                    )
                     found = judge_revocation(answer, self._clock.unix_ms())
                     if "invalid_client" not in found.message:
                         break
@@ -135,7 +171,13 @@ class TokenEndpoint:
             return Revoked("failed", f"no whole answer within {provider.timeout_s:g} s")
         except NotFoundError as error:
             return Revoked("failed", f"its revocation endpoint was not found: {error}")
-        except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (
+            httpx.HTTPError,
+            httpx.StreamError,
+            aiohttp.ClientError,
+            OSError,
+            ValueError,
+        ) as error:
             return Revoked("failed", f"no answer ({type(error.__cause__ or error).__name__})")
         return found
 
@@ -146,7 +188,13 @@ class TokenEndpoint:
             await line.client.aclose()  # And the session under it.
 
     async def _refresh(
-        self, provider: Provider, account: str, brought: str, secret: int, coming: RequestProgress, send_by: float
+        self,
+        provider: Provider,
+        account: str,
+        brought: str,
+        secret: int,
+        coming: RequestProgress,
+        send_by: float,
     ) -> Outcome:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
@@ -171,7 +219,10 @@ class TokenEndpoint:
 
 
 def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
-    """What no error text may quote; of further headers and members what is no mere word, lest words of the text be left out."""
+    """
+    What no error text may quote; of further headers and members what is no mere word, lest words of
+    the text be left out.
+    """
     further = (*provider.headers.values(), *provider.parameters.values())
     odd = (text for text in further if any(map(str.isdigit, text)))
     return (refresh_token, *(secret.reveal() for secret in provider.secrets), *odd)
@@ -180,7 +231,9 @@ def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
 def _refresh_body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
     rest = {**members, **provider.parameters}
     if provider.body == "json":
-        return _body(provider, {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest})
+        return _body(
+            provider, {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
+        )
     body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
     return (f"{body}&{urlencode(rest)}" if rest else body).encode()
 
@@ -193,7 +246,10 @@ def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
 
 @functools.cache
 def _usual_trust() -> ssl.SSLContext:
-    """Of all providers that name no certificates: to read those of everybody takes a process 20 ms and a megabyte each time."""
+    """
+    Of all providers that name no certificates: to read those of everybody takes a process 20 ms and
+    a megabyte each time.
+    """
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -205,9 +261,14 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
         context = httpx.create_ssl_context(trust_env=False) if provider.tls_cert else _usual_trust()
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-    # To a host of one account nobody comes back soon: kept, its connections would only take descriptors.
-    lasting: dict[str, Any] = {"force_close": True} if provider.own_hosts else {"keepalive_timeout": KEEPALIVE_S}
-    connector = aiohttp.TCPConnector(limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting)
+    # To a host of one account nobody comes back soon: kept, its connections would only take
+    # descriptors.
+    lasting: dict[str, Any] = (
+        {"force_close": True} if provider.own_hosts else {"keepalive_timeout": KEEPALIVE_S}
+    )
+    connector = aiohttp.TCPConnector(
+        limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting
+    )
     session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -230,14 +291,24 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     headers = {**HEADERS, "Content-Type": KINDS[provider.body]}
     if not provider.account_parameters:  # Else they may be each account's own.
         headers |= provider.headers
-    return Connections(asyncio.get_running_loop(), HttpPost(connector, timeout, headers, clock, provider.proxy), client)
+    return Connections(
+        asyncio.get_running_loop(),
+        HttpPost(connector, timeout, headers, clock, provider.proxy),
+        client,
+    )
 
 
 def reason_of(error: BaseException, name: str) -> str:
-    """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
+    """
+    What the system calls an error of connecting; asyncio's words for it are a call and an address.
+    """
     if isinstance(error, ssl.SSLError):
         # Its own names for them are in capitals, and so long that they would be taken for a token.
-        return str(getattr(error, "verify_message", "") or error.reason or name).replace("_", " ").lower()
+        return (
+            str(getattr(error, "verify_message", "") or error.reason or name)
+            .replace("_", " ")
+            .lower()
+        )
     number = getattr(error, "errno", None)
     if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
         number = int(found[1])  # of several addresses
@@ -250,15 +321,21 @@ def _judge_error(error: Exception, *, proxied: bool = False) -> Outcome:
     name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
     if isinstance(error, aiohttp.ClientHttpProxyError):
         if error.status >= 500:
-            return RequestNotSent("refused", f"the proxy has no connection to it (HTTP {error.status})")
+            return RequestNotSent(
+                "refused", f"the proxy has no connection to it (HTTP {error.status})"
+            )
         return RequestNotSent("proxy", f"the proxy refuses the way there (HTTP {error.status})")
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return RequestNotSent("proxy", f"no connection to the proxy: {reason_of(error.os_error, name)}")
+        return RequestNotSent(
+            "proxy", f"no connection to the proxy: {reason_of(error.os_error, name)}"
+        )
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         whose = "the proxy's name" if proxied else "the name of the token endpoint"
         return RequestNotSent("dns", f"{whose} does not resolve")
     if isinstance(error, aiohttp.ClientSSLError):
-        return RequestNotSent("tls", f"no trusted TLS connection: {reason_of(error.os_error, name)}")
+        return RequestNotSent(
+            "tls", f"no trusted TLS connection: {reason_of(error.os_error, name)}"
+        )
     if isinstance(error, aiohttp.ClientConnectorError):
         return RequestNotSent("refused", f"no connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ConnectionTimeoutError):

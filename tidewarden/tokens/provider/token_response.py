@@ -1,5 +1,6 @@
 """
-What a token endpoint's answer means: its class, and whose matter it is. Plain functions; times are handed in.
+What a token endpoint's answer means: its class, and whose matter it is. Plain functions; times are
+handed in.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SCOPE_CHARS_MAX = 8192
 EXTRA_CHARS_MAX = 2048
 INTEGER_END = 2**63
 CONSENT_S_MAX = (
-    315_360_000  # Ten years: a refresh token that lives longer is said to, for want of a way to say for ever.
+    # Ten years: a refresh token that lives longer is said to, for want of a way to say for ever.
+    315_360_000
 )
 # Keycloak says the second, QuickBooks the last.
 CONSENT_NAMES = ("refresh_token_expires_in", "refresh_expires_in", "x_refresh_token_expires_in")
@@ -93,7 +95,10 @@ _UNSENT: dict[str, Scope] = {
 }
 ODD = "its refresh token is no text of ASCII characters"
 REFUSALS = frozenset(("invalid_grant", "invalid_scope", "rejected", "unauthorized_client"))
-"""Classes that say, or may say, that this grant will not do: confirmed often enough, they end an account."""
+"""
+Classes that say, or may say, that this grant will not do: confirmed often enough, they end an
+account.
+"""
 
 _KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.
@@ -124,7 +129,10 @@ class RequestNotSent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused dns proxy tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
+    """
+    ``refused dns proxy tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it
+    could not be made.
+    """
     message: str
 
 
@@ -168,7 +176,10 @@ class Verdict:
     retry_after_s: float | None = None
     pair: TokenPair | None = None
     keep_body: bool = False
-    """The answer was a success that we cannot read, or not all of it: it may hold the only refresh token there is."""
+    """
+    The answer was a success that we cannot read, or not all of it: it may hold the only refresh
+    token there is.
+    """
     answered: bool = True
     """False: nothing came back, so it may be our own network's matter."""
     brief: str = ""
@@ -183,7 +194,9 @@ class Rules:
     paths: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     renews: bool = True
-    """A refresh token may come with an answer; else an answer that cannot be read has lost nothing."""
+    """
+    A refresh token may come with an answer; else an answer that cannot be read has lost nothing.
+    """
     extras: Mapping[str, str] = field(default_factory=dict)
     """What is kept of a successful answer: by its name, where it lies."""
 
@@ -206,14 +219,26 @@ PLAIN = Rules()
 
 
 def rules_of(
-    paths: Mapping[str, str], errors: Mapping[str, str], extras: Sequence[str] = (), *, renews: bool = True
+    paths: Mapping[str, str],
+    errors: Mapping[str, str],
+    extras: Sequence[str] = (),
+    *,
+    renews: bool = True,
 ) -> Rules:
     """The rules of a provider's settings: codes are compared without regard to case."""
-    return Rules(paths, {key.lower(): word for key, word in errors.items()}, renews, {name: name for name in extras})
+    return Rules(
+        paths,
+        {key.lower(): word for key, word in errors.items()},
+        renews,
+        {name: name for name in extras},
+    )
 
 
 def classify(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
-    """The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is read."""
+    """
+    The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is
+    read.
+    """
     if isinstance(outcome, HttpAnswer):
         return _judge_answer(outcome, unix_ms, rules)
     message = scrub(outcome.message)
@@ -259,7 +284,9 @@ def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> tuple
 
 def _known(codes: tuple[str, ...]) -> tuple[str, Scope] | None:
     """The class of the first code that has one, whatever its stops and the path before it."""
-    found = [known for code in codes if (known := _BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))]
+    found = [
+        known for code in codes if (known := _BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))
+    ]
     found.sort(key=lambda known: known == _BY_CODE[_ANYTHING])
     return found[0] if found else None
 
@@ -272,17 +299,25 @@ _BY_LETTERS = {_letters(code): known for code, known in _BY_CODE.items()}
 
 
 def error_of(answer: HttpAnswer) -> tuple[str, str]:
-    """The error's code in an answer, if there is one; and what to say of it, which holds no secret."""
+    """
+    The error's code in an answer, if there is one; and what to say of it, which holds no secret.
+    """
     told = read_error(_members(answer), answer.status)
     codes = told.codes if told.refused or answer.status >= 300 else ()
     return codes[0] if codes else "", _words(answer, codes, "")
 
 
-def _judge_success(answer: HttpAnswer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
+def _judge_success(
+    answer: HttpAnswer, members: Mapping[str, Any], unix_ms: int, rules: Rules
+) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
         pair = _pair(members, token, rules, answer, unix_ms)
-        odd = rules.renews and not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
+        odd = (
+            rules.renews
+            and not pair.refresh_token
+            and _at(members, "refresh_token", rules.paths) not in (None, "")
+        )
         brief = f"HTTP {answer.status}"
         return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd, brief=brief)
     told = _error_of(members, answer.status, rules)
@@ -298,11 +333,16 @@ def _judge_success(answer: HttpAnswer, members: Mapping[str, Any], unix_ms: int,
     message = f"{brief} ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
     if answer.cut:
         message = f"{message}: {answer.cut}"
-    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body) and rules.renews, brief=brief)
+    return Verdict(
+        "unknown", "unknown", message, keep_body=bool(answer.body) and rules.renews, brief=brief
+    )
 
 
 def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
-    """The members that had come whole when the answer broke off, if the refresh token is among them: without it they are no pair."""
+    """
+    The members that had come whole when the answer broke off, if the refresh token is among them:
+    without it they are no pair.
+    """
     raw, at = answer.body, len(answer.body)
     for _ in range(MEMBERS_MAX):
         at = raw.rfind(b",", 0, at)
@@ -330,13 +370,17 @@ def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
     return found
 
 
-def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: HttpAnswer, unix_ms: int) -> TokenPair:
+def _pair(
+    members: Mapping[str, Any], access_token: str, rules: Rules, answer: HttpAnswer, unix_ms: int
+) -> TokenPair:
     paths = rules.paths
     refresh_token = _at(members, "refresh_token", paths) if rules.renews else ""
     kind, scope = _at(members, "token_type", paths), _at(members, "scope", paths)
     life_s = _life(_at(members, "expires_in", paths))
     if life_s is None and "expires_at" in paths:
-        life_s = _life_until(_at(members, "expires_at", paths), provider_now_s(answer.headers, unix_ms))
+        life_s = _life_until(
+            _at(members, "expires_at", paths), provider_now_s(answer.headers, unix_ms)
+        )
     return TokenPair(
         access_token=access_token,
         refresh_token=refresh_token if _is_refresh_token(refresh_token) else "",
@@ -349,7 +393,10 @@ def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: H
 
 
 def _is_refresh_token(value: Any) -> TypeGuard[str]:
-    """Whether it can be kept as one; a control character begins what is sealed of accounts that bring more than that."""
+    """
+    Whether it can be kept as one; a control character begins what is sealed of accounts that bring
+    more than that.
+    """
     return isinstance(value, str) and value.isascii() and value[:1].isprintable()
 
 
@@ -369,7 +416,10 @@ def is_extra(value: object) -> bool:
 
 
 def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
-    """How long the refresh token lives by itself, by any of the names in use; 0, as some say for ever, tells nothing."""
+    """
+    How long the refresh token lives by itself, by any of the names in use; 0, as some say for ever,
+    tells nothing.
+    """
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
         told = _at(members, name, paths)
@@ -379,7 +429,10 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
 
 
 def _scope(value: object) -> str | None:
-    """Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place; None: there is none."""
+    """
+    Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place; None:
+    there is none.
+    """
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = " ".join(value)
     return value[:SCOPE_CHARS_MAX] if isinstance(value, str) and value.isascii() else None
@@ -394,7 +447,9 @@ def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
 
 
 def _life_until(value: object, now_s: float) -> float | None:
-    """The life of a token of which is told when it ends: in ISO 8601 with a zone, or unix seconds."""
+    """
+    The life of a token of which is told when it ends: in ISO 8601 with a zone, or unix seconds.
+    """
     moment = None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -406,7 +461,10 @@ def _life_until(value: object, now_s: float) -> float | None:
 
 
 def _members(answer: HttpAnswer) -> dict[str, Any]:
-    """The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is neither."""
+    """
+    The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is
+    neither.
+    """
     if _kind_of(answer) == "application/x-www-form-urlencoded":
         if answer.cut:
             return {}  # Half a token looks like a whole one there.
@@ -415,7 +473,8 @@ def _members(answer: HttpAnswer) -> dict[str, Any]:
         members = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         try:
-            # Slower, and takes what is not quite JSON. A name in Latin-1 elsewhere spoils no token: those are ASCII.
+            # Slower, and takes what is not quite JSON. A name in Latin-1 elsewhere spoils no token:
+            # those are ASCII.
             members = json.loads(_text(answer.body))
         except (ValueError, RecursionError):
             return {}
@@ -431,7 +490,9 @@ def _kind_of(answer: HttpAnswer) -> str:
 def _is_page(answer: HttpAnswer) -> bool:
     """Whether it is a document to be looked at, which no token endpoint sends."""
     body = answer.body.removeprefix(b"\xef\xbb\xbf").lstrip()
-    return body.startswith(b"<") or (_kind_of(answer) in PAGES and not body.startswith((b"{", b"[")))
+    return body.startswith(b"<") or (
+        _kind_of(answer) in PAGES and not body.startswith((b"{", b"["))
+    )
 
 
 def _plain_text(answer: HttpAnswer) -> str:

@@ -1,7 +1,9 @@
 """
-Levels the work of one provider's client: what falls due together is refreshed ahead of it, a little at a time, while there is room.
+Levels the work of one provider's client: what falls due together is refreshed ahead of it, a little
+at a time, while there is room.
 
-Each node runs one; whichever comes to a shard first does that round. A fleet that falls due evenly is left alone.
+Each node runs one; whichever comes to a shard first does that round. A fleet that falls due evenly
+is left alone.
 """
 
 from __future__ import annotations
@@ -18,16 +20,24 @@ from tidewarden.tokens.limits.node_limits import SHARDS
 
 log = logging.getLogger("tidewarden.tokens")
 
-PERIOD_S = (1.0, 5.0, 30.0)  # Between two rounds: while there is something to level, while there might be, else.
+# Between two rounds: while there is something to level, while there might be, else.
+PERIOD_S = (1.0, 5.0, 30.0)
 PERIOD_S_MAX = 480.0
-"""Where little falls due the period doubles up to this, and a quarter of the horizon: looks alone kept a store of thousands busy."""
-FEW = 64  # Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
+"""
+Where little falls due the period doubles up to this, and a quarter of the horizon: looks alone kept
+a store of thousands busy.
+"""
+# Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
+FEW = 64
 MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes a second later.
 HORIZON_S_MAX = 6 * 3600.0
 
 
 class Leveller:
-    """``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that could wait."""
+    """
+    ``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that
+    could wait.
+    """
 
     def __init__(
         self,
@@ -44,16 +54,26 @@ class Leveller:
         self._clock = clock
         self._life_s = life_s
         self._room = room
-        # Levellers of thousands of providers that begin together would ask the store together for ever.
-        self._begin_s = PERIOD_S[1] + zlib.crc32(queue.encode()) % 1000 / 1000 * (PERIOD_S[2] - PERIOD_S[1])
+        # Levellers of thousands of providers that begin together would ask the store together for
+        # ever.
+        self._begin_s = PERIOD_S[1] + zlib.crc32(queue.encode()) % 1000 / 1000 * (
+            PERIOD_S[2] - PERIOD_S[1]
+        )
         self.levelled = 0
         """Accounts that were refreshed ahead of their time by this node's doing."""
 
     @property
     def wanted(self) -> bool:
-        """Whether this provider's work may be levelled: not where a refresh ahead of its time is forbidden, or does harm."""
+        """
+        Whether this provider's work may be levelled: not where a refresh ahead of its time is
+        forbidden, or does harm.
+        """
         provider = self._provider
-        return provider.level_share > 0 and not provider.not_before_s and not provider.kills_access_token
+        return (
+            provider.level_share > 0
+            and not provider.not_before_s
+            and not provider.kills_access_token
+        )
 
     async def run(self) -> None:
         """Until cancelled; at once where nothing may be levelled."""
@@ -69,12 +89,17 @@ class Leveller:
                 log.debug("the work of %s is not levelled now: %s", self._provider.name, error)
                 period_s = PERIOD_S[1]
             except Exception:  # nobody waits for this task, so its end would not be noticed
-                log.exception("the work of %s is not levelled now, for a reason of ours", self._provider.name)
+                log.exception(
+                    "the work of %s is not levelled now, for a reason of ours", self._provider.name
+                )
                 period_s = PERIOD_S[2]
             wait_s = period_s
 
     async def round(self, period_s: float) -> float:
-        """Look at every shard once; after how many seconds to look again. Raises what the store raises."""
+        """
+        Look at every shard once; after how many seconds to look again. Raises what the store
+        raises.
+        """
         life_s = self._life_s()
         horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)
         if horizon_ms < 1000 * PERIOD_S[1]:

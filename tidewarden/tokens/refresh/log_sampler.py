@@ -1,4 +1,7 @@
-"""What happens to single accounts, for the log: a provider that ends a million grants at once does not fill the disk."""
+"""
+What happens to single accounts, for the log: a provider that ends a million grants at once does not
+fill the disk.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ log = logging.getLogger("tidewarden.tokens")
 
 
 class LogSampler:
-    """Says the first few of each minute; of the others only that there are more, and where they can be seen."""
+    """
+    Says the first few of each minute; of the others only that there are more, and where they can be
+    seen.
+    """
 
     LINES = 10
     WINDOW_S = 60.0
@@ -22,7 +28,10 @@ class LogSampler:
         self._lines = 0
 
     def say(self, account: str, state: str, text: str, level: int = logging.WARNING) -> None:
-        """One line of the account (its name within the provider), unless there were too many of late; ``state``: how it is now."""
+        """
+        One line of the account (its name within the provider), unless there were too many of late;
+        ``state``: how it is now.
+        """
         now = self._clock.monotonic()
         if now >= self._until:
             self._until, self._lines = now + self.WINDOW_S, 0
@@ -32,6 +41,9 @@ class LogSampler:
         elif self._lines == self.LINES + 1:
             log.log(
                 level,
-                "%s: more accounts fare so; for a minute they are not named here: tidewarden token list --provider %s --state %s",
-                self._provider, self._provider, state,
-            )  # fmt: skip
+                "%s: more accounts fare so; for a minute they are not named here: tidewarden token"
+                " list --provider %s --state %s",
+                self._provider,
+                self._provider,
+                state,
+            )

@@ -1,8 +1,10 @@
 """
-Refreshing without the store: a node that is cut off from it keeps tokens alive for its readers, where the provider's ``orphan`` says so.
+Refreshing without the store: a node that is cut off from it keeps tokens alive for its readers,
+where the provider's ``orphan`` says so.
 
-No intent can be written then, so two nodes may refresh one account: only providers where that does no harm may be set so. What comes
-is in the journal before it is used, and goes to the store when that is back, unless the account has moved on since.
+No intent can be written then, so two nodes may refresh one account: only providers where that does
+no harm may be set so. What comes is in the journal before it is used, and goes to the store when
+that is back, unless the account has moved on since.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from tidewarden.tokens.accounts.cache import CachedToken
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.gathering import Ended
 from tidewarden.tokens.provider import token_response
-from tidewarden.tokens.provider.grant_request import as_account, check_fit, following, granted_scope, marked
+from tidewarden.tokens.provider.grant_request import (
+    as_account,
+    check_fit,
+    following,
+    granted_scope,
+    marked,
+)
 from tidewarden.tokens.provider.token_response import HttpAnswer, Verdict
 from tidewarden.tokens.vault.vault import Place
 
@@ -70,8 +78,9 @@ class OfflineRefresher:
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """
-        Have the account that this node knows refreshed, if it is due or has less life than ``min_ttl_ms``; return at once
-        while it has more, else when the refresh has ended or the wait is over. What came of it is in the cache.
+        Have the account that this node knows refreshed, if it is due or has less life than
+        ``min_ttl_ms``; return at once while it has more, else when the refresh has ended or the
+        wait is over. What came of it is in the cache.
         """
         account, until = f"{provider.name}/{name}", self._clock.monotonic() + wait_s
         while True:
@@ -84,11 +93,15 @@ class OfflineRefresher:
                 return
             work = self._work.get(account)
             if work is None:
-                if policy.too_soon(provider, kept.row, now_ms) or self._held_back(provider, account):
+                if policy.too_soon(provider, kept.row, now_ms) or self._held_back(
+                    provider, account
+                ):
                     return
                 if self._may_begin(provider):
                     refreshing = self._refresh(provider, name, kept)
-                    work = asyncio.create_task(refreshing, name=f"refresh {account} without the store")
+                    work = asyncio.create_task(
+                        refreshing, name=f"refresh {account} without the store"
+                    )
                     self._work[account] = work
                     work.add_done_callback(lambda _: self._work.pop(account, None))
             left_s = until - self._clock.monotonic()
@@ -99,7 +112,9 @@ class OfflineRefresher:
                 return
             if not self._work:
                 return  # Its rate is used up; whoever waits on asks again.
-            await asyncio.wait(list(self._work.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                list(self._work.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
 
     async def stop(self) -> None:
         """Let what is under way end, five seconds at most."""
@@ -109,8 +124,12 @@ class OfflineRefresher:
                 work.cancel()
 
     def _held_back(self, provider: Provider, account: str) -> bool:
-        """Whether an earlier answer wants this account, or all of its provider's, left alone now."""
-        return self._clock.monotonic() < max(self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1])
+        """
+        Whether an earlier answer wants this account, or all of its provider's, left alone now.
+        """
+        return self._clock.monotonic() < max(
+            self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]
+        )
 
     def _may_begin(self, provider: Provider) -> bool:
         """Whether there is room for another request; counts it if so."""
@@ -142,11 +161,16 @@ class OfflineRefresher:
         log.info("%s, without the store: %s %s", account, verdict.outcome, verdict.message)
 
     async def _ask(self, provider: Provider, name: str, kept: CachedToken) -> Verdict:
-        """The request, by each of the client's secrets; a pair is in the journal and the cache when this returns."""
+        """
+        The request, by each of the client's secrets; a pair is in the journal and the cache when
+        this returns.
+        """
         row, began = kept.row, self._cache.now_ms(kept)
         sealed_for = self._place(provider, name, "refresh", row)
         token = check_fit(provider, (await self._vault.unseal(row.refresh, sealed_for)).decode())
-        rules = token_response.rules_of(provider.paths, provider.errors, provider.extras, renews=provider.renews)
+        rules = token_response.rules_of(
+            provider.paths, provider.errors, provider.extras, renews=provider.renews
+        )
         its, sent = as_account(placeholders.filled(provider, row.details.parameters), token)
         for number in self._exchange.credentials.order(provider):
             outcome = await self._exchange.refresh(its, sent, number, account=name)
@@ -160,28 +184,45 @@ class OfflineRefresher:
         brought = following(token, pair.refresh_token)
         expires_at_ms, due_ms = policy.due_after(began, pair.life_s, provider, self._dice.random())
         new = replace(
-            row, generation=kept.base[1] + 1, stored_ms=began, expires_at_ms=expires_at_ms, due_ms=due_ms,
-            current=self._vault.fingerprint(provider.name, name, marked(brought)) if provider.renews else row.current,
-            token_type=pair.token_type, scope=granted_scope(provider, token, pair.scope, row.scope), refreshed=True,
+            row,
+            generation=kept.base[1] + 1,
+            stored_ms=began,
+            expires_at_ms=expires_at_ms,
+            due_ms=due_ms,
+            current=self._vault.fingerprint(provider.name, name, marked(brought))
+            if provider.renews
+            else row.current,
+            token_type=pair.token_type,
+            scope=granted_scope(provider, token, pair.scope, row.scope),
+            refreshed=True,
             details=details.refreshed(provider, row.details, pair, began),
-        )  # fmt: skip
+        )
         new = replace(
             new,
-            access=self._vault.seal(pair.access_token.encode(), self._place(provider, name, "access", new)),
+            access=self._vault.seal(
+                pair.access_token.encode(), self._place(provider, name, "access", new)
+            ),
             refresh=self._vault.seal(brought.encode(), self._place(provider, name, "refresh", new)),
-        )  # fmt: skip
+        )
         await self._keep(provider, name, kept, new)
         return verdict
 
-    async def _keep(self, provider: Provider, name: str, kept: CachedToken, new: AccountRow) -> None:
-        """The answer into the journal, in the place of an earlier one that the store has not seen either, and into the cache."""
+    async def _keep(
+        self, provider: Provider, name: str, kept: CachedToken, new: AccountRow
+    ) -> None:
+        """
+        The answer into the journal, in the place of an earlier one that the store has not seen
+        either, and into the cache.
+        """
         queue, journal = self._queues[provider.name], self._journal
         former = journal.find(queue, name, *kept.base)
         due, key = (new.due_ms, new.expires_at_ms), self._vault.wrapped_key(new.refresh)
         try:
             await journal.add_answer(queue, name, *kept.base, new.pack_all(), due, key, orphan=True)
         except OSError as error:
-            log.error("the journal does not take an answer of %s/%s: %s", provider.name, name, error)
+            log.error(
+                "the journal does not take an answer of %s/%s: %s", provider.name, name, error
+            )
         if former is not None:
             journal.stored(former)
         self._cache.renew(f"{provider.name}/{name}", kept, new)

@@ -19,34 +19,52 @@ from tidewarden.tokens.provider.token_response import REFUSALS, Verdict
 Spare = Literal["keep", "drop", "try"]
 Rotation = Literal["none", "rolling", "single_use"]
 State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
-"""``stale``: of a token that was served without asking the store, which was away; no account is in it."""
-STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation")
+"""
+``stale``: of a token that was served without asking the store, which was away; no account is in it.
+"""
+STATES: tuple[State, ...] = (
+    "fresh",
+    "expiring",
+    "late",
+    "failing",
+    "stopped",
+    "dead",
+    "lost_rotation",
+)
 
 BACKOFF_S_MAX = 60.0
-ALONE_BACKOFF_S_MAX = 300.0  # Where nobody knows whether the provider is well: it may be back any moment.
+# Where nobody knows whether the provider is well: it may be back any moment.
+ALONE_BACKOFF_S_MAX = 300.0
 OWN_BACKOFF_S_MAX = 86_400.0
 STOP_PART = 4  # No wait is longer than such a part of the time after which an account is given up.
 GIVE_UP_S = 345_600.0
-SHARED_S = (
-    2.0,
-    15.0,
-)  # Between two tries while others that were well meet with the same: who probes is decided elsewhere.
+# Between two tries while others that were well meet with the same: who probes is decided elsewhere.
+SHARED_S = (2.0, 15.0)
 OURS_S = 5.0  # After a failure of our own network.
-ERRORS = ("unavailable", "unknown")  # Of the provider's, which a part of its accounts may meet with alone.
+# Of the provider's, which a part of its accounts may meet with alone.
+ERRORS = ("unavailable", "unknown")
 OWN_FAULTS = ("misconfigured", "bad_url")  # Of this node's making: nothing was sent.
 PATIENCE_S = 30.0  # Between two questions to a node that may hold an answer and does not say.
-PATIENCE_FLOOR_S = 60.0  # Of the access token's life that is left for sending the refresh token again after all.
-CONFIRM_S = 600.0  # Between the first refusal that counts and the second; what else concerns giving up follows from it.
-CONFIRMATIONS = 3  # Refusals that count before an account is given up: 0, 10 and 60 minutes after the first.
+# Of the access token's life that is left for sending the refresh token again after all.
+PATIENCE_FLOOR_S = 60.0
+# Between the first refusal that counts and the second; what else concerns giving up follows from
+# it.
+CONFIRM_S = 600.0
+# Refusals that count before an account is given up: 0, 10 and 60 minutes after the first.
+CONFIRMATIONS = 3
 THIRD_AFTER = 5  # Times as long from the second to the third, from which on it doubles.
 LONE_AFTER = 144  # Times as long (a day), where nobody else shows whether the provider is well.
-LONE_SLACK_MS = 60_000  # From when an account's row is stored until all nodes have heard that it was refreshed.
+# From when an account's row is stored until all nodes have heard that it was refreshed.
+LONE_SLACK_MS = 60_000
 WELL_PART = (
-    10  # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile: nodes tell late.
+    # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile:
+    # nodes tell late.
+    10
 )
 SAMPLE_PART = 60  # In a quarantine one account is asked in such a part of it (10 s) …
 SAMPLED = (0.1, 36.0)  # … and each so many times it apart: a minute to six hours.
-REPLAYS_S = (0.0, 1.0)  # Before a request of unknown outcome is sent again in its place, the first time and the second.
+# Before a request of unknown outcome is sent again in its place, the first time and the second.
+REPLAYS_S = (0.0, 1.0)
 UNSEALABLE_S_MAX = 600.0  # Nothing is asked of anybody.
 LIMITED_S = 4.0  # Least wait after a 429 that names none.
 ACCOUNT_LIMITED_S = 30.0  # Least wait after an answer that this account asks too often.
@@ -54,11 +72,14 @@ ASKED = 8  # Answers that are kept of an account that fails.
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
 
-def due_after(sent_ms: int, life_s: float | None, provider: Provider, dice: float) -> tuple[int, int]:
+def due_after(
+    sent_ms: int, life_s: float | None, provider: Provider, dice: float
+) -> tuple[int, int]:
     """
     When a new token expires and when it is refreshed next: ``(expires_at_ms, due_ms)``.
 
-    Life counts from ``sent_ms``, when the request was sent: the provider counts from later, so that is the safe side.
+    Life counts from ``sent_ms``, when the request was sent: the provider counts from later, so that
+    is the safe side.
     """
     life = min(life_s if life_s is not None else provider.default_life_s, provider.life_s_max)
     expires_at_ms = sent_ms + int(life * 1000)
@@ -69,9 +90,10 @@ def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: floa
     """
     When a token that expires then, and has ``life_s`` left, is refreshed.
 
-    The margin takes at most a third of the life, else a margin of five minutes would refresh a token of one minute
-    without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the margin ahead, never behind. A refresh token
-    that dies when idle is used in time, and nothing is refreshed before the provider allows it.
+    The margin takes at most a third of the life, else a margin of five minutes would refresh a
+    token of one minute without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the
+    margin ahead, never behind. A refresh token that dies when idle is used in time, and nothing is
+    refreshed before the provider allows it.
     """
     life = max(0.0, life_s)
     margin = min(provider.margin_of(life), life / 3)
@@ -97,7 +119,10 @@ def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
 
 
 def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
-    """Seconds until the next try after ``tries`` failures (1: the first): doubling from one second, with full jitter."""
+    """
+    Seconds until the next try after ``tries`` failures (1: the first): doubling from one second,
+    with full jitter.
+    """
     return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
 
 
@@ -106,17 +131,25 @@ class Step:
     """What becomes of the account after a failure."""
 
     what: Literal["retry", "hold", "dead", "lost", "stop"]
-    """``retry``: later, noted in its troubles. ``hold``: later, nothing noted: it is not the account's matter.
-    ``dead``, ``lost``, ``stop``: not by itself any more; lost when its refresh token went with an answer that never
-    came, stop when nobody knows that its grant has ended."""
+    """
+    ``retry``: later, noted in its troubles. ``hold``: later, nothing noted: it is not the account's
+    matter. ``dead``, ``lost``, ``stop``: not by itself any more; lost when its refresh token went
+    with an answer that never came, stop when nobody knows that its grant has ended.
+    """
     delay_s: float
     troubles: RefreshTroubles
     spare: Spare = "keep"
-    """What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account is given up."""
+    """
+    What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account
+    is given up.
+    """
     event: str = ""
     """What is to be told of it; empty: nothing."""
     until_ms: int = 0
-    """Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it does not."""
+    """
+    Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it
+    does not.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,32 +182,49 @@ class Case:
 
     @property
     def safe_until_ms(self) -> int:
-        """Until when the refresh token may be sent again after a request of unknown outcome; 0: at any time."""
+        """
+        Until when the refresh token may be sent again after a request of unknown outcome; 0: at any
+        time.
+        """
         return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
 
     @property
     def sampled(self) -> bool:
-        """Whether it is what the client is quarantined for: all who meet with it make up a small sample."""
+        """
+        Whether it is what the client is quarantined for: all who meet with it make up a small
+        sample.
+        """
         evidence, verdict = self.assessment, self.verdict
         if evidence.shared and verdict.scope == "client":
             return False  # All are held for it.
-        if evidence.shared and (verdict.outcome in REFUSALS or (evidence.refused and verdict.outcome in ERRORS)):
+        if evidence.shared and (
+            verdict.outcome in REFUSALS or (evidence.refused and verdict.outcome in ERRORS)
+        ):
             return True
         return evidence.quarantined and (verdict.outcome in REFUSALS or verdict.scope == "client")
 
     @property
     def released(self) -> bool:
-        """Whether an operator says that its refusals are true: of one that was well since then nothing was said."""
+        """
+        Whether an operator says that its refusals are true: of one that was well since then nothing
+        was said.
+        """
         return self.stored_ms <= self.assessment.released_ms > 0
 
     @property
     def lone(self) -> bool:
-        """Whether no other account of the client has been refreshed well since this one was, or was put."""
+        """
+        Whether no other account of the client has been refreshed well since this one was, or was
+        put.
+        """
         return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
 
 
 def after_failure(case: Case) -> Step:
-    """What to do after a failed refresh; the troubles of the step are new ones, those of the case stay as they are."""
+    """
+    What to do after a failed refresh; the troubles of the step are new ones, those of the case stay
+    as they are.
+    """
     verdict = case.verdict
     if verdict.scope == "ours":
         wait = OURS_S * (1 + case.dice)
@@ -203,7 +253,10 @@ def after_failure(case: Case) -> Step:
 
 
 def _untouched(case: Case, wait_s: float) -> Step:
-    """Later, and nothing is noted unless there is something that would be forgotten, as a doubt found in an open intent."""
+    """
+    Later, and nothing is noted unless there is something that would be forgotten, as a doubt found
+    in an open intent.
+    """
     old = case.troubles
     if old.tries or old.doubts or old.first_ms:
         return Step("retry", wait_s, _noted(case, wait_s, counts=False))
@@ -211,7 +264,10 @@ def _untouched(case: Case, wait_s: float) -> Step:
 
 
 def _after_shared(case: Case) -> Step:
-    """It is others' matter, too: soon, for the queue is held as long as it lasts, and nothing counts against the account."""
+    """
+    It is others' matter, too: soon, for the queue is held as long as it lasts, and nothing counts
+    against the account.
+    """
     wait = _shared_wait_s(case)
     if case.verdict.scope == "client":
         return _untouched(case, wait)
@@ -228,23 +284,39 @@ def _shared_wait_s(case: Case) -> float:
 
 
 def _own_wait_s(case: Case) -> float:
-    """Seconds until the next try after a failure that is the account's own matter and no refusal: doubling to a day."""
+    """
+    Seconds until the next try after a failure that is the account's own matter and no refusal:
+    doubling to a day.
+    """
     verdict, old = case.verdict, case.troubles
     if verdict.outcome == "unsealable":
         return backoff(old.tries + 1, case.dice, cap_s=UNSEALABLE_S_MAX)
     if old.first_ms and case.assessment.well_ms > old.first_ms:
         cap_s = OWN_BACKOFF_S_MAX
     else:  # Grows with the time that it has lasted, so that a short outage is noticed at once.
-        cap_s = min(ALONE_BACKOFF_S_MAX, max(BACKOFF_S_MAX, (case.now_ms - (old.first_ms or case.now_ms)) / 12_000))
-    wait = backoff(old.tries + 1, case.dice, cap_s=min(cap_s, max(BACKOFF_S_MAX, case.give_up_s / STOP_PART)))
+        cap_s = min(
+            ALONE_BACKOFF_S_MAX,
+            max(BACKOFF_S_MAX, (case.now_ms - (old.first_ms or case.now_ms)) / 12_000),
+        )
+    wait = backoff(
+        old.tries + 1, case.dice, cap_s=min(cap_s, max(BACKOFF_S_MAX, case.give_up_s / STOP_PART))
+    )
     if verdict.retry_after_s is not None:
-        return max(wait, verdict.retry_after_s) + case.dice  # Never before it; a second's spread after it.
-    least = {"account_limited": ACCOUNT_LIMITED_S, "rate_limited": LIMITED_S}.get(verdict.outcome, 0.0)
+        # Never before it; a second's spread after it.
+        return max(wait, verdict.retry_after_s) + case.dice
+    least = {"account_limited": ACCOUNT_LIMITED_S, "rate_limited": LIMITED_S}.get(
+        verdict.outcome, 0.0
+    )
     return max(wait, least * (1 + case.dice))
 
 
-def _later(case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0) -> Step:
-    """Once more later, unless it has been asked in vain for so long that it is given up without knowing of its grant."""
+def _later(
+    case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0
+) -> Step:
+    """
+    Once more later, unless it has been asked in vain for so long that it is given up without
+    knowing of its grant.
+    """
     if troubles.own_ms < case.give_up_s * 1000 or case.assessment.quarantined:
         troubles.next_ms = case.now_ms + int(wait_s * 1000)
         return Step("retry", wait_s, troubles, spare, until_ms=until_ms)
@@ -254,17 +326,25 @@ def _later(case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = 
 
 def replay_after(case: Case) -> float | None:
     """
-    Seconds until the refresh token of a request of unknown outcome is sent again in its place; None: it is not.
+    Seconds until the refresh token of a request of unknown outcome is sent again in its place;
+    None: it is not.
 
     Only where that is safe, and a time or two: whatever waits in the queue may wait past the grace.
     """
     old, verdict = case.troubles, case.verdict
-    if verdict.scope != "unknown" or case.used_spare or case.assessment.shared or verdict.retry_after_s is not None:
+    if (
+        verdict.scope != "unknown"
+        or case.used_spare
+        or case.assessment.shared
+        or verdict.retry_after_s is not None
+    ):
         return None
     if old.refusals or old.doubts >= len(REPLAYS_S):
         return None
     wait = REPLAYS_S[old.doubts] * (0.5 + case.dice)
-    return wait if not case.safe_until_ms or case.now_ms + wait * 1000 < case.safe_until_ms else None
+    return (
+        wait if not case.safe_until_ms or case.now_ms + wait * 1000 < case.safe_until_ms else None
+    )
 
 
 def after_doubt(case: Case) -> RefreshTroubles:
@@ -273,7 +353,10 @@ def after_doubt(case: Case) -> RefreshTroubles:
 
 
 def _after_unknown(case: Case) -> Step:
-    """Where the old token still works it is tried soon, before that ends; elsewhere too, for perhaps nothing was processed."""
+    """
+    Where the old token still works it is tried soon, before that ends; elsewhere too, for perhaps
+    nothing was processed.
+    """
     wait = _own_wait_s(case)
     if case.assessment.shared:
         wait = _sampled_wait_s(case) if case.sampled else _shared_wait_s(case)
@@ -301,19 +384,30 @@ def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
 
 
 def _sampled_wait_s(case: Case) -> float:
-    """Seconds until the next try of one of those that a quarantine is for: the more they are, the longer."""
+    """
+    Seconds until the next try of one of those that a quarantine is for: the more they are, the
+    longer.
+    """
     least, most = (times * case.confirm_s for times in SAMPLED)
-    wait = min(most, max(least, case.assessment.refused * case.confirm_s / SAMPLE_PART)) * (0.5 + case.dice)
+    wait = min(most, max(least, case.assessment.refused * case.confirm_s / SAMPLE_PART)) * (
+        0.5 + case.dice
+    )
     return max(wait, case.verdict.retry_after_s or 0)
 
 
 def _after_refusal(case: Case) -> Step:
-    """A refusal counts when it comes long enough after the last one that did: a provider's bad hour ends nobody."""
+    """
+    A refusal counts when it comes long enough after the last one that did: a provider's bad hour
+    ends nobody.
+    """
     old = case.troubles
     troubles = _noted(case, 0)
     if case.used_spare:
         troubles.spare_refused = True
-    elif case.now_ms - old.confirmed_ms >= apart_s(old.refusals, case.confirm_s) * 1000 or case.released:
+    elif (
+        case.now_ms - old.confirmed_ms >= apart_s(old.refusals, case.confirm_s) * 1000
+        or case.released
+    ):
         troubles.refusals += 1
         troubles.confirmed_ms = case.now_ms
         troubles.refused_ms = old.refused_ms or case.now_ms
@@ -323,31 +417,45 @@ def _after_refusal(case: Case) -> Step:
     if _confirmed(case, troubles):
         return _given_up(case, troubles, spare)
     ahead_ms = troubles.confirmed_ms - case.now_ms
-    wait = ahead_ms / 1000 + apart_s(troubles.refusals, case.confirm_s) * (1 + case.dice * JITTER_SHARE)
+    wait = ahead_ms / 1000 + apart_s(troubles.refusals, case.confirm_s) * (
+        1 + case.dice * JITTER_SHARE
+    )
     wait = max(wait, case.verdict.retry_after_s or 0, min(1.0, case.confirm_s))
     return _later(case, troubles, wait, spare)
 
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
-    """Whether its refusals show that the grant has ended: enough of them, apart, and the provider is known to be well."""
+    """
+    Whether its refusals show that the grant has ended: enough of them, apart, and the provider is
+    known to be well.
+    """
     if case.released:
         return troubles.refusals > 0
     if troubles.refusals < CONFIRMATIONS:
         return False
     lasts_s = (case.now_ms - troubles.refused_ms) / 1000
     since_ms = troubles.refused_ms + int(case.confirm_s * 1000 / WELL_PART)
-    return case.assessment.well_ms > since_ms or (case.lone and lasts_s >= LONE_AFTER * case.confirm_s)
+    return case.assessment.well_ms > since_ms or (
+        case.lone and lasts_s >= LONE_AFTER * case.confirm_s
+    )
 
 
 def _given_up(case: Case, troubles: RefreshTroubles, spare: Spare) -> Step:
     troubles.dead = True
     troubles.next_ms = 0
-    # Refused after a request of unknown outcome, where tokens rotate: that was processed, and its answer is lost.
-    lost = case.rotation == "single_use" and troubles.doubts > 0 and case.verdict.outcome == "invalid_grant"
+    # Refused after a request of unknown outcome, where tokens rotate: that was processed, and its
+    # answer is lost.
+    lost = (
+        case.rotation == "single_use"
+        and troubles.doubts > 0
+        and case.verdict.outcome == "invalid_grant"
+    )
     if lost:
         troubles.outcome = "lost_rotation"
         came = "cannot be read" if troubles.kept else "never arrived"
-        troubles.message = f"an earlier refresh was processed but its answer {came}; consent is needed anew"
+        troubles.message = (
+            f"an earlier refresh was processed but its answer {came}; consent is needed anew"
+        )
     return Step("lost" if lost else "dead", 0, troubles, spare)
 
 
@@ -377,7 +485,8 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
 
 def _waited_ms(case: Case) -> int:
     """
-    How much longer the account has been asked in vain now: what it waited past its next try was in a queue that was held.
+    How much longer the account has been asked in vain now: what it waited past its next try was in
+    a queue that was held.
 
     Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
     """
@@ -389,9 +498,16 @@ def _waited_ms(case: Case) -> int:
 
 
 def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -> int:
-    """Until when sending a refresh token again saves an account of which something is doubted; 0: that is over, or needs no haste."""
+    """
+    Until when sending a refresh token again saves an account of which something is doubted; 0: that
+    is over, or needs no haste.
+    """
     until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
-    return until_ms if provider.rotation == "single_use" and troubles.doubts and now_ms < until_ms else 0
+    return (
+        until_ms
+        if provider.rotation == "single_use" and troubles.doubts and now_ms < until_ms
+        else 0
+    )
 
 
 def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTroubles:
@@ -406,15 +522,22 @@ def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTr
 
 
 def use_spare(troubles: RefreshTroubles, has_spare: bool) -> bool:
-    """Whether the next request should carry the spare's refresh token: the row's was refused, the spare's was not."""
+    """
+    Whether the next request should carry the spare's refresh token: the row's was refused, the
+    spare's was not.
+    """
     return has_spare and troubles.refusals > 0 and not troubles.spare_refused
 
 
-def patience(rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_at_ms: int) -> float:
+def patience(
+    rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_at_ms: int
+) -> float:
     """
-    Seconds to wait for a node that may hold the answer and cannot be asked, before its refresh token is sent again; 0: not.
+    Seconds to wait for a node that may hold the answer and cannot be asked, before its refresh
+    token is sent again; 0: not.
 
-    Where tokens are used once, to send it past the grace may end the grant, so it waits while the access token lives.
+    Where tokens are used once, to send it past the grace may end the grant, so it waits while the
+    access token lives.
     """
     left_s = (expires_at_ms - now_ms) / 1000
     if rotation != "single_use" or now_ms - doubt_ms < grace_s * 1000 or left_s <= PATIENCE_FLOOR_S:
@@ -423,14 +546,20 @@ def patience(rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_
 
 
 def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int) -> bool:
-    """Whether a spare may still work. One that the row's own pair came from does so within the grace after that alone."""
+    """
+    Whether a spare may still work. One that the row's own pair came from does so within the grace
+    after that alone.
+    """
     if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
         return True
     return now_ms - row.stored_ms < grace_s * 1000
 
 
 def state(row: AccountRow, troubles: RefreshTroubles | None, now_ms: int) -> State:
-    """The one word for how an account is: dead before failing before late before expiring before fresh."""
+    """
+    The one word for how an account is: dead before failing before late before expiring before
+    fresh.
+    """
     if troubles is not None:
         if troubles.stopped:
             return "stopped"

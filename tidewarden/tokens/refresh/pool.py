@@ -1,5 +1,6 @@
 """
-The refreshers of one provider's client on this node: how many are under way, when they pause, and how they stop.
+The refreshers of one provider's client on this node: how many are under way, when they pause, and
+how they stop.
 """
 
 from __future__ import annotations
@@ -25,27 +26,42 @@ from .write_back import WriteBack
 log = logging.getLogger("tidewarden.tokens")
 
 TAKE_WAIT_MS, TAKE_WAIT_MS_MAX = 120_000, 480_000
-"""How long a take waits: at first, and at most, for where nothing comes it doubles. Of thousands of providers most have nothing due."""
-# Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
+"""
+How long a take waits: at first, and at most, for where nothing comes it doubles. Of thousands of
+providers most have nothing due.
+"""
+# Tasks of one take at most. What is taken together goes through each step together, and whoever has
+# no part in that step idles.
 TAKE_MAX = 64
-# Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
+# Times as many as may be asked for at a time are begun: answers are on their way to disk and store
+# meanwhile.
 SETTLING = 2
-TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
+# Takes under way while there is plenty to do: by one alone, less is begun than could be.
+TAKES_MAX = 3
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
-STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
+# So much longer for an answer without which the account is lost; a node ends within 25 s in all
+# (process.END_S).
+STOP_TIMES = 2.5
 LEAVE_S = 2.0  # Longest sleep before leave is asked for again: another node may have opened.
 
 
 class Pool:
-    """As many refreshes under way on this node, for one provider's client, as its limits let begin (:mod:`.limits.client_limits`)."""
+    """
+    As many refreshes under way on this node, for one provider's client, as its limits let begin
+    (:mod:`.limits.client_limits`).
+    """
 
-    def __init__(self, provider: Provider, queue: str, tools: RefreshContext, shared: NodeLimits) -> None:
+    def __init__(
+        self, provider: Provider, queue: str, tools: RefreshContext, shared: NodeLimits
+    ) -> None:
         if provider.unconfirmed:
             log.warning(
-                "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
-                provider.name, ", ".join(provider.unconfirmed),
-            )  # fmt: skip
+                "%s: its preset says %s, which is not in the provider's own words: look there, then"
+                " set it yourself",
+                provider.name,
+                ", ".join(provider.unconfirmed),
+            )
         self.queue = queue
         self._provider = provider
         self._tools = tools
@@ -53,7 +69,12 @@ class Pool:
         self._settler = WriteBack(provider, queue, tools)
         self._refresher = Refresher(provider, queue, tools, self._settler, self.limits)
         self.leveller = Leveller(
-            provider, queue, tools.ledger, tools.clock, lambda: self._settler.life_s, lambda: self._idle
+            provider,
+            queue,
+            tools.ledger,
+            tools.clock,
+            lambda: self._settler.life_s,
+            lambda: self._idle,
         )
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
@@ -83,11 +104,16 @@ class Pool:
         return self._refresher.unsent(account)
 
     async def store(self, answer: JournalAnswer) -> None:
-        """Write a journalled answer of this client's into the store; see :meth:`WriteBack.store`."""
+        """
+        Write a journalled answer of this client's into the store; see :meth:`WriteBack.store`.
+        """
         await self._settler.store(answer)
 
     async def run(self) -> None:
-        """Refresh what falls due until cancelled; what is under way then is finished, as far as :data:`STOP_S` allows."""
+        """
+        Refresh what falls due until cancelled; what is under way then is finished, as far as
+        :data:`STOP_S` allows.
+        """
         name = self._provider.name
         beside = [
             asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
@@ -100,7 +126,9 @@ class Pool:
                 except errors.ConfigError:
                     raise  # The vault's key is another one: nothing here will mend that.
                 except errors.Error as error:
-                    log.warning("refreshers of %s pause: %s %s", self._provider.name, error.code, error)
+                    log.warning(
+                        "refreshers of %s pause: %s %s", self._provider.name, error.code, error
+                    )
                     await sleep(self._tools.clock, PAUSE_S)
         finally:
             for task in (*beside, *self._takes):
@@ -118,13 +146,20 @@ class Pool:
             except errors.Error as error:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
             except Exception:  # nobody waits for this task, so its end would not be noticed
-                log.exception("what is owed to the store for %s failed for a reason of ours", self._provider.name)
+                log.exception(
+                    "what is owed to the store for %s failed for a reason of ours",
+                    self._provider.name,
+                )
 
     async def _turn(self) -> None:
         """Begin one more take if there is room for it, else wait until there may be."""
         room = self._room()
-        if room > 0 and len(self._takes) < (TAKES_MAX if self._plenty and not self.limits.held else 1):
-            self._takes[asyncio.create_task(self._begin(room), name=f"take for {self._provider.name}")] = room
+        if room > 0 and len(self._takes) < (
+            TAKES_MAX if self._plenty and not self.limits.held else 1
+        ):
+            self._takes[
+                asyncio.create_task(self._begin(room), name=f"take for {self._provider.name}")
+            ] = room
         elif self._takes:
             done, _ = await asyncio.wait(self._takes, return_when=asyncio.FIRST_COMPLETED)
             for take in done:
@@ -161,7 +196,9 @@ class Pool:
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
-        """At most ``free`` tasks, as many as the client's limits let begin; empty after a wait else."""
+        """
+        At most ``free`` tasks, as many as the client's limits let begin; empty after a wait else.
+        """
         if self.limits.rated and not self._eager:
             return await self._take_first()
         leave = await self.limits.acquire(free)
@@ -178,7 +215,8 @@ class Pool:
 
     async def _take_first(self) -> Sequence[Taken]:
         """
-        The first task that comes, where the host has a rate: whoever waits for one has no part of it, which others there may need.
+        The first task that comes, where the host has a rate: whoever waits for one has no part of
+        it, which others there may need.
         """
         leave = await self.limits.acquire(1, host=False)
         if leave.probe:
@@ -206,7 +244,11 @@ class Pool:
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """At most ``count`` tasks, waiting for the first unless all are held back meanwhile."""
         taking = self._tools.queues.take(
-            self._session, [self.queue], count=count, wait_ms=wait_ms, lease_ms=self._refresher.lease_ms
+            self._session,
+            [self.queue],
+            count=count,
+            wait_ms=wait_ms,
+            lease_ms=self._refresher.lease_ms,
         )
         closing = asyncio.create_task(self.limits.closed.wait())
         try:
@@ -249,12 +291,19 @@ class Pool:
         name = self._provider.name
         self._refresher.stopping = True
         if self._work:
-            again = self._provider.rotation != "single_use" or self._provider.grace_s * 1000 > self._refresher.lease_ms
-            _, late = await asyncio.wait(self._work, timeout=STOP_S if again else STOP_S * STOP_TIMES)
+            again = (
+                self._provider.rotation != "single_use"
+                or self._provider.grace_s * 1000 > self._refresher.lease_ms
+            )
+            _, late = await asyncio.wait(
+                self._work, timeout=STOP_S if again else STOP_S * STOP_TIMES
+            )
             for work in late:
                 work.cancel()
             if late:
-                log.warning("%d refreshes of %s were cut off; their intents stay open", len(late), name)
+                log.warning(
+                    "%d refreshes of %s were cut off; their intents stay open", len(late), name
+                )
                 await asyncio.wait(late)
         try:
             async with asyncio.timeout(1):
@@ -274,5 +323,9 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
         "refreshers": {name: pool.limits.concurrency.size for name, pool in pools.items()},
         "held": {name: int(pool.limits.held) for name, pool in pools.items()},
-        "rate": {name: rate.per_second for name, pool in pools.items() if (rate := pool.limits.known.record.rate)},
+        "rate": {
+            name: rate.per_second
+            for name, pool in pools.items()
+            if (rate := pool.limits.known.record.rate)
+        },
     }

@@ -23,7 +23,10 @@ from tidewarden.tokens.vault.vault import Vault
 from . import policy
 
 OnSettled = Callable[[str, int], None]
-"""Hears of each account (with its provider) whose refresh this node has ended, and its generation then."""
+"""
+Hears of each account (with its provider) whose refresh this node has ended, and its generation
+then.
+"""
 
 
 @dataclass(slots=True)
@@ -37,7 +40,9 @@ class Counts:
     spares: int = 0
     """Answers that found their row moved on and were kept aside."""
     lost_rotations: int = 0
-    """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
+    """
+    Accounts whose new refresh token was lost with its answer, for which consent is needed anew.
+    """
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
     revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -54,7 +59,10 @@ class Counts:
     def figures(self) -> dict[str, Any]:
         """Each by its name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: dict(value) if isinstance(value, Counter) else value for name, value in found.items()}
+        return {
+            name: dict(value) if isinstance(value, Counter) else value
+            for name, value in found.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

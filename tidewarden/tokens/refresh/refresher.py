@@ -1,8 +1,9 @@
 """
 One refresh of one account: write the intent, ask, journal, write back.
 
-A refresh goes through four steps. Before the request: the intent, in the store. After it: the sealed answer, in this
-node's journal, on disk; then the row, in the store. Whatever ends in between leaves a trace that somebody resolves.
+A refresh goes through four steps. Before the request: the intent, in the store. After it: the
+sealed answer, in this node's journal, on disk; then the row, in the store. Whatever ends in between
+leaves a trace that somebody resolves.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ from .write_back import WriteBack
 
 log = logging.getLogger("tidewarden.tokens")
 
-LEASE_SLACK_S = 10.0  # Of the lease, beyond the longest request: for the journal, the store, and a slow loop.
-UNSENT_S = 5.0  # Until the next try, when something of ours stood in the way before anything was sent.
-SEND_SLACK_S = 3.0  # Of the lease that must be left beyond the longest request when the first byte is sent.
+# Of the lease, beyond the longest request: for the journal, the store, and a slow loop.
+LEASE_SLACK_S = 10.0
+# Until the next try, when something of ours stood in the way before anything was sent.
+UNSENT_S = 5.0
+# Of the lease that must be left beyond the longest request when the first byte is sent.
+SEND_SLACK_S = 3.0
 
 
 def lease_ms_of(provider: Provider) -> int:
-    """How long the lease of a refresh lasts: it outlives the longest request, by each of the client's secrets."""
+    """
+    How long the lease of a refresh lasts: it outlives the longest request, by each of the client's
+    secrets.
+    """
     return int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
 
 
@@ -51,7 +58,8 @@ def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
     """An answer as evidence: whoever failed last time is no witness."""
     troubles = opened.troubles
     witness = not troubles.outcome
-    refused = troubles.refusals > 0 or is_refusal(troubles.outcome)  # In a quarantine none is counted.
+    # In a quarantine none is counted.
+    refused = troubles.refusals > 0 or is_refusal(troubles.outcome)
     return Ended(account, verdict, witness, witness and opened.row.refreshed, refused)
 
 
@@ -59,7 +67,12 @@ class Refresher:
     """Refreshes accounts of one provider's client whose tasks were leased; many at once."""
 
     def __init__(
-        self, provider: Provider, queue: str, tools: RefreshContext, settler: WriteBack, limits: ClientLimits
+        self,
+        provider: Provider,
+        queue: str,
+        tools: RefreshContext,
+        settler: WriteBack,
+        limits: ClientLimits,
     ) -> None:
         self.provider = provider
         self.queue = queue
@@ -70,23 +83,33 @@ class Refresher:
         self._limits = limits
         self._doubts = UnknownOutcomes(provider, queue, tools, settler)
         self._digest = LogSampler(provider.name, tools.clock)
-        self._rules = token_response.rules_of(provider.paths, provider.errors, provider.extras, renews=provider.renews)
+        self._rules = token_response.rules_of(
+            provider.paths, provider.errors, provider.extras, renews=provider.renews
+        )
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
         """Set while the store has to be told something by :meth:`pay`."""
 
     @property
     def writable(self) -> bool:
-        """Whether the journal takes answers, or need not: one that would be the only one is not asked for else."""
+        """
+        Whether the journal takes answers, or need not: one that would be the only one is not asked
+        for else.
+        """
         return self._tools.journal.healthy or self.provider.rotation != "single_use"
 
     async def refresh(self, task: Taken) -> None:
-        """Refresh the account of a leased task. Never raises: what goes wrong is noted in the store, or in the log."""
+        """
+        Refresh the account of a leased task. Never raises: what goes wrong is noted in the store,
+        or in the log.
+        """
         account, place = f"{self.provider.name}/{task.id}", (self.queue, task.id)
         busy = place in self._tools.asking
         self._tools.asking.add(place)
         try:
-            if busy:  # This process was paused past the lease of a request whose answer may lie in its socket.
+            # This process was paused past the lease of a request whose answer may lie in its
+            # socket.
+            if busy:
                 await self._tools.ledger.failed(
                     self.queue, task.id, task.lease, Step("hold", BUSY_S, RefreshTroubles())
                 )
@@ -105,10 +128,14 @@ class Refresher:
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
         owed = [step.what for task, step in self._owed if task.id == account]
-        return bool(owed) and all(what == "hold" for what in owed)  # Of an earlier try something else may be owed.
+        # Of an earlier try something else may be owed.
+        return bool(owed) and all(what == "hold" for what in owed)
 
     async def pay(self) -> None:
-        """Tell the store what it could not be told while it was away. Raises what it raises; the rest is still owed."""
+        """
+        Tell the store what it could not be told while it was away. Raises what it raises; the rest
+        is still owed.
+        """
         while self._owed:
             task, step = self._owed[0]
             await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
@@ -119,12 +146,15 @@ class Refresher:
         try:
             return await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
         except (errors.StoreDown, errors.NoQuorum) as error:
-            log.warning("what became of %s/%s is told later: %s", self.provider.name, task.id, error)
+            log.warning(
+                "what became of %s/%s is told later: %s", self.provider.name, task.id, error
+            )
             self._owe(task, step)
             return True
 
     def _owe(self, task: Taken, step: Step) -> None:
-        self._owed.append((task, step))  # It may have been done: said twice it changes nothing, for the lease is over.
+        # It may have been done: said twice it changes nothing, for the lease is over.
+        self._owed.append((task, step))
         self.owing.set()
 
     async def _refresh(self, task: Taken) -> None:
@@ -140,7 +170,8 @@ class Refresher:
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
             await self._settler.store(answer)
             return
-        # From the moment before the intent was asked for, which the store saw later: the lease lasts at least so long.
+        # From the moment before the intent was asked for, which the store saw later: the lease
+        # lasts at least so long.
         until = asked + self.lease_ms / 1000
         try:
             chosen = await self._choose(task, opened, until)
@@ -151,7 +182,8 @@ class Refresher:
         if chosen is None:
             return
         token, spare = chosen
-        if not opened.troubles.tries:  # One that was tried before is late by its backoff, which says nothing.
+        # One that was tried before is late by its backoff, which says nothing.
+        if not opened.troubles.tries:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
             self._limits.concurrency.began(late=behind)
@@ -176,7 +208,10 @@ class Refresher:
             log.debug("%s/%s: %s; sent again in its place", provider.name, task.id, verdict.message)
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
-        """The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the store knows."""
+        """
+        The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the
+        store knows.
+        """
         resolved = await self._doubts.resolve(task.id, opened)
         if resolved == "stored":
             return None
@@ -189,15 +224,23 @@ class Refresher:
         spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         try:
             placeholders.filled(self.provider, opened.row.details.parameters)
-            token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
+            token = await self._unsealed(
+                task.id, opened.spare if spare and opened.spare is not None else opened.row
+            )
         except Unsealable as error:
             word = "unfit" if isinstance(error, Unfit) else "unsealable"
             verdict = Verdict(word, "account", token_response.scrub(str(error)), answered=False)
-            await self._failed(task, opened, await self._case(opened, verdict, spare, opened.now_ms))
+            await self._failed(
+                task, opened, await self._case(opened, verdict, spare, opened.now_ms)
+            )
             return None
         except errors.BadArg as error:  # Nothing leaves for an account that does not say where to.
-            verdict = Verdict("no_parameters", "account", token_response.scrub(str(error)), answered=False)
-            await self._failed(task, opened, await self._case(opened, verdict, spare, opened.now_ms))
+            verdict = Verdict(
+                "no_parameters", "account", token_response.scrub(str(error)), answered=False
+            )
+            await self._failed(
+                task, opened, await self._case(opened, verdict, spare, opened.now_ms)
+            )
             return None
         if not self._may_send(until) or self.stopping or not self.writable:
             await self._hold(task, 0, opened)
@@ -214,16 +257,28 @@ class Refresher:
         spare: bool,
         begun: float,
     ) -> Case | None:
-        """The answer into the store, or what follows from there being none; the case when it is sent again in its place."""
+        """
+        The answer into the store, or what follows from there being none; the case when it is sent
+        again in its place.
+        """
         tools = self._tools
         kept = ""
-        unread = outcome.body if verdict.keep_body and isinstance(outcome, token_response.HttpAnswer) else b""
+        unread = (
+            outcome.body
+            if verdict.keep_body and isinstance(outcome, token_response.HttpAnswer)
+            else b""
+        )
         if unread and (keeper := await self._settler.keep_raw(task.id, opened, unread)):
             opened.troubles.kept = keeper
             kept = f"; it is kept: tidewarden token answers {self.provider.name}/{task.id}"
         if verdict.pair is not None:
             if verdict.message:
-                self._digest.say(task.id, "fresh", f"{verdict.message}: its old one is used on{kept}", logging.ERROR)
+                self._digest.say(
+                    task.id,
+                    "fresh",
+                    f"{verdict.message}: its old one is used on{kept}",
+                    logging.ERROR,
+                )
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
@@ -240,7 +295,10 @@ class Refresher:
         return None
 
     async def _replay_until(self, task: Taken, wait_s: float) -> float | None:
-        """Until when (monotonic seconds) a request may be sent again under its intent, which runs on from now; None: it may not."""
+        """
+        Until when (monotonic seconds) a request may be sent again under its intent, which runs on
+        from now; None: it may not.
+        """
         tools = self._tools
         await sleep(tools.clock, wait_s)
         if self.stopping or not self.writable:
@@ -260,13 +318,19 @@ class Refresher:
         )
 
     def _may_send(self, until: float) -> bool:
-        """Whether a request that begins now surely ends before a lease that lasts until then (monotonic seconds)."""
+        """
+        Whether a request that begins now surely ends before a lease that lasts until then
+        (monotonic seconds).
+        """
         return until - self._tools.clock.monotonic() >= self.provider.timeout_s + SEND_SLACK_S
 
     async def _ask(
         self, provider: Provider, account: str, token: str, until: float
     ) -> tuple[token_response.Outcome, Verdict]:
-        """The request, by each of the client's secrets until one is taken: a refused client has touched no grant."""
+        """
+        The request, by each of the client's secrets until one is taken: a refused client has
+        touched no grant.
+        """
         tools = self._tools
         exchange = tools.exchange
         for number in exchange.credentials.order(provider):
@@ -287,26 +351,38 @@ class Refresher:
         try:
             opened = await self._tools.ledger.intend(self.queue, task.id, task.lease, self.lease_ms)
         except (errors.StoreDown, errors.NoQuorum):
-            self._owe(task, untouched)  # It may have been written; nothing was sent, so it is closed again.
+            # It may have been written; nothing was sent, so it is closed again.
+            self._owe(task, untouched)
             raise
         if isinstance(opened, Opened):
             return opened
         if opened.why == "OPEN":
-            # Somebody else's request may be under way: whoever it is stores the answer, or its intent's time ends.
+            # Somebody else's request may be under way: whoever it is stores the answer, or its
+            # intent's time ends.
             await self._note(task, Step("hold", 1.0, RefreshTroubles()))
         return None
 
     async def _hold(self, task: Taken, delay_s: float, opened: Opened) -> None:
-        """Back into the queue untouched; but a doubt that was found in an open intent is not forgotten."""
+        """
+        Back into the queue untouched; but a doubt that was found in an open intent is not
+        forgotten.
+        """
         step = Step("hold", delay_s, RefreshTroubles())
         if opened.troubles.doubts:
             until_ms = policy.saved_until_ms(self.provider, opened.troubles, opened.now_ms)
-            step = Step("retry", delay_s, policy.doubted(opened.troubles, opened.now_ms, delay_s), until_ms=until_ms)
+            step = Step(
+                "retry",
+                delay_s,
+                policy.doubted(opened.troubles, opened.now_ms, delay_s),
+                until_ms=until_ms,
+            )
         await self._note(task, step)
 
     async def _unsealed(self, account: str, row: AccountRow) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
-        return check_fit(self.provider, (await self._tools.vault.unseal(row.refresh, place)).decode())
+        return check_fit(
+            self.provider, (await self._tools.vault.unseal(row.refresh, place)).decode()
+        )
 
     async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
         """What is known of a failure, of the client's other accounts, too."""
@@ -335,8 +411,8 @@ class Refresher:
         step = policy.after_failure(case)
         if tools.tidings is not None:
             step = replace(step, event=tools.tidings.event_of(opened.troubles, step.troubles))
-        # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
-        # of a pair that a sibling has replaced is noted nowhere.
+        # The script reads the row anew, in effect: whatever had changed it would have voided the
+        # lease, and a refusal of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
             tools.on_settled(f"{name}/{task.id}", opened.row.generation)
@@ -346,7 +422,8 @@ class Refresher:
         if step.what == "lost":
             tools.counts.lost_rotations += 1
         elif step.what == "dead":
-            tools.cache.drop(f"{name}/{task.id}")  # Of one that is stopped the grant may live, and so may its token.
+            # Of one that is stopped the grant may live, and so may its token.
+            tools.cache.drop(f"{name}/{task.id}")
         self._say(task.id, opened.troubles, step)
         tools.on_settled(f"{name}/{task.id}", opened.row.generation)
 
@@ -354,22 +431,44 @@ class Refresher:
         """What became of an account, where it is the account's own matter and news."""
         now = step.troubles
         if step.what == "lost":
-            self._digest.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)
+            self._digest.say(
+                account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR
+            )
         elif step.what == "dead":
-            mend = "its owner has to consent again" if self.provider.renews else after_refusal(self.provider)
+            mend = (
+                "its owner has to consent again"
+                if self.provider.renews
+                else after_refusal(self.provider)
+            )
             self._digest.say(account, "dead", f"is dead: {now.message}; {mend}")
         elif step.what == "stop":
-            asked = f"asked in vain since {(now.last_ms - now.first_ms) / 86_400_000:.1f} days, {now.tries} times"
+            asked = (
+                f"asked in vain since {(now.last_ms - now.first_ms) / 86_400_000:.1f} days,"
+                f" {now.tries} times"
+            )
             self._digest.say(account, "stopped", f"is stopped: {now.message}; {asked}")
         elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
-            again = f"asked again in {step.delay_s / 60:.0f} min" if step.delay_s >= 60 else "asked again"
-            self._digest.say(account, "failing", f"is refused: {now.message}; {again}, before it is given up")
+            again = (
+                f"asked again in {step.delay_s / 60:.0f} min"
+                if step.delay_s >= 60
+                else "asked again"
+            )
+            self._digest.say(
+                account, "failing", f"is refused: {now.message}; {again}, before it is given up"
+            )
         elif (
             step.what == "retry"
             and now.outcome != before.outcome
             and now.outcome in ("account_limited", "unfit", "no_parameters", "unsealable")
         ):
             level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
-            self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)
+            self._digest.say(
+                account,
+                "failing",
+                f"fails ({now.outcome}): {now.message}; tried again by itself",
+                level,
+            )
         else:
-            log.debug("%s/%s: %s, again in %.1f s", self.provider.name, account, now.outcome, step.delay_s)
+            log.debug(
+                "%s/%s: %s, again in %.1f s", self.provider.name, account, now.outcome, step.delay_s
+            )

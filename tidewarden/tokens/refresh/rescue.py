@@ -1,9 +1,10 @@
 """
-Ends the leases of what a dead node had under way, where a used refresh token works for a while longer.
+Ends the leases of what a dead node had under way, where a used refresh token works for a while
+longer.
 
 An intent lasts as long as the longest request, whatever becomes of its node; where that is longer
-than the grace, the account would be lost although the answer could be had again. So when half of the
-grace is over, such a request is made again. See ``tokens/lua/rescue.lua``.
+than the grace, the account would be lost although the answer could be had again. So when half of
+the grace is over, such a request is made again. See ``tokens/lua/rescue.lua``.
 """
 
 from __future__ import annotations
@@ -48,13 +49,19 @@ class Rescue:
         clock: Clock,
         nodes: Callable[[], int],
     ) -> None:
-        self._graces = {queues[name]: int(one.grace_s * 1000) for name, one in providers.items() if _concerned(one)}
+        self._graces = {
+            queues[name]: int(one.grace_s * 1000)
+            for name, one in providers.items()
+            if _concerned(one)
+        }
         self._script = script
         self._clock = clock
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Look when fewer nodes live than before, for ever; at once where no provider is concerned."""
+        """
+        Look when fewer nodes live than before, for ever; at once where no provider is concerned.
+        """
         most = int((DEAD_S + max(self._graces.values(), default=0) / 1000) / LOOK_S)
         living, rounds = 0, most  # One may have died before this one began.
         while self._graces:
@@ -77,11 +84,16 @@ class Rescue:
             looks = (self._script("tokens.rescue", queue, shard, args) for shard in range(SHARDS))
             found += sum(await asyncio.gather(*looks))
         if found:
-            log.warning("%d refreshes that dead nodes had under way are made again, within the grace", found)
+            log.warning(
+                "%d refreshes that dead nodes had under way are made again, within the grace", found
+            )
         return found
 
 
 def _concerned(provider: Provider) -> bool:
-    """Whether a dead node's lease would outlast the grace: else nobody need hurry, and nothing is sent twice."""
+    """
+    Whether a dead node's lease would outlast the grace: else nobody need hurry, and nothing is sent
+    twice.
+    """
     lasts_s = lease_ms_of(provider) / 1000 + SLACK_S
     return provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s

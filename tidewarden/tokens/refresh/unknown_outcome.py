@@ -1,7 +1,9 @@
 """
-Requests of which nobody here knows what became: an intent that was left open, or one that was found so before.
+Requests of which nobody here knows what became: an intent that was left open, or one that was found
+so before.
 
-Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's rotation and grace decide.
+Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's
+rotation and grace decide.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ BUSY_S = 2.0
 class UnknownOutcomes:
     """Resolves the doubts about the accounts of one provider's client."""
 
-    def __init__(self, provider: Provider, queue: str, tools: RefreshContext, settler: WriteBack) -> None:
+    def __init__(
+        self, provider: Provider, queue: str, tools: RefreshContext, settler: WriteBack
+    ) -> None:
         self._provider = provider
         self._queue = queue
         self._tools = tools
@@ -35,7 +39,8 @@ class UnknownOutcomes:
 
     async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
         """
-        ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the answer was found; a step: instead of one.
+        ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the answer was
+        found; a step: instead of one.
 
         What is doubted is in the troubles of ``opened`` afterwards.
         """
@@ -46,13 +51,19 @@ class UnknownOutcomes:
             return "go"
         reply = PeerReply("none")  # This node's own journal was looked into before.
         if _node_of(holder) != _node_of(self._tools.queues.holder):
-            reply = await self._tools.peers.ask(holder, self._queue, account, row.grant, row.generation)
+            reply = await self._tools.peers.ask(
+                holder, self._queue, account, row.grant, row.generation
+            )
         if reply.state == "answer" and reply.answer is not None:
-            log.info("%s/%s: its answer is in the journal of %s", self._provider.name, account, holder)
+            log.info(
+                "%s/%s: its answer is in the journal of %s", self._provider.name, account, holder
+            )
             try:
                 await self._settler.adopt(reply)
             except errors.Error as error:
-                log.warning("%s/%s: that answer is not stored yet: %s", self._provider.name, account, error)
+                log.warning(
+                    "%s/%s: that answer is not stored yet: %s", self._provider.name, account, error
+                )
             else:
                 return "stored"
         if found is not None and fits and reply.state != "unsent":
@@ -61,31 +72,49 @@ class UnknownOutcomes:
             log.info("%s: an intent of %s was left open", self._provider.name, holder)
         troubles.holder = holder if reply.state in ("answer", "busy", "away") else ""
         if reply.state == "answer":
-            # Asked for again: nothing in the store tells of it but this, for the intent is ours now.
+            # Asked for again: nothing in the store tells of it but this, for the intent is ours
+            # now.
             return self._wait(opened, BUSY_S, f"{holder} has the answer, which was not stored yet")
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
         if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
-            return "stored"  # Whoever was asked had stored its answer just before it knew of nothing.
+            # Whoever was asked had stored its answer just before it knew of nothing.
+            return "stored"
         # Of one that was given up its token was refused: nothing is spoiled.
         if reply.state == "away" and not troubles.dead:
             wait_s = policy.patience(
-                self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
+                self._provider.rotation,
+                self._provider.grace_s,
+                opened.now_ms,
+                troubles.doubt_ms,
+                row.expires_at_ms,
             )
             if wait_s:
-                return self._wait(opened, wait_s, f"{holder} may hold the answer and does not say; it is asked again")
+                return self._wait(
+                    opened,
+                    wait_s,
+                    f"{holder} may hold the answer and does not say; it is asked again",
+                )
         return "go"
 
     async def _moved_on(self, account: str, opened: Opened) -> bool:
         row = (await self._tools.ledger.get(self._queue, account)).row
-        return row is None or (row.grant, row.generation) != (opened.row.grant, opened.row.generation)
+        return row is None or (row.grant, row.generation) != (
+            opened.row.grant,
+            opened.row.generation,
+        )
 
     def _wait(self, opened: Opened, wait_s: float, message: str) -> Step:
         troubles = opened.troubles
         troubles.outcome, troubles.message = "unknown", message
         troubles.first_ms = troubles.first_ms or opened.now_ms
         troubles.last_ms, troubles.next_ms = opened.now_ms, opened.now_ms + int(wait_s * 1000)
-        return Step("retry", wait_s, troubles, until_ms=policy.saved_until_ms(self._provider, troubles, opened.now_ms))
+        return Step(
+            "retry",
+            wait_s,
+            troubles,
+            until_ms=policy.saved_until_ms(self._provider, troubles, opened.now_ms),
+        )
 
 
 def _node_of(holder: str) -> str:

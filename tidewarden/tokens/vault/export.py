@@ -1,7 +1,9 @@
 """
-Accounts from one cluster to another: pages of them, sealed for whoever asks (:mod:`tidewarden.config.sealed_file`), and back.
+Accounts from one cluster to another: pages of them, sealed for whoever asks
+(:mod:`tidewarden.config.sealed_file`), and back.
 
-What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the clear.
+What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the
+clear.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class Export:
     """Reads and writes pages of accounts under a file's key."""
 
     def __init__(
-        self, ledger: AccountStore, vault: Vault, providers: Mapping[str, Provider], queues: Mapping[str, str]
+        self,
+        ledger: AccountStore,
+        vault: Vault,
+        providers: Mapping[str, Provider],
+        queues: Mapping[str, str],
     ) -> None:
         """``queues``: the queue of each provider."""
         self._ledger = ledger
@@ -50,9 +56,11 @@ class Export:
 
     async def page(self, sealing: Sealing, names: list[str], count: int, after: str) -> Page:
         """
-        The lines of about ``count`` accounts, the cursor to go on from (``""``: the end), and accounts that do not open.
+        The lines of about ``count`` accounts, the cursor to go on from (``""``: the end), and
+        accounts that do not open.
 
-        An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is none.
+        An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is
+        none.
         """
         _check(sealing)
         if not 1 <= count <= PAGE_MAX:
@@ -102,9 +110,13 @@ class Export:
         try:
             spare = parse_row(pair.spare) if pair.spare else None
             if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
-                return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
+                # The token before this one works within its grace alone; past that, to use it may
+                # end the grant.
+                return ""
             place = Place(name, pair.account, "refresh", spare.grant, spare.generation)
-            return fields_of((await self._vault.unseal(spare.refresh, place)).decode()).get("refresh_token", "")
+            return fields_of((await self._vault.unseal(spare.refresh, place)).decode()).get(
+                "refresh_token", ""
+            )
         except errors.Internal as error:  # Unsealable, or its row cannot be read.
             log.warning("the spare pair of an account is not exported: %s", error)
             return ""
@@ -115,15 +127,20 @@ def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
     known = row.details
     found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
     if known.consent_expires_ms:
-        found |= {"consent_expires_ms": consent_of(provider, row)[0], "consent_end": known.consent_end}
+        found |= {
+            "consent_expires_ms": consent_of(provider, row)[0],
+            "consent_end": known.consent_end,
+        }
     return {name: value for name, value in found.items() if value}
 
 
 async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:
     """
-    Put the accounts of these lines: 1 for one that was new, 0 for one that was there so, or why it is left out.
+    Put the accounts of these lines: 1 for one that was new, 0 for one that was there so, or why it
+    is left out.
 
-    Raises: BadArg: a line does not open; then nothing was put. What the store raises, which concerns all.
+    Raises: BadArg: a line does not open; then nothing was put. What the store raises, which
+    concerns all.
     """
     _check(sealing)
     key, file_id, number = sealing
@@ -145,4 +162,6 @@ async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Resul
 def _check(sealing: Sealing) -> None:
     key, file_id, number = sealing
     if len(key) != KEY_BYTES or len(file_id) != ID_BYTES or number < 1:
-        raise errors.BadArg(f"a sealed file has a key of {KEY_BYTES} bytes, an id of {ID_BYTES}, and lines from 1")
+        raise errors.BadArg(
+            f"a sealed file has a key of {KEY_BYTES} bytes, an id of {ID_BYTES}, and lines from 1"
+        )

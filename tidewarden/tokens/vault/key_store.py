@@ -1,8 +1,10 @@
 """
-What the vault keeps in the store, cluster-wide: the wrapped data keys, the rotation, and what each node knows of both.
+What the vault keeps in the store, cluster-wide: the wrapped data keys, the rotation, and what each
+node knows of both.
 
-Three hashes: ``{cluster}:data_keys`` (key id -> wrapped key), ``{cluster}:vault`` (``change``, a number that grows with
-whatever nodes have to look at, and ``rotation``), ``{cluster}:vault_nodes`` (node -> what it said last).
+Three hashes: ``{cluster}:data_keys`` (key id -> wrapped key), ``{cluster}:vault`` (``change``, a
+number that grows with whatever nodes have to look at, and ``rotation``), ``{cluster}:vault_nodes``
+(node -> what it said last).
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ ENDED = ("done", "refused")
 
 class Rotation(msgspec.Struct, kw_only=True):
     """
-    A rotation, the last one that was asked for. All times are unix milliseconds of the node that wrote them.
+    A rotation, the last one that was asked for. All times are unix milliseconds of the node that
+    wrote them.
 
-    ``state``: ``asked``, ``wrapping`` (the data keys are wrapped by the new key-encryption key), ``sealing`` (rows are sealed
-    anew), ``done``, or ``refused`` with the reason in ``message``.
+    ``state``: ``asked``, ``wrapping`` (the data keys are wrapped by the new key-encryption key),
+    ``sealing`` (rows are sealed anew), ``done``, or ``refused`` with the reason in ``message``.
     """
 
     state: str = "asked"
@@ -61,7 +64,10 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class NodeKeys(msgspec.Struct, kw_only=True):
-    """What a node said of itself: the change it has looked at, its key-encryption keys, the data key it seals under."""
+    """
+    What a node said of itself: the change it has looked at, its key-encryption keys, the data key
+    it seals under.
+    """
 
     change: int = 0
     keks: list[str] = []
@@ -69,7 +75,10 @@ class NodeKeys(msgspec.Struct, kw_only=True):
     said_ms: int = 0
     """By that node's clock."""
     address: str = ""
-    """Where it listens, ``host:base_port``; empty: at every address of its host, none of which it knows."""
+    """
+    Where it listens, ``host:base_port``; empty: at every address of its host, none of which it
+    knows.
+    """
 
 
 class KeyStore:
@@ -83,10 +92,16 @@ class KeyStore:
 
     async def keys(self) -> dict[int, bytes]:
         """Every wrapped data key by its id."""
-        return {int(key_id): wrapped for key_id, wrapped in pairs(await self._call("HGETALL", self._keys))}
+        return {
+            int(key_id): wrapped
+            for key_id, wrapped in pairs(await self._call("HGETALL", self._keys))
+        }
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
-        """Store a wrapped key under an id that is still free; the one that is stored then, ours or an earlier one."""
+        """
+        Store a wrapped key under an id that is still free; the one that is stored then, ours or an
+        earlier one.
+        """
         await self._call("HSETNX", self._keys, key_id, wrapped)
         stored: bytes = await self._call("HGET", self._keys, key_id)
         return stored
@@ -96,7 +111,10 @@ class KeyStore:
         return bool(await self._call("HEXISTS", self._keys, key_id))
 
     async def rewrap(self, key_id: int, wrapped: bytes) -> None:
-        """Replace a wrapped key by the same key wrapped otherwise: in one write, so that there always is one."""
+        """
+        Replace a wrapped key by the same key wrapped otherwise: in one write, so that there always
+        is one.
+        """
         await self._call("HSET", self._keys, key_id, wrapped)
 
     async def drop(self, key_ids: Iterable[int]) -> None:

@@ -1,5 +1,6 @@
 """
-Keeps a node's vault abreast of the cluster's: looks whether keys have changed, seals its journal anew, says what it knows.
+Keeps a node's vault abreast of the cluster's: looks whether keys have changed, seals its journal
+anew, says what it knows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ class KeySync:
     """Of one node. :meth:`run` beside everything else."""
 
     def __init__(
-        self, node: str, vault: Vault, shelf: KeyStore, journal: Journal, clock: Clock, address: str = ""
+        self,
+        node: str,
+        vault: Vault,
+        shelf: KeyStore,
+        journal: Journal,
+        clock: Clock,
+        address: str = "",
     ) -> None:
         """``address``: where the node listens, ``host:base_port``; empty: that is not known."""
         self._node = node
@@ -56,7 +63,8 @@ class KeySync:
         """
         Read the keys anew if anything has changed, and say so.
 
-        Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be written; StoreDown.
+        Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be
+        written; StoreDown.
         """
         change = await self._shelf.change()
         if change == self._seen and await self._shelf.has(self._vault.newest_id):
@@ -78,7 +86,10 @@ class KeySync:
         self._seen = change
 
     async def leave(self) -> None:
-        """This node goes down: nobody waits for it. When it comes back it reads the keys before anything else."""
+        """
+        This node goes down: nobody waits for it. When it comes back it reads the keys before
+        anything else.
+        """
         try:
             await self._shelf.forget([self._node])
         except errors.Error as error:
@@ -87,10 +98,12 @@ class KeySync:
 
 async def restore_keys(journal: Journal, vault: Vault) -> None:
     """
-    Take back the data keys that the journal carries, for the store may have lost them. One that opens no more, for the node was away
-    while keys were rotated, is of no concern where nothing that waits for the store is sealed under it.
+    Take back the data keys that the journal carries, for the store may have lost them. One that
+    opens no more, for the node was away while keys were rotated, is of no concern where nothing
+    that waits for the store is sealed under it.
 
-    Raises: ConfigError: something is, and no key-encryption key here opens it. What the store raises.
+    Raises: ConfigError: something is, and no key-encryption key here opens it. What the store
+    raises.
     """
     needed = {key_id_of(parse_row(answer.row).refresh) for answer in journal.pending()}
     for key_id, wrapped in journal.keys().items():
@@ -100,13 +113,17 @@ async def restore_keys(journal: Journal, vault: Vault) -> None:
             if key_id in needed:
                 raise
             log.warning(
-                "data key %d in this node's journal opens no more; no answer that waits needs it: %s", key_id, error
+                "data key %d in this node's journal opens no more; no answer that waits needs"
+                " it: %s",
+                key_id,
+                error,
             )
 
 
 async def reseal_journal(journal: Journal, vault: Vault) -> None:
     """
-    Seal what the journal holds under the newest data key, and keep the keys alone that it needs, as they are wrapped now.
+    Seal what the journal holds under the newest data key, and keep the keys alone that it needs, as
+    they are wrapped now.
 
     Raises: OSError: the file is not written.
     """
@@ -139,7 +156,10 @@ async def reseal_journal(journal: Journal, vault: Vault) -> None:
 
 
 async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> bytes:
-    """A row, its tokens under the newest data key: itself, when they are so already. Raises: Unsealable."""
+    """
+    A row, its tokens under the newest data key: itself, when they are so already. Raises:
+    Unsealable.
+    """
     row = parse_row(raw)
     at = (row.grant, row.generation)
     access = await vault.reseal(row.access, Place(provider, account, "access", *at))

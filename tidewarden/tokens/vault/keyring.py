@@ -1,8 +1,10 @@
 """
-The key-encryption keys of a node, from a file, the environment or a command: the first is the one that a rotation goes to.
+The key-encryption keys of a node, from a file, the environment or a command: the first is the one
+that a rotation goes to.
 
-Each is the base64 of 32 bytes, one a line. Two or more stand there while the cluster goes from one to another: what was
-wrapped by any of them opens. The source is read again whenever a key turns up that is not known, and before a rotation.
+Each is the base64 of 32 bytes, one a line. Two or more stand there while the cluster goes from one
+to another: what was wrapped by any of them opens. The source is read again whenever a key turns up
+that is not known, and before a rotation.
 """
 
 from __future__ import annotations
@@ -55,16 +57,20 @@ class Keyring:
 
     async def read(self, *, make: bool = False) -> None:
         """
-        Read the keys, anew if they were read before. ``make``: the file is made, 0600, when it is not there.
+        Read the keys, anew if they were read before. ``make``: the file is made, 0600, when it is
+        not there.
 
-        Raises: ConfigError: there is none, or something there is no key. What was known is known still.
+        Raises: ConfigError: there is none, or something there is no key. What was known is known
+        still.
         """
         if self._command:
             text = await self._output()
         elif self._variable:
             found = self._environ.get(self._variable)
             if found is None:
-                raise ConfigError([f"vault.key_env: the environment variable {self._variable} is not set"])
+                raise ConfigError(
+                    [f"vault.key_env: the environment variable {self._variable} is not set"]
+                )
             text = found
         else:
             text = self._content(make=make)
@@ -74,27 +80,36 @@ class Keyring:
         if not self._file.exists():
             if not make:
                 raise ConfigError(
-                    [f"vault.key_file: {self._file} does not exist, but the store holds data sealed with a vault key; "
-                     "copy the vault key of the cluster there"]
-                )  # fmt: skip
+                    [
+                        f"vault.key_file: {self._file} does not exist, but the store holds data"
+                        " sealed with a vault key; copy the vault key of the cluster there"
+                    ]
+                )
             _made(self._file)
         try:
             text = self._file.read_text("ascii", errors="replace")
         except OSError as error:
-            raise ConfigError([f"vault.key_file: {self._file}: {error.strerror or error}"]) from None
+            raise ConfigError(
+                [f"vault.key_file: {self._file}: {error.strerror or error}"]
+            ) from None
         if self._file.stat().st_mode & 0o077:
             log.warning("%s can be read by others than its owner: chmod 600 it", self._file)
         return text
 
     async def _output(self) -> str:
-        """What the command prints. Its standard error goes to ours; neither is in any message of ours."""
+        """
+        What the command prints. Its standard error goes to ours; neither is in any message of ours.
+        """
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
             )
         except OSError as error:
             raise ConfigError(
-                [f"vault.key_command: {self._command[0]!r} cannot be run: {error.strerror or error}"]
+                [
+                    f"vault.key_command: {self._command[0]!r} cannot be run:"
+                    f" {error.strerror or error}"
+                ]
             ) from None
         assert process.stdout is not None
         try:
@@ -102,13 +117,17 @@ class Keyring:
                 output = await _all_of(process.stdout)
                 status = await process.wait()
         except TimeoutError:
-            raise ConfigError([f"vault.key_command: no keys from {self._command[0]!r} in {COMMAND_S:g} s"]) from None
+            raise ConfigError(
+                [f"vault.key_command: no keys from {self._command[0]!r} in {COMMAND_S:g} s"]
+            ) from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if status:
-            raise ConfigError([f"vault.key_command: {self._command[0]!r} ended with status {status}"])
+            raise ConfigError(
+                [f"vault.key_command: {self._command[0]!r} ended with status {status}"]
+            )
         return output.decode("ascii", "replace")
 
 
@@ -122,6 +141,9 @@ async def _all_of(stream: asyncio.StreamReader) -> bytes:
 
 def _made(path: Path) -> None:
     if make_file(path):
-        log.info("made the vault key %s: keep a copy of it elsewhere, nothing sealed opens without it", path)
+        log.info(
+            "made the vault key %s: keep a copy of it elsewhere, nothing sealed opens without it",
+            path,
+        )
     else:
         log.info("the vault key %s was made by another process", path)

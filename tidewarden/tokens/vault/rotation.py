@@ -1,9 +1,11 @@
 """
-A rotation: a new data key, everything sealed under it anew, and the data keys wrapped by another key-encryption key if asked.
+A rotation: a new data key, everything sealed under it anew, and the data keys wrapped by another
+key-encryption key if asked.
 
-Who works at it holds a task of the queue ``_vault``, and writes down how far it is: when that node dies, another goes on
-from there. At no step is anything unreadable: a key is in the store before something is sealed under it, each data key is
-always wrapped by one key-encryption key that all nodes have, and old data keys are dropped a whole rotation later.
+Who works at it holds a task of the queue ``_vault``, and writes down how far it is: when that node
+dies, another goes on from there. At no step is anything unreadable: a key is in the store before
+something is sealed under it, each data key is always wrapped by one key-encryption key that all
+nodes have, and old data keys are dropped a whole rotation later.
 """
 
 from __future__ import annotations
@@ -61,16 +63,22 @@ class Rotator:
 
     async def ask(self, *, force: bool = False) -> dict[str, Any]:
         """
-        Begin a rotation to the first key-encryption key that this node's source has now; one under way goes on instead.
+        Begin a rotation to the first key-encryption key that this node's source has now; one under
+        way goes on instead.
 
-        ``force``: without the nodes that do not answer. Returns what :meth:`status` does. Raises: ConfigError: no keys.
+        ``force``: without the nodes that do not answer. Returns what :meth:`status` does. Raises:
+        ConfigError: no keys.
         """
         last = await self._shelf.rotation()
         if last is None or last.ended:
             await self._vault.keyring.read()
             now_ms = self._clock.unix_ms()
             rotation = Rotation(
-                node=self._node, force=force, started_ms=now_ms, updated_ms=now_ms, kek=self._vault.keyring.ids[0].hex()
+                node=self._node,
+                force=force,
+                started_ms=now_ms,
+                updated_ms=now_ms,
+                kek=self._vault.keyring.ids[0].hex(),
             )
             if last is not None:
                 rotation.previous = last.key if last.state == "done" else last.previous
@@ -92,7 +100,10 @@ class Rotator:
             "data_key": self._vault.newest_id,
             "data_keys": sum(key_id != FINGERPRINT_KEY_ID for key_id in wrapped),
             "wrapped_otherwise": sum(one[1:5] != kek for one in wrapped.values()),
-            "nodes": {name: msgspec.to_builtins(known) for name, known in sorted((await self._shelf.nodes()).items())},
+            "nodes": {
+                name: msgspec.to_builtins(known)
+                for name, known in sorted((await self._shelf.nodes()).items())
+            },
             "rotation": msgspec.to_builtins(rotation) if rotation else {},
         }
 
@@ -100,7 +111,9 @@ class Rotator:
         """Work at rotations, for ever."""
         while True:
             try:
-                found = await self._queues.take(self._session, [QUEUE], wait_ms=TAKE_WAIT_MS, lease_ms=LEASE_MS)
+                found = await self._queues.take(
+                    self._session, [QUEUE], wait_ms=TAKE_WAIT_MS, lease_ms=LEASE_MS
+                )
                 for task in found:
                     await self._work(task)
             except errors.NotHeld:
@@ -117,7 +130,9 @@ class Rotator:
         rotation = await self._shelf.rotation()
         if rotation is not None and not rotation.ended and task.id == _task_of(rotation):
             if rotation.node != self._node or rotation.state != "asked":
-                log.info("going on with a rotation of %s, which is %s", rotation.node, rotation.state)
+                log.info(
+                    "going on with a rotation of %s, which is %s", rotation.node, rotation.state
+                )
             rotation.node = self._node
             try:
                 await self._steps(task, rotation)
@@ -138,7 +153,9 @@ class Rotator:
             await self._vault.add_data_key(rotation.key)
             await self._told(task)
             names = await self._token_queues()
-            rotation.total = sum([(await self._ledger.stats(name, SHARDS))["total"] for name in names])
+            rotation.total = sum(
+                [(await self._ledger.stats(name, SHARDS))["total"] for name in names]
+            )
             rotation.state = "sealing"
             await self._note(task, rotation)
         if rotation.state == "sealing":
@@ -149,8 +166,10 @@ class Rotator:
             await self._shelf.tell()
             log.info(
                 "rotation done: %d pairs sealed anew, %d unreadable, %d old data keys dropped",
-                rotation.sealed, rotation.unreadable, rotation.dropped,
-            )  # fmt: skip
+                rotation.sealed,
+                rotation.unreadable,
+                rotation.dropped,
+            )
 
     async def _begin(self, rotation: Rotation, kek: bytes) -> None:
         """Whether all nodes can open what the new key wraps; then which data key it is to be."""
@@ -159,10 +178,13 @@ class Rotator:
         lacking = sorted(name for name, node in known.items() if rotation.kek not in node.keks)
         if kek != self._vault.kek and lacking:
             rotation.message = (
-                f"key-encryption key {rotation.kek} is not at {', '.join(lacking)}: give it to every node"
+                f"key-encryption key {rotation.kek} is not at {', '.join(lacking)}: give it to"
+                " every node"
             )
         elif kek != self._vault.kek and silent and not rotation.force:
-            rotation.message = f"{', '.join(silent)} do not answer, and may lack key-encryption key {rotation.kek}"
+            rotation.message = (
+                f"{', '.join(silent)} do not answer, and may lack key-encryption key {rotation.kek}"
+            )
         if rotation.message:
             rotation.state = "refused"
             log.error("the rotation is refused: %s", rotation.message)
@@ -186,7 +208,10 @@ class Rotator:
             await sleep(self._clock, 0.2)
 
     async def _note(self, task: Taken, rotation: Rotation) -> None:
-        """Write down how far it is. Raises: NotHeld: another node works at it, or at one that was asked for in the same moment."""
+        """
+        Write down how far it is. Raises: NotHeld: another node works at it, or at one that was
+        asked for in the same moment.
+        """
         await self._queues.touch(self._session, QUEUE, task.id, task.lease, LEASE_MS)
         latest = await self._shelf.rotation()
         if latest is None or _task_of(latest) != task.id:
@@ -237,10 +262,17 @@ class Rotator:
         return cursor
 
     async def _finish(self, rotation: Rotation) -> None:
-        """Drop data keys that nothing can be sealed under: a rotation has passed since the last one could be used."""
+        """
+        Drop data keys that nothing can be sealed under: a rotation has passed since the last one
+        could be used.
+        """
         _, silent = await self._told()
         if not (silent or rotation.unreadable):
-            old = [key_id for key_id in await self._shelf.keys() if FINGERPRINT_KEY_ID < key_id < rotation.previous]
+            old = [
+                key_id
+                for key_id in await self._shelf.keys()
+                if FINGERPRINT_KEY_ID < key_id < rotation.previous
+            ]
             await self._shelf.drop(old)
             rotation.dropped = len(old)
         rotation.state = "done"

@@ -1,14 +1,17 @@
 """
-The vault: what is secret in an account's row lies sealed with AES-256-GCM, bound to the place it was written for.
+The vault: what is secret in an account's row lies sealed with AES-256-GCM, bound to the place it
+was written for.
 
-Data keys, one a day and one a rotation, seal the records; a key-encryption key (:mod:`tidewarden.tokens.vault.keyring`) wraps
-the data keys, which lie in the store (:mod:`tidewarden.tokens.vault.key_store`). A sealed record is
-``version 1 | key id 4 | nonce 12 | ciphertext | tag 16`` (bytes, big-endian); its associated data are provider, account,
-field, grant and generation, each behind its length, so that a record moved to another account, field or generation does
-not open. A wrapped key is ``version 1 | id of the key-encryption key 4 | nonce 12 | ciphertext | tag 16``.
+Data keys, one a day and one a rotation, seal the records; a key-encryption key
+(:mod:`tidewarden.tokens.vault.keyring`) wraps the data keys, which lie in the store
+(:mod:`tidewarden.tokens.vault.key_store`). A sealed record is ``version 1 | key id 4 | nonce 12 |
+ciphertext | tag 16`` (bytes, big-endian); its associated data are provider, account, field, grant
+and generation, each behind its length, so that a record moved to another account, field or
+generation does not open. A wrapped key is ``version 1 | id of the key-encryption key 4 | nonce 12 |
+ciphertext | tag 16``.
 
-Which key-encryption key is the cluster's is told by data key 0, the one of the fingerprints: new data keys are wrapped by
-what wraps that one, and a rotation wraps it last.
+Which key-encryption key is the cluster's is told by data key 0, the one of the fingerprints: new
+data keys are wrapped by what wraps that one, and a rotation wraps it last.
 """
 
 from __future__ import annotations
@@ -38,10 +41,12 @@ SEAL_VERSION = 1
 NONCE_BYTES = 12
 TAG_BYTES = 16
 FINGERPRINT_BYTES = 8
-FINGERPRINT_KEY_ID = 0  # The key of the fingerprints lies wrapped beside the data keys; it is never one of them.
+# The key of the fingerprints lies wrapped beside the data keys; it is never one of them.
+FINGERPRINT_KEY_ID = 0
 DAY_MS = 86_400_000
 DAY_BITS = 16  # of a data key's id, below the day
-ID_STEP_MAX = 1 << 12  # Between two ids: more than a dozen keys fit into a day, and then the next day's ids are taken.
+# Between two ids: more than a dozen keys fit into a day, and then the next day's ids are taken.
+ID_STEP_MAX = 1 << 12
 _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 _NUMBERS = struct.Struct(">IQIQ")  # Two numbers of 8 bytes, each behind its length.
@@ -56,7 +61,10 @@ class Keys(Protocol):
 
 
 class Unsealable(errors.Internal):
-    """A sealed record does not open: damaged, moved to another place, or sealed under a key that is gone."""
+    """
+    A sealed record does not open: damaged, moved to another place, or sealed under a key that is
+    gone.
+    """
 
 
 class Place(NamedTuple):
@@ -75,7 +83,10 @@ class Place(NamedTuple):
 
 
 class Vault:
-    """Seals and opens records. Made by :func:`open_vault`; holds the data keys of the cluster in memory."""
+    """
+    Seals and opens records. Made by :func:`open_vault`; holds the data keys of the cluster in
+    memory.
+    """
 
     def __init__(self, keyring: Keyring, shelf: Keys, clock: Clock) -> None:
         self.keyring = keyring
@@ -83,7 +94,8 @@ class Vault:
         self._clock = clock
         self._ciphers: dict[int, AESGCM] = {}
         self._displaced: dict[int, list[AESGCM]] = {}
-        self._marks: dict[int, bytes] = {}  # hashes of the keys, by which two of one id are told apart
+        # hashes of the keys, by which two of one id are told apart
+        self._marks: dict[int, bytes] = {}
         self._wrapped: dict[int, bytes] = {}
         self._fingerprints = hmac.new(b"", digestmod="sha256")
         self._newest_id = 0
@@ -100,10 +112,14 @@ class Vault:
         return self._wrapped[FINGERPRINT_KEY_ID][1:5]
 
     async def ready(self) -> None:
-        """Have a data key of today (unix days), or a later one; cheap once it is there. Raises what the store raises."""
+        """
+        Have a data key of today (unix days), or a later one; cheap once it is there. Raises what
+        the store raises.
+        """
         if self._newest_id >= self._today_id():
             return
-        async with self._making:  # Many seal at once when a day begins: one of them has the key made.
+        # Many seal at once when a day begins: one of them has the key made.
+        async with self._making:
             if self._newest_id >= self._today_id():
                 return
             await self.load()  # Another node may have made it.
@@ -114,7 +130,8 @@ class Vault:
         """
         Read every data key from the store, as it is wrapped there now.
 
-        Raises: ConfigError: a key there was wrapped by another key-encryption key than any that this node has.
+        Raises: ConfigError: a key there was wrapped by another key-encryption key than any that
+        this node has.
         """
         found = await self._shelf.keys()
         if any(self.keyring.key(wrapped[1:5]) is None for wrapped in found.values()):
@@ -128,17 +145,23 @@ class Vault:
         if problems:
             raise errors.ConfigError(problems)
         for key_id in sorted(self._wrapped.keys() - found.keys()):
-            # A rotation drops what is older than the key of the rotation before: all of it, and two keys stay.
-            # Else the store has lost its last writes (a failover), and another node may have made a key since.
+            # A rotation drops what is older than the key of the rotation before: all of it, and two
+            # keys stay. Else the store has lost its last writes (a failover), and another node may
+            # have made a key since.
             older = any(FINGERPRINT_KEY_ID < one < key_id for one in found)
             if older or sum(one > key_id for one in found) < 2:
-                log.warning("the store has lost data key %d: it gets it back from this node", key_id)
+                log.warning(
+                    "the store has lost data key %d: it gets it back from this node", key_id
+                )
                 await self._shelf.add(key_id, self._wrapped[key_id])
         if FINGERPRINT_KEY_ID not in self._wrapped:
             await self._make(FINGERPRINT_KEY_ID, self.keyring.ids[0])
 
     def seal(self, plain: bytes, place: Place) -> bytes:
-        """The sealed record of ``plain``, bound to ``place``, under the newest data key (:meth:`ready` has made it)."""
+        """
+        The sealed record of ``plain``, bound to ``place``, under the newest data key (:meth:`ready`
+        has made it).
+        """
         nonce = os.urandom(NONCE_BYTES)
         body = self._ciphers[self._newest_id].encrypt(nonce, plain, place.associated())
         return _HEAD.pack(SEAL_VERSION, self._newest_id) + nonce + body
@@ -147,7 +170,8 @@ class Vault:
         """
         What was sealed for ``place``.
 
-        Raises: Unsealable: the record is damaged, was sealed for another place, or its data key is gone.
+        Raises: Unsealable: the record is damaged, was sealed for another place, or its data key is
+        gone.
         """
         if len(record) < _HEAD.size + NONCE_BYTES + TAG_BYTES or record[0] != SEAL_VERSION:
             raise Unsealable(f"{_words(place)}: no sealed record of version {SEAL_VERSION}")
@@ -156,31 +180,43 @@ class Vault:
             await self.load()  # Another node has made it since.
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise Unsealable(f"{_words(place)}: sealed under data key {key_id}, which the store does not hold")
+            raise Unsealable(
+                f"{_words(place)}: sealed under data key {key_id}, which the store does not hold"
+            )
         nonce = record[_HEAD.size : _HEAD.size + NONCE_BYTES]
         for one in (cipher, *self._displaced.get(key_id, ())):
             try:
-                plain: bytes = one.decrypt(nonce, record[_HEAD.size + NONCE_BYTES :], place.associated())
+                plain: bytes = one.decrypt(
+                    nonce, record[_HEAD.size + NONCE_BYTES :], place.associated()
+                )
             except InvalidTag:
                 continue
             return plain
         raise Unsealable(f"{_words(place)}: the sealed record does not open here")
 
     async def reseal(self, record: bytes, place: Place) -> bytes:
-        """The record under the newest data key: itself, when it is so already. Raises: Unsealable."""
+        """
+        The record under the newest data key: itself, when it is so already. Raises: Unsealable.
+        """
         if not record or key_id_of(record) == self._newest_id:
             return record
         return self.seal(await self.unseal(record, place), place)
 
     def fingerprint(self, provider: str, account: str, token: str) -> bytes:
-        """A keyed mark of a token (8 bytes): equal for the same token of the same account, tells nothing else."""
+        """
+        A keyed mark of a token (8 bytes): equal for the same token of the same account, tells
+        nothing else.
+        """
         message = _behind_lengths(provider, account)
         mark = self._fingerprints.copy()  # half the price of a new one by the key
         mark.update(message + token.encode())
         return mark.digest()[:FINGERPRINT_BYTES]
 
     def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
-        """The id and the wrapped form of the data key that ``record`` is sealed under: a journal carries both."""
+        """
+        The id and the wrapped form of the data key that ``record`` is sealed under: a journal
+        carries both.
+        """
         key_id = key_id_of(record)
         return key_id, self._wrapped[key_id]
 
@@ -189,8 +225,11 @@ class Vault:
         return key_id_of(record) in self._wrapped
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
-        """Take back a wrapped data key from a journal, and give it to the store if that has lost it."""
-        if key_id in self._wrapped:  # The store has it, wrapped as it should be now, unless it is another key.
+        """
+        Take back a wrapped data key from a journal, and give it to the store if that has lost it.
+        """
+        # The store has it, wrapped as it should be now, unless it is another key.
+        if key_id in self._wrapped:
             if self.keyring.key(wrapped[1:5]) is not None:
                 key = self._unwrap(key_id, wrapped)
                 if key_id in self._ciphers and self._marks[key_id] != sha256(key).digest():
@@ -199,7 +238,8 @@ class Vault:
         if self.keyring.key(wrapped[1:5]) is None:
             await self.keyring.read()
         self._admit(key_id, wrapped)
-        self._admit(key_id, await self._shelf.add(key_id, wrapped))  # Another one by now: then both are kept.
+        # Another one by now: then both are kept.
+        self._admit(key_id, await self._shelf.add(key_id, wrapped))
 
     # --- rotation
 
@@ -207,13 +247,16 @@ class Vault:
         """
         An id for a new data key, of today or later, drawn by chance above all that are known here.
 
-        A store that lost its last writes is asked for today's key again: under the same id that would be
-        another key, and what was sealed under the first would open no more.
+        A store that lost its last writes is asked for today's key again: under the same id that
+        would be another key, and what was sealed under the first would open no more.
         """
         return max(self._today_id(), self._newest_id) + 1 + secrets.randbelow(ID_STEP_MAX)
 
     async def add_data_key(self, key_id: int) -> None:
-        """Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever else makes it."""
+        """
+        Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever
+        else makes it.
+        """
         if key_id not in self._wrapped:
             await self._make(key_id, self.kek)
 
@@ -221,11 +264,13 @@ class Vault:
         """
         Wrap every data key by the key-encryption key of that id; how many were wrapped otherwise.
 
-        Whenever it ends, each is wrapped by one key or the other. The fingerprints' key is the last: from then on new data
-        keys are wrapped by it, too.
+        Whenever it ends, each is wrapped by one key or the other. The fingerprints' key is the
+        last: from then on new data keys are wrapped by it, too.
         """
         await self.load()
-        others = {key_id: old for key_id, old in (await self._shelf.keys()).items() if old[1:5] != kek}
+        others = {
+            key_id: old for key_id, old in (await self._shelf.keys()).items() if old[1:5] != kek
+        }
         for key_id in sorted(others, reverse=True):
             wrapped = self._wrap(key_id, self._unwrap(key_id, others[key_id]), kek)
             await self._shelf.rewrap(key_id, wrapped)
@@ -246,7 +291,12 @@ class Vault:
         if wrapper is None:
             raise self._lacking(key_id, kek)
         nonce = os.urandom(NONCE_BYTES)
-        return bytes([SEAL_VERSION]) + kek + nonce + AESGCM(wrapper).encrypt(nonce, key, _wrap_data(key_id))
+        return (
+            bytes([SEAL_VERSION])
+            + kek
+            + nonce
+            + AESGCM(wrapper).encrypt(nonce, key, _wrap_data(key_id))
+        )
 
     def _admit(self, key_id: int, wrapped: bytes) -> None:
         if self._wrapped.get(key_id) == wrapped:
@@ -266,10 +316,13 @@ class Vault:
             self._newest_id = max(self._newest_id, key_id)
 
     def _displace(self, key_id: int, cipher: AESGCM) -> None:
-        """Keeps a key whose id has become another's in the store, to open what was sealed under it."""
+        """
+        Keeps a key whose id has become another's in the store, to open what was sealed under it.
+        """
         log.error(
-            "data key %d of the store is another than the one this node knew under that id: the store has lost "
-            "writes. What was sealed under the first opens on this node alone: run tidewarden vault rotate here",
+            "data key %d of the store is another than the one this node knew under that id: the"
+            " store has lost writes. What was sealed under the first opens on this node alone: run"
+            " tidewarden vault rotate here",
             key_id,
         )
         self._displaced.setdefault(key_id, []).append(cipher)
@@ -287,17 +340,17 @@ class Vault:
         ours = ", ".join(one.hex() for one in self.keyring.ids)
         return errors.ConfigError(
             [
-                f"vault: {self.keyring.origin} holds another key than the one the store's data were sealed with "
-                f"(data key {key_id}: key-encryption key {kek.hex()}, ours is {ours}); "
-                "give this node the vault key of the cluster"
+                f"vault: {self.keyring.origin} holds another key than the one the store's data were"
+                f" sealed with (data key {key_id}: key-encryption key {kek.hex()}, ours is {ours});"
+                " give this node the vault key of the cluster"
             ]
         )
 
 
 async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> Vault:
     """
-    The vault of this cluster, with its data keys loaded and today's made. A key file that is not there is made, if there
-    is no data key either.
+    The vault of this cluster, with its data keys loaded and today's made. A key file that is not
+    there is made, if there is no data key either.
 
     Raises: ConfigError: no key, no such key, or not the one that the store's data were sealed with.
     """
@@ -326,4 +379,7 @@ def _wrap_data(key_id: int) -> bytes:
 
 
 def _words(place: Place) -> str:
-    return f"{place.provider}/{place.account} {place.field} (grant {place.grant}, generation {place.generation})"
+    return (
+        f"{place.provider}/{place.account} {place.field} (grant {place.grant}, generation"
+        f" {place.generation})"
+    )

@@ -1,5 +1,7 @@
-"""What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another cluster and back,
-read what refreshers could not."""
+"""
+What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another
+cluster and back, read what refreshers could not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from .vault import Vault
 
 
 class VaultAdmin:
-    """Of one node, which has ``vault`` open. :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last."""
+    """
+    Of one node, which has ``vault`` open. :meth:`start`, then the coroutines of :meth:`jobs`;
+    :meth:`stop` last.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,9 @@ class VaultAdmin:
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
         self._exporting = Export(ledger, vault, config.providers, queue_of)
-        self.unreadable = UnreadableAnswers(node, queue_of, journal, vault, shelf, ledger, peers, clock)
+        self.unreadable = UnreadableAnswers(
+            node, queue_of, journal, vault, shelf, ledger, peers, clock
+        )
         self._put = put
         self._journal = journal
         self._names = sorted(queue_of)
@@ -58,9 +65,13 @@ class VaultAdmin:
         return self.keeper.run, self.rotator.run, self.unreadable.run
 
     async def stop(self) -> None:
-        """Hand on what is under way; nobody waits for this node, unless it has answers to store. After the jobs."""
+        """
+        Hand on what is under way; nobody waits for this node, unless it has answers to store. After
+        the jobs.
+        """
         await self.rotator.stop()
-        if not self._journal.pending():  # Else its answers are sealed under keys that must not be dropped.
+        # Else its answers are sealed under keys that must not be dropped.
+        if not self._journal.pending():
             await self.keeper.leave()
 
     async def status(self) -> dict[str, Any]:
@@ -71,22 +82,35 @@ class VaultAdmin:
         """Begin a rotation; see :meth:`Rotator.ask`."""
         return await self.rotator.ask(force=force)
 
-    async def export(self, sealing: Sealing, provider: str = "", count: int = 100, after: str = "") -> Page:
+    async def export(
+        self, sealing: Sealing, provider: str = "", count: int = 100, after: str = ""
+    ) -> Page:
         """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
         if provider:
             self._check(provider)
-        return await self._exporting.page(sealing, [provider] if provider else self._names, count, after)
+        return await self._exporting.page(
+            sealing, [provider] if provider else self._names, count, after
+        )
 
     async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
-        """Put accounts from the lines of a sealed file; see :func:`tidewarden.tokens.vault.export.put_lines`."""
+        """
+        Put accounts from the lines of a sealed file; see
+        :func:`tidewarden.tokens.vault.export.put_lines`.
+        """
         return await put_lines(self._put, sealing, lines)
 
     async def answers(self, account: str) -> dict[str, Any]:
-        """What providers answered for ``provider/account`` with success and could not be read; see :meth:`UnreadableAnswers.of`."""
+        """
+        What providers answered for ``provider/account`` with success and could not be read; see
+        :meth:`UnreadableAnswers.of`.
+        """
         provider, name = split(account)
         self._check(provider)
         return await self.unreadable.of(provider, name)
 
     def _check(self, provider: str) -> None:
         if provider not in self._names:
-            raise NotFound(f"there is no provider {provider[:60]!r}; configured: {', '.join(self._names) or 'none'}")
+            raise NotFound(
+                f"there is no provider {provider[:60]!r}; configured:"
+                f" {', '.join(self._names) or 'none'}"
+            )

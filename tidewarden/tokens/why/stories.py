@@ -1,5 +1,6 @@
 """
-Reads what is known of an account or a provider, and has its story told; also while the store is away.
+Reads what is known of an account or a provider, and has its story told; also while the store is
+away.
 """
 
 from __future__ import annotations
@@ -57,10 +58,16 @@ class Stories:
                 raise errors.NotFound(f"there is no account {provider.name}/{name}")
             return account_story(
                 Subject(
-                    provider, name, reading.row, reading.troubles, seen, reading.now_ms,
-                    self._confirm_s, self._give_up_s,
+                    provider,
+                    name,
+                    reading.row,
+                    reading.troubles,
+                    seen,
+                    reading.now_ms,
+                    self._confirm_s,
+                    self._give_up_s,
                 )
-            )  # fmt: skip
+            )
 
         left_ms = self._cache.left_ms(f"{provider.name}/{name}")
         return await self._or_away(read, provider, name, left_ms)
@@ -70,7 +77,9 @@ class Stories:
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            seen, accounts = await asyncio.gather(self._client(queue), self._ledger.stats(queue, SHARDS))
+            seen, accounts = await asyncio.gather(
+                self._client(queue), self._ledger.stats(queue, SHARDS)
+            )
             return provider_story(provider, seen, accounts)
 
         return await self._or_away(read, provider, "", 0)

@@ -1,7 +1,9 @@
 """
-What is told of an account or a provider to whoever asks why: answers, conclusions, what comes next, what a person can do.
+What is told of an account or a provider to whoever asks why: answers, conclusions, what comes next,
+what a person can do.
 
-Times are unix milliseconds of the store's clock; in sentences they are UTC and, beside it, how far away.
+Times are unix milliseconds of the store's clock; in sentences they are UTC and, beside it, how far
+away.
 """
 
 from __future__ import annotations
@@ -68,8 +70,13 @@ class Story:
             "since_ms": self.since_ms,
             "now_ms": self.now_ms,
             "summary": self.summary,
-            "asked": [{"at_ms": one.at_ms, "outcome": one.outcome, "brief": one.brief} for one in self.asked],
-            "concluded": [{"code": one.code, "text": one.text, **one.figures} for one in self.concluded],
+            "asked": [
+                {"at_ms": one.at_ms, "outcome": one.outcome, "brief": one.brief}
+                for one in self.asked
+            ],
+            "concluded": [
+                {"code": one.code, "text": one.text, **one.figures} for one in self.concluded
+            ],
             "next": {"code": self.next.code, "text": self.next.text, "at_ms": self.next.at_ms},
             "advice": list(self.advice),
         }

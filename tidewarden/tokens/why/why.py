@@ -53,8 +53,8 @@ def away_story(provider: Provider, name: str, left_ms: int, reason: str, now_ms:
     if left_ms:
         at_ms = now_ms + left_ms
         text = (
-            f"The token that this node knew last of it lives until {when(at_ms, now_ms)}; readers here get"
-            " it, marked stale."
+            f"The token that this node knew last of it lives until {when(at_ms, now_ms)}; readers"
+            " here get it, marked stale."
         )
         findings.append(Finding("stale_token", text, {"expires_at_ms": at_ms}))
     elif name:
@@ -63,8 +63,8 @@ def away_story(provider: Provider, name: str, left_ms: int, reason: str, now_ms:
     text = "Nothing is refreshed until the store is back; then whatever is due."
     if provider.orphan == "refresh":
         text = (
-            "Nothing is refreshed until the store is back, but what a node has read of late, which it"
-            ' refreshes alone (orphan = "refresh").'
+            "Nothing is refreshed until the store is back, but what a node has read of late, which"
+            ' it refreshes alone (orphan = "refresh").'
         )
     return Story(
         name=whole,
@@ -98,7 +98,10 @@ def _summary(subject: Subject) -> str:
             return f"it has no access token yet, and its first refresh is due{held}."
         return f"its refresh is due since {subject.when(row.due_ms)}{held}."
     if troubles.stopped:
-        return "it failed for too long and is asked about no more; nobody knows that its grant has ended."
+        return (
+            "it failed for too long and is asked about no more; nobody knows that its grant has"
+            " ended."
+        )
     if troubles.dead:
         if troubles.outcome == "lost_rotation":
             return "its new refresh token was lost with an answer; a person has to consent again."
@@ -106,7 +109,10 @@ def _summary(subject: Subject) -> str:
         return f"{name} refuses {subject.grant}{whose}."
     if refused(troubles):
         if subject.quarantined:
-            return f"{name} refuses it, as it does many accounts just now: no refusal counts meanwhile."
+            return (
+                f"{name} refuses it, as it does many accounts just now: no refusal counts"
+                " meanwhile."
+            )
         return (
             f"{name} refuses {subject.grant}; of the {policy.CONFIRMATIONS} refusals that end an"
             f" account {troubles.refusals} counted so far."
@@ -133,7 +139,11 @@ def _token(subject: Subject) -> Finding:
     if row.access and row.expires_at_ms > subject.now_ms:
         text += f". Readers get its token, which lives until {subject.when(row.expires_at_ms)}."
     else:
-        none = f"its token expired at {subject.when(row.expires_at_ms)}" if row.access else "it has no token"
+        none = (
+            f"its token expired at {subject.when(row.expires_at_ms)}"
+            if row.access
+            else "it has no token"
+        )
         text += f". Readers get nothing: {none}{'' if given_up else '; they wait, or get TIMEOUT'}."
     figures = {
         "stored_ms": row.stored_ms,
@@ -159,7 +169,10 @@ def _of_client(subject: Subject) -> list[Finding]:
         text = f"{name} wants to be left alone until {subject.when(until_ms)}."
         found.append(Finding("provider_rests", text, {"until_ms": until_ms}))
     elif quiet := silences(client):
-        text = f"Trouble with {name} that is not this account's alone is met with by {', '.join(sorted(quiet))}."
+        text = (
+            f"Trouble with {name} that is not this account's alone is met with by"
+            f" {', '.join(sorted(quiet))}."
+        )
         found.append(Finding("provider_silent", text, {"nodes": sorted(quiet)}))
     if record.rate is not None:
         rate = record.rate.per_second
@@ -215,10 +228,15 @@ def _next(subject: Subject) -> Next:
             text = "Nothing by itself, unless a node comes back whose journal has its new pair."
         return Next("nothing", text)
     soon_ms = now_ms + int(policy.too_soon(subject.provider, row, now_ms) * 1000)
-    own_ms = max(troubles.next_ms if troubles is not None else row.due_ms, soon_ms if soon_ms > now_ms else 0)
+    own_ms = max(
+        troubles.next_ms if troubles is not None else row.due_ms, soon_ms if soon_ms > now_ms else 0
+    )
     if subject.held and (troubles is not None or own_ms <= now_ms):
         shared = what_next(subject.provider, subject.client)
-        own = f"This one is due{f' at {subject.when(own_ms)}' if own_ms > now_ms else ''}, and follows then."
+        own = (
+            f"This one is due{f' at {subject.when(own_ms)}' if own_ms > now_ms else ''}, and"
+            " follows then."
+        )
         return Next(f"after_{shared.code}", f"{shared.text} {own}", max(shared.at_ms, own_ms))
     if own_ms <= now_ms:
         since = f" since {subject.when(own_ms)}" if own_ms else ""
@@ -228,7 +246,9 @@ def _next(subject: Subject) -> Next:
     if troubles is not None:
         return Next("retry", f"It is asked about again at {at}{_then(subject, troubles)}.", own_ms)
     sooner = subject.provider.level_share > 0 and own_ms > soon_ms
-    text = f"It is refreshed at {at}{', or sooner if too many fall due together' if sooner else ''}."
+    text = (
+        f"It is refreshed at {at}{', or sooner if too many fall due together' if sooner else ''}."
+    )
     return Next("refresh", text, own_ms)
 
 
@@ -246,7 +266,9 @@ def _then(subject: Subject, troubles: RefreshTroubles) -> str:
 def _advice(subject: Subject) -> list[str]:
     provider, troubles, state = subject.provider, subject.troubles, subject.state
     name, found = provider.name, []
-    excused = troubles is not None and not troubles.given_up and refused(troubles) and subject.quarantined
+    excused = (
+        troubles is not None and not troubles.given_up and refused(troubles) and subject.quarantined
+    )
     if troubles is not None and troubles.holder and not troubles.given_up:
         node = troubles.holder.rpartition(".")[0]
         found.append(f"Bring {node} back if it is away: it may hold the answer.")
@@ -261,8 +283,8 @@ def _advice(subject: Subject) -> list[str]:
         found += quarantine_advice(name, quarantine)
     elif troubles is not None and not troubles.given_up and refused(troubles):
         found.append(
-            f"If you know that {name} refuses by mistake: `token provider quarantine {name}` keeps every"
-            " account from being given up until it is released."
+            f"If you know that {name} refuses by mistake: `token provider quarantine {name}` keeps"
+            " every account from being given up until it is released."
         )
     elif state == "late":
         found.append(

@@ -1,5 +1,6 @@
 """
-Why a provider's accounts are refreshed as they are: what its client was answered, what was concluded, what comes next. Pure.
+Why a provider's accounts are refreshed as they are: what its client was answered, what was
+concluded, what comes next. Pure.
 
 Only what the client's record holds is told: nothing is claimed of answers that nobody kept.
 """
@@ -59,7 +60,11 @@ def provider_story(provider: Provider, seen: ClientSeen, accounts: Accounts) -> 
 
 def silences(seen: ClientSeen) -> dict[str, Silence]:
     """The nodes that meet with trouble that is no account's, as far as was said lately."""
-    return {name: one for name, one in seen.record.silences.items() if seen.clock_ms - one.last_ms < HEARD_MS}
+    return {
+        name: one
+        for name, one in seen.record.silences.items()
+        if seen.clock_ms - one.last_ms < HEARD_MS
+    }
 
 
 def rests(seen: ClientSeen) -> bool:
@@ -74,7 +79,11 @@ def what_next(provider: Provider, seen: ClientSeen) -> Next:
         return _next_probe(provider, record.hold, seen)
     if rests(seen):
         at_ms = seen.unix(record.rest_ms)
-        return Next("rest", f"Nothing is sent to {provider.name} before {when(at_ms, now_ms)}; then all go on.", at_ms)
+        return Next(
+            "rest",
+            f"Nothing is sent to {provider.name} before {when(at_ms, now_ms)}; then all go on.",
+            at_ms,
+        )
     quiet = silences(seen)
     waits = [seen.unix(one.next_ms) for one in quiet.values() if one.next_ms > seen.clock_ms]
     if quiet:
@@ -87,7 +96,10 @@ def what_next(provider: Provider, seen: ClientSeen) -> Next:
     if record.quarantine is not None:
         return _next_sample(record.quarantine, seen)
     if record.rate is not None:
-        text = f"Requests go out at {record.rate.per_second:.1f} a second, which grows by itself until it holds nothing back."
+        text = (
+            f"Requests go out at {record.rate.per_second:.1f} a second, which grows by itself until"
+            " it holds nothing back."
+        )
         return Next("rate", text)
     return Next("refresh", "Accounts are refreshed as they fall due.")
 
@@ -96,17 +108,22 @@ def quarantine_text(found: Quarantine, seen: ClientSeen) -> str:
     """What a quarantine was concluded from, and what it means."""
     since = when(seen.unix(found.since_ms), seen.now_ms)
     if found.by_operator:
-        return f"An operator wants nobody given up (quarantine, in force since {since}): no refusal counts."
+        return (
+            f"An operator wants nobody given up (quarantine, in force since {since}): no refusal"
+            " counts."
+        )
     share = f"{100 * found.refused_share:.0f} % of the answers to accounts that had been well"
     many = f"{count(found.refused, 'account')} so far; nobody is given up."
     if found.kind == "erring":
         return (
-            f"In quarantine since {since}: {share} were errors ({found.brief or found.outcome or 'of any kind'})"
-            f" within ten minutes, while others went well. {many}"
+            f"In quarantine since {since}: {share} were errors"
+            f" ({found.brief or found.outcome or 'of any kind'}) within ten minutes, while others"
+            f" went well. {many}"
         )
     return (
-        f"In quarantine since {since}: {share} refused them ({found.brief or found.outcome or 'by any word'})"
-        f" within ten minutes; usual is {100 * found.usual_share:.1f} %. {many}"
+        f"In quarantine since {since}: {share} refused them"
+        f" ({found.brief or found.outcome or 'by any word'}) within ten minutes; usual is"
+        f" {100 * found.usual_share:.1f} %. {many}"
     )
 
 
@@ -118,30 +135,55 @@ def _summary(provider: Provider, seen: ClientSeen) -> tuple[str, int, str]:
         state = advice.standing(record.hold.outcome) if record.hold.outcome else "held"
         since_ms = seen.unix(record.hold.since_ms)
         words = _HELD.get(record.hold.kind, "is held")
-        return state, since_ms, f"{name} {words} since {when(since_ms, now_ms)}: all its accounts wait."
+        return (
+            state,
+            since_ms,
+            f"{name} {words} since {when(since_ms, now_ms)}: all its accounts wait.",
+        )
     if quiet:
         latest = max(quiet.values(), key=lambda one: one.last_ms)
         since_ms = seen.unix(min(one.since_ms for one in quiet.values()))
         state = advice.standing(latest.outcome)
         words = advice.STANDING[state]
-        return state, since_ms, f"{name} {words} since {when(since_ms, now_ms)}, as seen by {', '.join(sorted(quiet))}."
+        return (
+            state,
+            since_ms,
+            (
+                f"{name} {words} since {when(since_ms, now_ms)}, as seen by"
+                f" {', '.join(sorted(quiet))}."
+            ),
+        )
     if rests(seen):
-        return "limiting", 0, f"{name} wants to be left alone until {when(seen.unix(record.rest_ms), now_ms)}."
+        return (
+            "limiting",
+            0,
+            f"{name} wants to be left alone until {when(seen.unix(record.rest_ms), now_ms)}.",
+        )
     if record.quarantine is not None:
         since_ms = seen.unix(record.quarantine.since_ms)
         return (
             "quarantined",
             since_ms,
-            f"{name} is in quarantine since {when(since_ms, now_ms)}: none of its accounts is given up.",
+            (
+                f"{name} is in quarantine since {when(since_ms, now_ms)}: none of its accounts is"
+                " given up."
+            ),
         )
     if record.rate is not None:
         since_ms = seen.unix(record.rate.shrunk_ms)
-        return "limiting", since_ms, f"{name} wants fewer requests: {record.rate.per_second:.1f} a second are sent."
+        return (
+            "limiting",
+            since_ms,
+            f"{name} wants fewer requests: {record.rate.per_second:.1f} a second are sent.",
+        )
     if record.well_ms:
         return (
             "answers",
             0,
-            f"{name} answers; an account was last refreshed well at {when(seen.unix(record.well_ms), now_ms)}.",
+            (
+                f"{name} answers; an account was last refreshed well at"
+                f" {when(seen.unix(record.well_ms), now_ms)}."
+            ),
         )
     return "answers", 0, f"Nothing is known to be the matter with {name}."
 
@@ -152,7 +194,8 @@ def _asked(seen: ClientSeen) -> list[Answered]:
     if record.well_ms:
         found.append(Answered(seen.unix(record.well_ms), "ok", "an account was refreshed"))
     found += [
-        Answered(seen.unix(one.last_ms), one.outcome, f"{one.brief} ({node})") for node, one in silences(seen).items()
+        Answered(seen.unix(one.last_ms), one.outcome, f"{one.brief} ({node})")
+        for node, one in silences(seen).items()
     ]
     return sorted(found, key=lambda one: one.at_ms)
 
@@ -161,8 +204,8 @@ def _answered(seen: ClientSeen) -> list[Finding]:
     young = [bucket for bucket in seen.record.buckets if bucket.since_ms >= seen.clock_ms - KEPT_MS]
     if not young:
         text = (
-            f"No answer of the last {span(KEPT_MS / 1000)} is on record; what goes well is put on record"
-            " each half minute."
+            f"No answer of the last {span(KEPT_MS / 1000)} is on record; what goes well is put on"
+            " record each half minute."
         )
         return [Finding("no_answers", text, {"window_ms": KEPT_MS})]
     sums, since_ms = total(young), young[0].since_ms
@@ -184,8 +227,13 @@ def _answered(seen: ClientSeen) -> list[Finding]:
     bad = [f"{number:,} {words}" for number, words in kinds if number]
     rest = sums.answered - sums.ok - sums.limited - sums.erring - sums.client - sums.refused
     if rest > 0:
-        bad.append(f"{rest:,} otherwise, of accounts that failed before or for reasons of their own")
-    text = f"Of {count(sums.answered, 'answer')} in the last {span((seen.clock_ms - since_ms) / 1000)} {sums.ok:,} were good"
+        bad.append(
+            f"{rest:,} otherwise, of accounts that failed before or for reasons of their own"
+        )
+    text = (
+        f"Of {count(sums.answered, 'answer')} in the last {span((seen.clock_ms - since_ms) / 1000)}"
+        f" {sums.ok:,} were good"
+    )
     return [Finding("answers", f"{text}{'; ' + ', '.join(bad) if bad else ''}.", figures)]
 
 
@@ -202,8 +250,8 @@ def _held(seen: ClientSeen) -> list[Finding]:
             whose = "it is the provider's matter, no account's"
         well = found.asked - found.failed
         text = (
-            f"At {since} {found.failed} of {count(found.asked, 'account')} that had been well, asked within"
-            f" half a minute, got {found.brief or found.outcome}, and {well or 'none'}"
+            f"At {since} {found.failed} of {count(found.asked, 'account')} that had been well,"
+            f" asked within half a minute, got {found.brief or found.outcome}, and {well or 'none'}"
             f" {'was' if well <= 1 else 'were'} refreshed: {whose}. So all wait, and nothing counts"
             " against an account."
         )
@@ -226,8 +274,13 @@ def _rested(seen: ClientSeen) -> list[Finding]:
     record = seen.record
     if not rests(seen):
         return []
-    text = f"Every answer of late was a 429 that named a time to wait ({record.rest_brief or 'HTTP 429'}): that is for all."
-    return [Finding("rest", text, {"until_ms": seen.unix(record.rest_ms), "brief": record.rest_brief})]
+    text = (
+        "Every answer of late was a 429 that named a time to wait"
+        f" ({record.rest_brief or 'HTTP 429'}): that is for all."
+    )
+    return [
+        Finding("rest", text, {"until_ms": seen.unix(record.rest_ms), "brief": record.rest_brief})
+    ]
 
 
 def _rated(provider: Provider, seen: ClientSeen) -> list[Finding]:
@@ -236,9 +289,9 @@ def _rated(provider: Provider, seen: ClientSeen) -> list[Finding]:
     if record.rate is not None:
         one = record.rate
         text = (
-            f"At {when(seen.unix(one.shrunk_ms), seen.now_ms)} more than {100 * rate.SHARE:.0f} % of the answers,"
-            f" and more than a handful, were 429; {one.peak:.1f} a second were answered otherwise. So"
-            f" {one.per_second:.1f} requests a second are sent."
+            f"At {when(seen.unix(one.shrunk_ms), seen.now_ms)} more than {100 * rate.SHARE:.0f} %"
+            f" of the answers, and more than a handful, were 429; {one.peak:.1f} a second were"
+            f" answered otherwise. So {one.per_second:.1f} requests a second are sent."
         )
         figures = {
             "per_second": one.per_second,
@@ -248,8 +301,8 @@ def _rated(provider: Provider, seen: ClientSeen) -> list[Finding]:
         found.append(Finding("rate", text, figures))
     elif limited and not rests(seen):
         text = (
-            f"{count(limited, 'answer')} of 429 did not slow all down, for that takes a handful and more than"
-            f" {100 * rate.SHARE:.0f} % at a time: only the accounts that got them wait."
+            f"{count(limited, 'answer')} of 429 did not slow all down, for that takes a handful and"
+            f" more than {100 * rate.SHARE:.0f} % at a time: only the accounts that got them wait."
         )
         found.append(Finding("isolated_limits", text, {"limited": limited}))
     if provider.client_rate:
@@ -266,23 +319,34 @@ def _quarantined(seen: ClientSeen) -> list[Finding]:
     if found is None:
         return []
     figures = {
-        "since_ms": seen.unix(found.since_ms), "refused": found.refused, "refused_share": found.refused_share,
-        "usual_share": found.usual_share, "outcome": found.outcome, "brief": found.brief, "by_operator": found.by_operator,
-        "accepted": found.accepted, "sampled": found.sampled, "kind": found.kind,
-    }  # fmt: skip
+        "since_ms": seen.unix(found.since_ms),
+        "refused": found.refused,
+        "refused_share": found.refused_share,
+        "usual_share": found.usual_share,
+        "outcome": found.outcome,
+        "brief": found.brief,
+        "by_operator": found.by_operator,
+        "accepted": found.accepted,
+        "sampled": found.sampled,
+        "kind": found.kind,
+    }
     findings = [Finding("quarantine", quarantine_text(found, seen), figures)]
     if found.ending_ms:
         text = (
-            f"Since {when(seen.unix(found.ending_ms), seen.now_ms)} some that had failed are well again, and all"
-            " that failed are tried anew."
+            f"Since {when(seen.unix(found.ending_ms), seen.now_ms)} some that had failed are well"
+            " again, and all that failed are tried anew."
         )
-        findings.append(Finding("quarantine_ending", text, {"ending_ms": seen.unix(found.ending_ms)}))
+        findings.append(
+            Finding("quarantine_ending", text, {"ending_ms": seen.unix(found.ending_ms)})
+        )
     elif found.sampled:
         text = (
             f"Of the last {round(found.sampled)} that had failed and were asked again"
             f" {round(found.accepted)} went well."
         )
-        findings.append(Finding("sample", text, {"accepted": found.accepted, "sampled": found.sampled}))
+        findings.append(
+            Finding("sample", text, {"accepted": found.accepted, "sampled": found.sampled})
+        )
     return findings
 
 
@@ -290,8 +354,14 @@ def _silent(seen: ClientSeen) -> list[Finding]:
     return [
         Finding(
             "silence",
-            f"{node} meets with {one.brief or one.outcome} since {when(seen.unix(one.since_ms), seen.now_ms)}.",
-            {"node": node, "since_ms": seen.unix(one.since_ms), "outcome": one.outcome, "brief": one.brief},
+            f"{node} meets with {one.brief or one.outcome} since"
+            f" {when(seen.unix(one.since_ms), seen.now_ms)}.",
+            {
+                "node": node,
+                "since_ms": seen.unix(one.since_ms),
+                "outcome": one.outcome,
+                "brief": one.brief,
+            },
         )
         for node, one in sorted(silences(seen).items())
     ]
@@ -301,12 +371,16 @@ def _later(seen: ClientSeen) -> list[Finding]:
     record, found = seen.record, []
     if record.released_ms:
         text = (
-            f"An operator released it at {when(seen.unix(record.released_ms), seen.now_ms)}: until refusals are as usual, or for a day,"
-            " one more refusal is enough to give an account up."
+            f"An operator released it at {when(seen.unix(record.released_ms), seen.now_ms)}: until"
+            " refusals are as usual, or for a day, one more refusal is enough to give an"
+            " account up."
         )
         found.append(Finding("released", text, {"at_ms": seen.unix(record.released_ms)}))
     if record.rouse_ms:
-        text = f"Since {when(seen.unix(record.rouse_ms), seen.now_ms)} its failing accounts are tried anew, spread over some seconds."
+        text = (
+            f"Since {when(seen.unix(record.rouse_ms), seen.now_ms)} its failing accounts are tried"
+            " anew, spread over some seconds."
+        )
         found.append(Finding("tried_anew", text, {"at_ms": seen.unix(record.rouse_ms)}))
     return found
 
@@ -319,31 +393,49 @@ def _accounts(accounts: Accounts) -> list[Finding]:
     text = f"It has {count(total_of, 'account') if total_of else 'no accounts'}"
     if total_of:
         text += f"; of these: {', '.join(listed)}" if listed else ", none late, failing or given up"
-    return [Finding("accounts", f"{text}.", {name: accounts.get(name, 0) for name in ("total", *LISTED)})]
+    return [
+        Finding(
+            "accounts", f"{text}.", {name: accounts.get(name, 0) for name in ("total", *LISTED)}
+        )
+    ]
 
 
 def _next_probe(provider: Provider, found: Hold, seen: ClientSeen) -> Next:
     now_ms, clock_ms = seen.now_ms, seen.clock_ms
-    longest_s = hold.pause_ms(found.kind, found.probes + hold.PROBES, clock_ms - found.since_ms) / 1000
-    after = f"if it is answered well all go on, else another is asked {span(longest_s)} later at most, or when the provider says"
+    longest_s = (
+        hold.pause_ms(found.kind, found.probes + hold.PROBES, clock_ms - found.since_ms) / 1000
+    )
+    after = (
+        f"if it is answered well all go on, else another is asked {span(longest_s)} later at most,"
+        " or when the provider says"
+    )
     if found.claim and found.claim_ms > clock_ms:
         return Next("probe", f"One account is asked just now, by {found.claim}: {after}.", now_ms)
     at_ms = seen.unix(max(found.until_ms, clock_ms))
-    return Next("probe", f"At {when(at_ms, now_ms)} one account of {provider.name} is asked: {after}.", at_ms)
+    return Next(
+        "probe",
+        f"At {when(at_ms, now_ms)} one account of {provider.name} is asked: {after}.",
+        at_ms,
+    )
 
 
 def _next_sample(found: Quarantine, seen: ClientSeen) -> Next:
     if found.by_operator:
-        text = "It lasts until an operator releases it; refused accounts are asked again now and then."
+        text = (
+            "It lasts until an operator releases it; refused accounts are asked again now and then."
+        )
         return Next("quarantine", text)
     if found.ending_ms:
         at_ms = seen.unix(found.ending_ms) + quarantine.CALM_MS
-        text = f"The quarantine is over at {when(at_ms, seen.now_ms)}, unless as many fail anew before that."
+        text = (
+            f"The quarantine is over at {when(at_ms, seen.now_ms)}, unless as many fail anew before"
+            " that."
+        )
         return Next("quarantine", text, at_ms)
     text = (
-        "Those that failed are asked again one by one, about one in ten seconds, each a minute to six"
-        f" hours apart. When {quarantine.SAMPLE} of them go well, and half of those asked, all are tried anew,"
-        " and some minutes later it is over; time alone does not end it."
+        "Those that failed are asked again one by one, about one in ten seconds, each a minute to"
+        f" six hours apart. When {quarantine.SAMPLE} of them go well, and half of those asked, all"
+        " are tried anew, and some minutes later it is over; time alone does not end it."
     )
     return Next("quarantine", text)
 
@@ -366,11 +458,15 @@ def _advice(provider: Provider, seen: ClientSeen, accounts: Accounts) -> list[st
     troubled = [state for state in ("failing", "dead", "lost_rotation") if accounts.get(state)]
     if troubled:
         found.append(
-            f"`token list --state {troubled[0]} --provider {name}` names those that are {troubled[0]}, and why"
+            f"`token list --state {troubled[0]} --provider {name}` names those that are"
+            f" {troubled[0]}, and why"
             + (f"; likewise {' and '.join(troubled[1:])}." if troubled[1:] else ".")
         )
     if accounts.get("stopped"):
-        found.append(f"`token refresh --state stopped --provider {name}` asks again about those that were stopped.")
+        found.append(
+            f"`token refresh --state stopped --provider {name}` asks again about those that were"
+            " stopped."
+        )
     return found
 
 
@@ -382,8 +478,13 @@ def quarantine_advice(name: str, found: Quarantine) -> list[str]:
             f" `token provider release {name}` has failures count again."
         ]
     return [
-        f"If {name} refuses by mistake: wait, or tell whoever runs it; nobody is given up meanwhile.",
-        "If the refusals are true (our client was deleted there, or many withdrew their consent):"
-        f" `token provider release {name}` has each refused account asked once more, and given up when it"
-        " is refused.",
+        (
+            f"If {name} refuses by mistake: wait, or tell whoever runs it; nobody is given up"
+            " meanwhile."
+        ),
+        (
+            "If the refusals are true (our client was deleted there, or many withdrew their"
+            f" consent): `token provider release {name}` has each refused account asked once more,"
+            " and given up when it is refused."
+        ),
     ]

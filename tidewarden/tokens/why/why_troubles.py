@@ -1,6 +1,6 @@
 """
-What is concluded from an account's own answers: whether refusals count, what is in doubt, how it was
-given up. Pure.
+What is concluded from an account's own answers: whether refusals count, what is in doubt, how it
+was given up. Pure.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Subject:
 
     @property
     def released(self) -> bool:
-        """Whether an operator has said that its refusals are true; see :attr:`policy.Case.released`."""
+        """
+        Whether an operator has said that its refusals are true; see :attr:`policy.Case.released`.
+        """
         return self.row.stored_ms <= self.client.unix(self.client.record.released_ms) > 0
 
     @property
@@ -76,7 +78,9 @@ class Subject:
 
     @property
     def alone(self) -> bool:
-        """Whether others are known to have been refreshed well since it fails, and nothing holds all."""
+        """
+        Whether others are known to have been refreshed well since it fails, and nothing holds all.
+        """
         since_ms = self.troubles.first_ms if self.troubles is not None else 0
         return self.limited_alone and 0 < since_ms < self.well_ms
 
@@ -111,14 +115,14 @@ def concluded(subject: Subject, troubles: RefreshTroubles) -> list[Finding]:
         found.append(_failure(subject, troubles))
     if troubles.holder:
         text = (
-            f"{troubles.holder} may hold the answer to an open request: it is asked for it before the"
-            " refresh token is sent again."
+            f"{troubles.holder} may hold the answer to an open request: it is asked for it before"
+            " the refresh token is sent again."
         )
         found.append(Finding("holder", text, {"holder": troubles.holder}))
     if troubles.kept:
         text = (
-            f"{troubles.kept} keeps an answer that promised success and could not be read; a refresh"
-            " token may be in it."
+            f"{troubles.kept} keeps an answer that promised success and could not be read; a"
+            " refresh token may be in it."
         )
         found.append(Finding("kept_answer", text, {"node": troubles.kept}))
     if troubles.spare_refused:
@@ -130,22 +134,32 @@ def concluded(subject: Subject, troubles: RefreshTroubles) -> list[Finding]:
 def _doubt(subject: Subject, troubles: RefreshTroubles) -> Finding:
     provider = subject.provider
     text = (
-        f"To {count(troubles.doubts, 'request')}, the first at {subject.when(troubles.doubt_ms)}, no"
-        " answer came that can be read: it may have been processed or not."
+        f"To {count(troubles.doubts, 'request')}, the first at {subject.when(troubles.doubt_ms)},"
+        " no answer came that can be read: it may have been processed or not."
     )
     until_ms = 0
     if provider.rotation != "single_use":
-        text += f" A use ends no refresh token of {provider.name} (rotation = {provider.rotation}): it is sent again."
+        text += (
+            f" A use ends no refresh token of {provider.name} (rotation = {provider.rotation}): it"
+            " is sent again."
+        )
     else:
         until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
         until = subject.when(until_ms)
         if until_ms > subject.now_ms:
-            text += f" By grace_s the old refresh token works until {until}: it is sent again first."
+            text += (
+                f" By grace_s the old refresh token works until {until}: it is sent again first."
+            )
         elif provider.grace_s:
-            text += f" The grace of its old refresh token ended at {until}: if it was processed, the next"
+            text += (
+                f" The grace of its old refresh token ended at {until}: if it was processed, the"
+                " next"
+            )
             text += " try is refused."
         else:
-            text += " A refresh token works once there, without a grace: if it was processed, the next"
+            text += (
+                " A refresh token works once there, without a grace: if it was processed, the next"
+            )
             text += " try is refused."
     figures = {
         "doubts": troubles.doubts,
@@ -167,24 +181,24 @@ def _end(subject: Subject, troubles: RefreshTroubles) -> Finding:
     if troubles.stopped:
         tries = "1 try" if troubles.tries == 1 else f"{troubles.tries:,} tries"
         text = (
-            f"It fails since {first}; {span(troubles.own_ms / 1000)} of that count, without outages of the"
-            f" provider, of the {span(subject.give_up_s)} after which it is stopped. {tries} brought"
-            f" nothing; the last was answered {answer_of(troubles)}."
+            f"It fails since {first}; {span(troubles.own_ms / 1000)} of that count, without outages"
+            f" of the provider, of the {span(subject.give_up_s)} after which it is stopped. {tries}"
+            f" brought nothing; the last was answered {answer_of(troubles)}."
         )
         return Finding("stopped", text, figures | {"own_ms": troubles.own_ms})
     if troubles.outcome == "lost_rotation":
         text = (
-            f"No answer that can be read came to a request of {subject.when(troubles.doubt_ms)}, and since"
-            " then its refresh token, which works once, is refused: so that request was processed, as far"
-            " as can be told, and the new refresh token went with its answer."
+            f"No answer that can be read came to a request of {subject.when(troubles.doubt_ms)},"
+            " and since then its refresh token, which works once, is refused: so that request was"
+            " processed, as far as can be told, and the new refresh token went with its answer."
         )
         return Finding("lost_rotation", text, figures | {"doubt_ms": troubles.doubt_ms})
     last = f"{subject.when(troubles.last_ms)}: {answer_of(troubles)}."
     if troubles.refusals < policy.CONFIRMATIONS:
         text = (
             f"{count(troubles.refusals, 'refusal')} counted, the last at {last} Fewer than"
-            f" {policy.CONFIRMATIONS} are enough when an operator has released the provider, and were for"
-            " earlier versions of this program."
+            f" {policy.CONFIRMATIONS} are enough when an operator has released the provider, and"
+            " were for earlier versions of this program."
         )
     else:
         text = (
@@ -209,23 +223,34 @@ def _refusals(subject: Subject, troubles: RefreshTroubles) -> Finding:
         text += f"{counted if troubles.refusals else ''}."
         return Finding("refused_in_quarantine", text, figures)
     if record.hold is not None:
-        text = f"It was answered {answer}. That does not count while all accounts of {name} are held."
+        text = (
+            f"It was answered {answer}. That does not count while all accounts of {name} are held."
+        )
         return Finding("refused_while_held", text, figures)
-    text = f"It was answered {answer}. Refusals that count: {troubles.refusals} of {policy.CONFIRMATIONS}"
-    text += f", the last at {subject.when(troubles.confirmed_ms)}." if troubles.confirmed_ms else "."
+    text = (
+        f"It was answered {answer}. Refusals that count: {troubles.refusals} of"
+        f" {policy.CONFIRMATIONS}"
+    )
+    text += (
+        f", the last at {subject.when(troubles.confirmed_ms)}." if troubles.confirmed_ms else "."
+    )
     if subject.released:
         text += (
-            f" An operator released {name} at {subject.when(subject.client.unix(record.released_ms))}:"
-            " the next refusal is enough."
+            f" An operator released {name} at"
+            f" {subject.when(subject.client.unix(record.released_ms))}: the next refusal is enough."
         )
         return Finding("refused", text, figures)
-    apart = " and ".join(span(policy.apart_s(number, subject.confirm_s)) for number in range(1, policy.CONFIRMATIONS))
-    text += f" One counts only so long after the one before ({apart}), lest a bad hour end an account."
+    apart = " and ".join(
+        span(policy.apart_s(number, subject.confirm_s)) for number in range(1, policy.CONFIRMATIONS)
+    )
+    text += (
+        f" One counts only so long after the one before ({apart}), lest a bad hour end an account."
+    )
     if troubles.refusals >= policy.CONFIRMATIONS:
         text += (
-            " There are enough: it is given up when it is refused once more and another account is known"
-            " to have been refreshed well since the first, or, if there is none that shows it, after a"
-            f" day ({span(policy.LONE_AFTER * subject.confirm_s)}) of refusals."
+            " There are enough: it is given up when it is refused once more and another account is"
+            " known to have been refreshed well since the first, or, if there is none that shows"
+            f" it, after a day ({span(policy.LONE_AFTER * subject.confirm_s)}) of refusals."
         )
     text += f" {_others(subject, troubles.refused_ms or troubles.first_ms)}"
     return Finding("refused", text, figures)
@@ -235,12 +260,16 @@ def _others(subject: Subject, since_ms: int) -> str:
     """What other accounts of the client show."""
     name, well_ms = subject.provider.name, subject.well_ms
     if not well_ms:
-        return f"No account of {name} is known to have been refreshed well, so nobody knows whose matter it is."
+        return (
+            f"No account of {name} is known to have been refreshed well, so nobody knows whose"
+            " matter it is."
+        )
     well = subject.when(well_ms)
     if well_ms > since_ms:
         return f"Another account of {name} was refreshed well at {well}: {name} itself seems well."
     return (
-        f"No account of {name} was refreshed well since it began (the last at {well}): it may be the provider's matter."
+        f"No account of {name} was refreshed well since it began (the last at {well}): it may be"
+        " the provider's matter."
     )
 
 
@@ -272,11 +301,14 @@ def _failure(subject: Subject, troubles: RefreshTroubles) -> Finding:
     held = subject.client.record.hold
     if held is not None:
         whose = _WHOSE.get(held.kind, "no matter of its own")
-        text = f"It was answered {answer}. While all are held that is {whose}: nothing counts against it."
+        text = (
+            f"It was answered {answer}. While all are held that is {whose}: nothing counts"
+            " against it."
+        )
         return Finding("shared_failure", text, figures)
     text = (
         f"It was answered {answer}. {_others(subject, troubles.first_ms)} It fails since"
-        f" {subject.when(troubles.first_ms)}; {span(troubles.own_ms / 1000)} of that count, without outages"
-        f" of the provider: it is stopped at {span(subject.give_up_s)}."
+        f" {subject.when(troubles.first_ms)}; {span(troubles.own_ms / 1000)} of that count, without"
+        f" outages of the provider: it is stopped at {span(subject.give_up_s)}."
     )
     return Finding("own_failure", text, figures)

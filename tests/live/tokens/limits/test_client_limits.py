@@ -1,4 +1,7 @@
-"""Limits of a client on real stores: bucket and record by a frozen clock; two nodes with a small token endpoint (a double)."""
+"""
+Limits of a client on real stores: bucket and record by a frozen clock; two nodes with a small token
+endpoint (a double).
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,16 @@ from tidewarden.tokens.refresh.policy import Step
 
 QUEUE = "_tokens:p:c0"
 PROBE_MS = 40_000
-REFUSED = Verdict("invalid_client", "client", "HTTP 401 invalid_client", brief="HTTP 401 invalid_client")
+REFUSED = Verdict(
+    "invalid_client", "client", "HTTP 401 invalid_client", brief="HTTP 401 invalid_client"
+)
 OK = Verdict("ok", "ok")
 
 
 class Bench:
-    """Nodes' limits of one client on a store whose clock, like theirs, stands where the test puts it."""
+    """
+    Nodes' limits of one client on a store whose clock, like theirs, stands where the test puts it.
+    """
 
     def __init__(self, queues: Any) -> None:
         self.now_ms = 1_000_000
@@ -63,7 +70,9 @@ class Bench:
     def node(self, name: str, **settings: Any) -> ClientLimits:
         queues: Any = self
         shared = NodeLimits(queues, self.script, self.clock, Random(1), name)
-        return ClientLimits(harness.provider("http://127.0.0.1:9/", **settings), QUEUE, shared, PROBE_MS)
+        return ClientLimits(
+            harness.provider("http://127.0.0.1:9/", **settings), QUEUE, shared, PROBE_MS
+        )
 
     async def pass_s(self, seconds: float) -> None:
         self.now_ms += int(seconds * 1000)
@@ -76,7 +85,9 @@ class Bench:
 
 @pytest.fixture
 async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Bench(side.queues)
 
 
@@ -89,7 +100,8 @@ async def answered(node: ClientLimits, verdict: Verdict, accounts: int, **known:
 
 
 async def test_rates_below_one_a_second_are_granted_one_by_one(bench: Bench) -> None:
-    bench.now_ms = 1_795_359_192_587  # Microseconds of today are beyond what a double tells to the fraction.
+    # Microseconds of today are beyond what a double tells to the fraction.
+    bench.now_ms = 1_795_359_192_587
     stuck = []
     for thousandths in range(200, 1000, 7):
         bench.now_ms += 60_000
@@ -147,7 +159,10 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
 
 
 async def test_a_late_resume_does_not_stand_against_anothers_pause(bench: Bench) -> None:
-    """A node ends a hold and is slow to resume; meanwhile another holds all: the queue is paused in the end."""
+    """
+    A node ends a hold and is slow to resume; meanwhile another holds all: the queue is paused in
+    the end.
+    """
     first, other = bench.node("n0"), bench.node("n1")
     slow = asyncio.Event()
 
@@ -185,7 +200,8 @@ async def test_an_operator_ends_at_one_node_what_another_paused_for(bench: Bench
     await harness.eventually(lambda: bench.paused)
     bench.refusing = 1
     await other.known.change(release)
-    await harness.eventually(lambda: not bench.refusing)  # The store is away for a moment just then.
+    # The store is away for a moment just then.
+    await harness.eventually(lambda: not bench.refusing)
 
     async def resumed() -> bool:
         await bench.pass_s(1)
@@ -196,7 +212,9 @@ async def test_an_operator_ends_at_one_node_what_another_paused_for(bench: Bench
         await node.close()
 
 
-async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_ever(bench: Bench) -> None:
+async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_ever(
+    bench: Bench,
+) -> None:
     node = bench.node("n0", client_rate=50.0)
     await node.acquire(1)
     await answered(node, REFUSED, 5)
@@ -209,7 +227,9 @@ async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_e
     await node.close()
 
 
-async def test_a_probe_that_is_not_sent_while_something_is_told_makes_way_soon(bench: Bench) -> None:
+async def test_a_probe_that_is_not_sent_while_something_is_told_makes_way_soon(
+    bench: Bench,
+) -> None:
     node, slow, telling = bench.node("n0"), asyncio.Event(), asyncio.Event()
     await node.acquire(1)
     await answered(node, REFUSED, 5)
@@ -278,7 +298,8 @@ async def test_a_rate_is_kept_by_all_together(bench: Bench) -> None:
     for _ in range(100):
         granted += (await bench.grant(20, 50))[0]
         bench.now_ms += 50
-    assert 100 <= granted <= 121  # Twenty a second for five seconds, and the first second's worth at once.
+    # Twenty a second for five seconds, and the first second's worth at once.
+    assert 100 <= granted <= 121
     for _ in range(3):
         found = await bench.grant(0.1, 50)
     assert found[0] == 0
@@ -315,7 +336,9 @@ def test_a_step_of_the_stores_clock_holds_nobody_longer(desk: Any, step_ms: int)
         desk.client.flushall()
         desk.stamp = ""
         clock = desk.run("tokens.client", "ask", 0, 0, 0)[3]
-        desk.run("tokens.client", verb, 0, *((5, 1000) if verb == "ask" else (b"", 0, clock + 500, 0)))
+        desk.run(
+            "tokens.client", verb, 0, *((5, 1000) if verb == "ask" else (b"", 0, clock + 500, 0))
+        )
         desk.now += step_ms
         desk.stamp = f"~0~1~{step_ms}"
         granted, wait_ms, *_ = desk.run("tokens.client", "ask", 0, 1, 1000)
@@ -325,9 +348,16 @@ def test_a_step_of_the_stores_clock_holds_nobody_longer(desk: Any, step_ms: int)
         assert desk.run("tokens.client", "ask", 0, 1, 1000)[0] == 1
 
 
-async def test_whoever_can_be_saved_now_alone_probes_each_other_time(valkey: Any, tmp_path: Path) -> None:
-    """Its grace may last for weeks, and its account fail for good: else those that were well would never find out."""
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    Its grace may last for weeks, and its account fail for good: else those that were well would
+    never find out.
+    """
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         named = [f"a{n}" for n in range(200)]
         shards = [side.queues.shard_of(QUEUE, name) for name in named]
         names = {name for name, shard in zip(named, shards, strict=True) if shard == shards[0]}
@@ -368,7 +398,10 @@ async def two(store: Any, folder: Path, chosen: Any) -> AsyncIterator[tuple[Any,
 async def test_two_nodes_hold_back_together_and_one_probes(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A wrong secret: whoever meets it pauses the queue for all; when it is right again all go on at once."""
+    """
+    A wrong secret: whoever meets it pauses the queue for all; when it is right again all go on at
+    once.
+    """
     caplog.set_level(logging.INFO)
     async with harness.endpoint() as endpoint:
         right = asyncio.Event()
@@ -384,7 +417,9 @@ async def test_two_nodes_hold_back_together_and_one_probes(
         endpoint.faults.extend([refuse] * 1000)
         chosen = harness.provider(endpoint.url, refreshers=3)
         async with two(valkey, tmp_path, chosen) as (one, other):
-            await asyncio.gather(*(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
+            await asyncio.gather(
+                *(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60))
+            )
 
             async def paused() -> int:
                 return int((await one.queues.stats(QUEUE))["paused_until_ms"])
@@ -393,7 +428,9 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             told = (await other.tokens.stats())["p"]  # Any node tells of it.
             assert told["failures"] >= 1
             assert told["held_until_ms"] > 0
-            with pytest.raises(errors.Timeout, match="all accounts of p wait: invalid_client HTTP 401"):
+            with pytest.raises(
+                errors.Timeout, match="all accounts of p wait: invalid_client HTTP 401"
+            ):
                 await other.tokens.get("p/a59")
             assert while_wrong <= 16
             right.set()
@@ -406,7 +443,11 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             await harness.eventually(lambda: paused_over(one))
             told = {("p", "provider.breaker_open"): 1, ("p", "provider.breaker_closed"): 1}
             await harness.eventually(
-                lambda: Counter(one.tokens.metrics()["events"]) + Counter(other.tokens.metrics()["events"]) == told
+                lambda: (
+                    Counter(one.tokens.metrics()["events"])
+                    + Counter(other.tokens.metrics()["events"])
+                    == told
+                )
             )
     assert caplog.text.count("refuses our client (invalid_client HTTP 401") == 1
     assert caplog.text.count("its accounts go on") == 1
@@ -416,7 +457,9 @@ async def paused_over(side: Any) -> bool:
     return (await side.queues.stats(QUEUE))["paused_until_ms"] == 0
 
 
-async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(valkey: Any, tmp_path: Path) -> None:
+async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         loop = asyncio.get_running_loop()
         begun, at = loop.time(), []
@@ -431,7 +474,9 @@ async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(valke
         endpoint.faults.extend([limited] * 2000)
         chosen = harness.provider(endpoint.url, refreshers=10)
         async with two(valkey, tmp_path, chosen) as (one, _other):
-            await asyncio.gather(*(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(100)))
+            await asyncio.gather(
+                *(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(100))
+            )
 
             async def done() -> bool:
                 return bool((await one.tokens.stats())["p"]["fresh"] == 100)
@@ -442,7 +487,10 @@ async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(valke
 
 
 async def test_a_probe_is_made_by_an_account_that_was_well(valkey: Any, tmp_path: Path) -> None:
-    """Accounts that always fail are due first; the provider was away: the healthy ones find out that it is back."""
+    """
+    Accounts that always fail are due first; the provider was away: the healthy ones find out that
+    it is back.
+    """
     async with harness.endpoint() as endpoint:
         back = asyncio.Event()
 
@@ -454,13 +502,17 @@ async def test_a_probe_is_made_by_an_account_that_was_well(valkey: Any, tmp_path
         endpoint.faults.extend([fault] * 100_000)
         chosen = harness.provider(endpoint.url, refreshers=8)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/bad{n}", {"refresh_token": f"bad{n}.0"}) for n in range(60)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/bad{n}", {"refresh_token": f"bad{n}.0"}) for n in range(60))
+            )
 
             async def held() -> bool:
                 return bool((await side.tokens.stats())["p"]["failures"])
 
             await harness.eventually(held)
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60))
+            )
             back.set()
 
             async def fresh() -> bool:

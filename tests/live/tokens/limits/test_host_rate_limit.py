@@ -1,4 +1,6 @@
-"""A host's rate: shared by its providers, the lower one counts, and by all nodes, as they need it."""
+"""
+A host's rate: shared by its providers, the lower one counts, and by all nodes, as they need it.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,17 @@ NOW_MS = 1_800_000_000_000
 
 
 async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False
+    ) as side:
 
-        async def ask(at_ms: int, requests: int, verb: str = "ask", host: str = "h", rate: int = 10_000) -> list[int]:
+        async def ask(
+            at_ms: int, requests: int, verb: str = "ask", host: str = "h", rate: int = 10_000
+        ) -> list[int]:
             args = (verb, host, rate, requests)
-            return list(await side.queues.script("tokens.host", QUEUE, 0, args, now_ms=NOW_MS + at_ms))
+            return list(
+                await side.queues.script("tokens.host", QUEUE, 0, args, now_ms=NOW_MS + at_ms)
+            )
 
         assert await ask(0, 4) == [4, 0]
         assert await ask(0, 50) == [6, 0]  # a second's worth
@@ -51,8 +59,13 @@ async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Pat
 
 
 async def test_one_node_may_use_what_the_others_leave(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False) as side:
-        one, two = HostRateLimits(side.queues.script, lambda: 3), HostRateLimits(side.queues.script, lambda: 3)
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False
+    ) as side:
+        one, two = (
+            HostRateLimits(side.queues.script, lambda: 3),
+            HostRateLimits(side.queues.script, lambda: 3),
+        )
         dear = Provider(name="a", token_url="https://As.example/t", host_rate=0.02)
         more = Provider(name="b", issuer="https://as.example/tenant", host_rate=0.01)
         free = Provider(name="c", token_url="https://other.example/t")
@@ -88,16 +101,28 @@ def test_without_the_store_less_than_one_a_second() -> None:
     hosts = HostRateLimits()
     slow = Provider(name="a", token_url="https://as.example/t", host_rate=0.1)
     hosts.add(slow)
-    assert [hosts.alone(slow, now) for now in (100.0, 100.0, 109.0, 110.0)] == [True, False, False, True]
+    assert [hosts.alone(slow, now) for now in (100.0, 100.0, 109.0, 110.0)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
-async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(valkey: Any, tmp_path: Path) -> None:
+async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(
+    valkey: Any, tmp_path: Path
+) -> None:
     """Of one request in fifty seconds; and whoever finds a task and may not send it hands it on."""
     async with harness.endpoint() as endpoint:
         rate = {"host_rate": 0.02}
-        idle, busy = harness.provider(endpoint.url, **rate), replace(harness.provider(endpoint.url, **rate), name="q")
+        idle, busy = (
+            harness.provider(endpoint.url, **rate),
+            replace(harness.provider(endpoint.url, **rate), name="q"),
+        )
         async with harness.node(valkey, tmp_path, idle, more=[busy]) as side:
-            await harness.eventually(lambda: all(pool._takes for pool in side.tokens._pools.values()))
+            await harness.eventually(
+                lambda: all(pool._takes for pool in side.tokens._pools.values())
+            )
             await side.tokens.put("q/a", {"refresh_token": "a.0"})
             await harness.eventually(lambda: endpoint.requests["a.0"])
             await side.tokens.put("p/b", {"refresh_token": "b.0"})

@@ -1,4 +1,7 @@
-"""How our client proves itself to authorization servers that none of us wrote: by secrets, assertions and certificates."""
+"""
+How our client proves itself to authorization servers that none of us wrote: by secrets, assertions
+and certificates.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,20 @@ async def test_a_secret_in_either_place(dot: Any) -> None:
         assert (await ask(wrong, token)).outcome == "invalid_client", auth
 
 
-async def test_an_assertion_to_an_issuer_that_is_looked_up(oidc: Callable[..., Any], tmp_path: Path) -> None:
+async def test_an_assertion_to_an_issuer_that_is_looked_up(
+    oidc: Callable[..., Any], tmp_path: Path
+) -> None:
     cert_file, key_file = make(tmp_path)
     port = free_base_port()
     server = oidc(
         accounts=3, PORT=str(port), AUTH="private_key_jwt", JWKS=json.dumps({"keys": [jwk_of(key_file)]})
     )  # fmt: skip
-    settings = {"auth": "private_key_jwt", "jwt_key_file": key_file, "jwt_key_id": "k1", "jwt_cert_file": cert_file}
+    settings = {
+        "auth": "private_key_jwt",
+        "jwt_key_file": key_file,
+        "jwt_key_id": "k1",
+        "jwt_cert_file": cert_file,
+    }
     known = provider(server, token_url="", issuer=server.base, **settings)
     assert (await ask(known, server.seeds[0][1])).outcome == "ok"
     assert (await ask(provider(server, **settings), server.seeds[1][1])).outcome == "ok"
@@ -101,9 +111,14 @@ async def test_a_certificate_of_ones_own(oidc: Callable[..., Any], tmp_path: Pat
 async def test_a_secret_is_rolled_while_accounts_are_refreshed(
     oidc: Callable[..., Any], valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The provider takes the new secret already; nobody's grant is touched by the refusal of the old one."""
+    """
+    The provider takes the new secret already; nobody's grant is touched by the refusal of the old
+    one.
+    """
     server = oidc(accounts=4)
-    rolled = provider(server, client_secret=Secret("old"), next_secret=Secret(server.client_secret), refreshers=1)
+    rolled = provider(
+        server, client_secret=Secret("old"), next_secret=Secret(server.client_secret), refreshers=1
+    )
     async with harness.node(valkey, tmp_path, rolled) as side:
         for account, token in server.seeds:
             await side.tokens.put(f"p/{account}", {"refresh_token": token})
@@ -129,7 +144,9 @@ async def test_a_token_is_revoked_at_dot(dot: Any) -> None:
     server = dot(accounts=3)
     (_, first), (_, second), _ = server.seeds
     where = {"revocation_url": f"{server.base}/o/revoke_token/"}
-    rolled = provider(server, client_secret=Secret("wrong"), next_secret=Secret(server.client_secret), **where)
+    rolled = provider(
+        server, client_secret=Secret("wrong"), next_secret=Secret(server.client_secret), **where
+    )
     assert await revoke(rolled, first) == Revoked("revoked"), "by whichever secret it takes"
     good = provider(server, client_secret=Secret(server.client_secret), **where)
     assert (await ask(good, first)).outcome == "invalid_grant"
@@ -145,7 +162,9 @@ async def test_a_token_is_revoked_at_dot(dot: Any) -> None:
 async def test_where_to_revoke_is_looked_up_at_an_issuer(oidc: Callable[..., Any]) -> None:
     port = free_base_port()
     server = oidc(accounts=2, PORT=str(port))
-    known = provider(server, token_url="", issuer=server.base, client_secret=Secret(server.client_secret))
+    known = provider(
+        server, token_url="", issuer=server.base, client_secret=Secret(server.client_secret)
+    )
     (_, first), (_, second) = server.seeds
     assert await revoke(known, first) == Revoked("revoked")
     assert (await ask(known, first)).outcome == "invalid_grant"

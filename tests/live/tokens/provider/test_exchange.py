@@ -29,7 +29,10 @@ async def test_a_whole_answer() -> None:
     assert (outcome.status, outcome.body) == (200, b'{"access_token":"a"}')
     head, _, body = seen[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /token HTTP/1.1\r\n")
-    assert dict(parse_qsl(body.decode())) == {"grant_type": "refresh_token", "refresh_token": "r-token"}
+    assert dict(parse_qsl(body.decode())) == {
+        "grant_type": "refresh_token",
+        "refresh_token": "r-token",
+    }
     assert b"application/x-www-form-urlencoded" in head
     assert b"accept: application/json" in head.lower()
 
@@ -56,7 +59,8 @@ async def test_a_certificate_that_is_not_trusted_was_never_sent(tmp_path: Any) -
         writer.transport.abort()
 
     running = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    running.get_loop().set_exception_handler(lambda *_: None)  # The server's view of the failed handshake.
+    # The server's view of the failed handshake.
+    running.get_loop().set_exception_handler(lambda *_: None)
     port = running.sockets[0].getsockname()[1]
     outcome = await ask(f"https://127.0.0.1:{port}/token")
     running.close()
@@ -95,11 +99,17 @@ async def test_an_answer_that_was_cut_is_kept_as_far_as_it_came() -> None:
 
 
 async def test_a_whole_pair_in_an_answer_that_was_cut_is_a_pair() -> None:
-    """Its length was wrong, or the connection was reset after the last byte: there is no other refresh token."""
+    """
+    Its length was wrong, or the connection was reset after the last byte: there is no other refresh
+    token.
+    """
     body = b'{"access_token":"a","refresh_token":"r.1"}'
 
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n" + body)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+            + body
+        )
         writer.close()
 
     async with server(talk) as url:
@@ -110,7 +120,10 @@ async def test_a_whole_pair_in_an_answer_that_was_cut_is_a_pair() -> None:
 
 async def test_half_a_form_is_no_pair() -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\n"
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length:"
+            b" 99\r\n\r\n"
+        )
         writer.write(head + b"access_token=half-a-tok")
         writer.close()
 
@@ -119,9 +132,13 @@ async def test_half_a_form_is_no_pair() -> None:
     assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(403, "unavailable"), (503, "unavailable"), (401, "invalid_client")])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(403, "unavailable"), (503, "unavailable"), (401, "invalid_client")]
+)
 @pytest.mark.parametrize("body", [b"<html>" + b"x" * 70_000, b"<html>"], ids=["long", "cut"])
-async def test_an_error_is_known_by_its_status_however_its_page_ends(status: int, outcome: str, body: bytes) -> None:
+async def test_an_error_is_known_by_its_status_however_its_page_ends(
+    status: int, outcome: str, body: bytes
+) -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
         head = f"HTTP/1.1 {status} No\r\nContent-Type: text/html\r\nContent-Length: 70006\r\n\r\n"
         writer.write(head.encode() + body)
@@ -133,7 +150,9 @@ async def test_an_error_is_known_by_its_status_however_its_page_ends(status: int
 
 async def test_long_headers_cost_no_answer() -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(OK.replace(b"\r\n\r\n", b"\r\nContent-Security-Policy: " + b"x" * 20_000 + b"\r\n\r\n"))
+        writer.write(
+            OK.replace(b"\r\n\r\n", b"\r\nContent-Security-Policy: " + b"x" * 20_000 + b"\r\n\r\n")
+        )
 
     async with server(talk) as url:
         assert classify(await ask(url), 0).outcome == "ok"
@@ -162,7 +181,9 @@ async def test_what_fails_before_the_first_byte_was_never_sent(tmp_path: Any) ->
     assert requests == []
 
 
-async def test_a_kept_connection_that_closes_under_the_next_request_is_unknown_and_not_repeated() -> None:
+async def test_a_kept_connection_that_closes_under_the_next_request_is_unknown_and_not_repeated() -> (
+    None
+):
     requests = []
 
     async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
@@ -180,7 +201,9 @@ async def test_a_kept_connection_that_closes_under_the_next_request_is_unknown_a
     assert len(requests) == 2
 
 
-@pytest.mark.parametrize("garbage", [b"\x00\xff garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"SSH-2.0-OpenSSH\r\n"])
+@pytest.mark.parametrize(
+    "garbage", [b"\x00\xff garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"SSH-2.0-OpenSSH\r\n"]
+)
 async def test_garbage_is_unknown(garbage: bytes) -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(garbage)
@@ -192,7 +215,9 @@ async def test_garbage_is_unknown(garbage: bytes) -> None:
 
 async def test_html_in_a_200_is_an_answer_for_others_to_judge() -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+        )
 
     async with server(talk) as url:
         outcome = await ask(url)
@@ -202,7 +227,9 @@ async def test_html_in_a_200_is_an_answer_for_others_to_judge() -> None:
 
 async def test_a_dripping_body_ends_in_time() -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+        )
         for _ in range(1000):
             writer.write(b" ")
             await writer.drain()
@@ -271,7 +298,9 @@ async def test_a_redirect_is_not_followed() -> None:
 
     async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
         requests.append(request)
-        writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"
+        )
 
     async with server(talk) as url:
         outcome = await ask(url)
@@ -283,7 +312,9 @@ async def test_a_redirect_is_not_followed() -> None:
 @pytest.mark.parametrize("value", ["12", "Fri, 31 Dec 2100 23:59:59 GMT"])
 async def test_429_brings_its_headers(value: str) -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(f"HTTP/1.1 429 Slow\r\nRETRY-AFTER: {value}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.write(
+            f"HTTP/1.1 429 Slow\r\nRETRY-AFTER: {value}\r\nContent-Length: 0\r\n\r\n".encode()
+        )
 
     async with server(talk) as url:
         outcome = await ask(url)
@@ -316,7 +347,9 @@ def _certificate(folder: Any) -> tuple[str, str]:
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
         key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
         )
     )
     return str(certificate), str(private)

@@ -1,4 +1,6 @@
-"""A refresh through a forward proxy: a tunnel for https, and what is told when the proxy will not."""
+"""
+A refresh through a forward proxy: a tunnel for https, and what is told when the proxy will not.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ async def test_a_proxy_that_will_not_has_sent_nothing(
         known = provider("https://login.example.org/token", proxy=there)
         exchange = TokenEndpoint()
         outcome = await exchange.refresh(known, "r")
-        revoked = await exchange.revoke(dataclasses.replace(known, revocation_url=known.token_url), "r")
+        revoked = await exchange.revoke(
+            dataclasses.replace(known, revocation_url=known.token_url), "r"
+        )
         await exchange.close()
     assert isinstance(outcome, RequestNotSent)
     verdict = classify(outcome, 0)

@@ -37,21 +37,29 @@ async def test_cookies_do_not_leak_from_one_account_to_the_next() -> None:
 
 
 def test_basic_is_form_encoded_first() -> None:
-    headers, form = credentials(provider("http://x/", client_id="c:0 %", client_secret=Secret(SECRET)))
+    headers, form = credentials(
+        provider("http://x/", client_id="c:0 %", client_secret=Secret(SECRET))
+    )
     assert form == {}
     kind, _, coded = headers["Authorization"].partition(" ")
     name, _, secret = base64.b64decode(coded).decode().partition(":")
     assert kind == "Basic"
-    assert (unquote_plus(name), unquote_plus(secret)) == ("c:0 %", SECRET)  # As RFC 6749, 2.3.1 has the server do.
+    # As RFC 6749, 2.3.1 has the server do.
+    assert (unquote_plus(name), unquote_plus(secret)) == ("c:0 %", SECRET)
 
 
 def test_basic_raw_is_not() -> None:
-    headers, form = credentials(provider("http://x/", auth="basic_raw", client_secret=Secret("s%+:/")))
+    headers, form = credentials(
+        provider("http://x/", auth="basic_raw", client_secret=Secret("s%+:/"))
+    )
     assert (base64.b64decode(headers["Authorization"].split()[1]), form) == (b"c0:s%+:/", {})
 
 
 def test_in_the_body_or_not_at_all() -> None:
-    assert credentials(provider("http://x/", auth="post"))[1] == {"client_id": "c0", "client_secret": "hush"}
+    assert credentials(provider("http://x/", auth="post"))[1] == {
+        "client_id": "c0",
+        "client_secret": "hush",
+    }
     for settings in (
         {"auth": "none"},
         {"auth": "tls"},
@@ -69,9 +77,15 @@ async def test_a_secret_with_odd_characters_arrives(auth: str) -> None:
 
     async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
         head, _, body = request.partition(b"\r\n\r\n")
-        given = [line for line in head.split(b"\r\n") if line.lower().startswith(b"authorization: basic ")]
+        given = [
+            line
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"authorization: basic ")
+        ]
         if given:
-            seen.append(unquote_plus(base64.b64decode(given[0].split()[2]).decode().partition(":")[2]))
+            seen.append(
+                unquote_plus(base64.b64decode(given[0].split()[2]).decode().partition(":")[2])
+            )
         else:
             seen.append(dict(parse_qsl(body.decode()))["client_secret"])
         writer.write(OK)
@@ -85,7 +99,11 @@ async def test_no_secret_in_logs_or_errors(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.DEBUG)
 
     async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 hush r-token\r\nX: hush\r\n\x00 hush r-token\r\n\r\n" if b"bad" in request else OK)
+        writer.write(
+            b"HTTP/1.1 200 hush r-token\r\nX: hush\r\n\x00 hush r-token\r\n\r\n"
+            if b"bad" in request
+            else OK
+        )
 
     async with server(talk) as url:
         outcomes = [

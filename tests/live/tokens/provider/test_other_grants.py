@@ -1,8 +1,9 @@
 """
-Accounts without refresh tokens at authorization servers that none of us wrote: over several lives, through a refused
-client, lost answers, and the death of a node whose request is under way.
+Accounts without refresh tokens at authorization servers that none of us wrote: over several lives,
+through a refused client, lost answers, and the death of a node whose request is under way.
 
-Clients' own credentials at oidc-provider, assertions at Authlib, exchanged tokens at @jmondi/oauth2-server.
+Clients' own credentials at oidc-provider, assertions at Authlib, exchanged tokens at
+@jmondi/oauth2-server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ ACCOUNTS = 50
 
 def section(server: Any, grant: str, **settings: Any) -> Provider:
     usual = {"client_secret": Secret(server.client_secret), "rotation": "none", "timeout_s": 20.0}
-    return Provider(name="p", token_url=server.token_url, client_id=server.client_id, grant=grant, **(usual | settings))
+    return Provider(
+        name="p",
+        token_url=server.token_url,
+        client_id=server.client_id,
+        grant=grant,
+        **(usual | settings),
+    )
 
 
 async def generations(side: harness.Side) -> dict[str, int]:
@@ -85,9 +92,12 @@ async def test_an_assertion_is_taken_by_a_server_that_checks_it(
     _, key = make(tmp_path)
     server = authlib(key)
     post(server, "gone", {"subjects": ["eve@x"]})
-    provider = section(server, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key)
+    provider = section(
+        server, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
+    )
     async with harness.node(valkey, tmp_path, provider, confirm_s=60, forced_ms=1) as side:
-        post(server, "fault", {"times": 1})  # The first answer is lost: it is asked again by a new assertion.
+        # The first answer is lost: it is asked again by a new assertion.
+        post(server, "fault", {"times": 1})
         for name in ("ann@x", "bob@x", "eve@x"):
             await side.tokens.put(f"p/{name}", {"scope": "s1"})
         for name in ("ann@x", "bob@x"):
@@ -109,7 +119,9 @@ async def test_a_key_that_the_server_does_not_know_is_refused(
 ) -> None:
     _, key = make(tmp_path)
     _, other = make(tmp_path, "other")
-    provider = section(authlib(key), "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=other)
+    provider = section(
+        authlib(key), "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=other
+    )
     async with harness.node(valkey, tmp_path, provider, confirm_s=60) as side:
         await side.tokens.put("p/ann@x", {"scope": "s1"})
         assert (await in_state(side, "failing", "p/ann@x"))["error"] == "invalid_grant"
@@ -144,7 +156,10 @@ async def test_each_account_exchanges_its_own_token(
     exchanging: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
     server = exchanging(LIFE_S)
-    more = {"audience": "https://api.example", "requested_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+    more = {
+        "audience": "https://api.example",
+        "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    }
     provider = section(server, "token_exchange", subject_token_type="jwt", parameters=more)
     async with harness.node(valkey, tmp_path, provider, confirm_s=60) as side:
         for name in ("ann", "bob"):
@@ -166,13 +181,18 @@ async def test_each_account_exchanges_its_own_token(
 async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever finds its intent open asks again as soon as the lease is over: a repeat does no harm, and nothing is doubted."""
+    """
+    Whoever finds its intent open asks again as soon as the lease is over: a repeat does no harm,
+    and nothing is doubted.
+    """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 3.5)
     async with grantor(holding=True) as endpoint:
         settings = {"grant": "client_credentials", "rotation": "none", "timeout_s": 2.0}
         arguments = ("nowhere", valkey.path, tmp_path / "dying", endpoint.url, settings)
         (tmp_path / "dying").mkdir()
-        process = multiprocessing.get_context("spawn").Process(target=dying_node.play, args=arguments)
+        process = multiprocessing.get_context("spawn").Process(
+            target=dying_node.play, args=arguments
+        )
         process.start()
         try:
             secrets = tmp_path / "dying" / "secrets"
@@ -190,7 +210,9 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
                 side.go()
                 entry = await in_state(side, "fresh", limit_s=120)
                 assert entry["generation"] == 2
-                assert (await side.tokens.get("p/a")).access_token == "at-s1-2", "the first answer went with the node"
+                assert (await side.tokens.get("p/a")).access_token == "at-s1-2", (
+                    "the first answer went with the node"
+                )
                 stats = (await side.tokens.stats())["p"]
                 assert (stats["dead"], stats["lost_rotation"], stats["intents"]) == (0, 0, 0)
             assert endpoint.asked == {"s1": 2}

@@ -27,7 +27,9 @@ async def poster(**headers: str) -> AsyncIterator[HttpPost]:
         yield HttpPost(connector, timeout, {"accept": "*/*", **headers}, SystemClock())
 
 
-async def post(made: HttpPost, url: str, body: bytes = b"a=b", coming: RequestProgress | None = None) -> HttpAnswer:
+async def post(
+    made: HttpPost, url: str, body: bytes = b"a=b", coming: RequestProgress | None = None
+) -> HttpAnswer:
     async with asyncio.timeout(30):
         return await made.post(url, made.head(url, {}), body, coming or RequestProgress())
 
@@ -39,7 +41,10 @@ async def test_a_request_is_what_the_server_reads() -> None:
         seen.append(request)
         writer.write(OK)
 
-    async with server(talk) as url, poster(**{"Transfer-Encoding": "chunked", "x-kind": "a b"}) as made:
+    async with (
+        server(talk) as url,
+        poster(**{"Transfer-Encoding": "chunked", "x-kind": "a b"}) as made,
+    ):
         target = f"{url}/ö?q=1 2"
         head = made.head(target, {"authorization": "Basic x"})
         assert head is made.head(target, {"authorization": "Basic x"})
@@ -47,8 +52,8 @@ async def test_a_request_is_what_the_server_reads() -> None:
         await made.post(target, head, "grüße".encode(), RequestProgress())
         where = url.removeprefix("http://").removesuffix("/token")
     assert seen == [
-        f"POST /token/%C3%B6?q=1+2 HTTP/1.1\r\nHost: {where}\r\nAccept: */*\r\nX-Kind: a b\r\nAuthorization: Basic x\r\n"
-        f"Content-Length: 7\r\n\r\ngrüße".encode()
+        f"POST /token/%C3%B6?q=1+2 HTTP/1.1\r\nHost: {where}\r\nAccept: */*\r\nX-Kind: a"
+        " b\r\nAuthorization: Basic x\r\nContent-Length: 7\r\n\r\ngrüße".encode()
     ]
 
 
@@ -96,7 +101,9 @@ async def test_connections_are_kept_unless_the_server_closes_them() -> None:
 
 
 async def test_an_answer_that_nobody_asked_for_is_nobodys() -> None:
-    """Some servers say 408 on an idle connection; the next request there must not take it for its own."""
+    """
+    Some servers say 408 on an idle connection; the next request there must not take it for its own.
+    """
     requests = []
     answered = asyncio.Event()
 
@@ -166,7 +173,9 @@ async def test_too_late_is_not_sent_and_the_connection_stays() -> None:
     async with server(talk) as url, poster() as made:
         await post(made, url)
         with pytest.raises(LateError):
-            await made.post(url, made.head(url, {}), b"late", RequestProgress(), send_by=time.monotonic() - 1)
+            await made.post(
+                url, made.head(url, {}), b"late", RequestProgress(), send_by=time.monotonic() - 1
+            )
         await post(made, url)
     assert len(peers) == 2
     assert peers[0] == peers[1]

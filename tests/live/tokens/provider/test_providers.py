@@ -15,7 +15,9 @@ pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-
 
 @pytest.fixture(params=["dot", "oidc"], scope="module")
 def provider(request: pytest.FixtureRequest) -> Any:
-    """Each provider in its strictest form: single use, no grace. Each test has accounts of its own."""
+    """
+    Each provider in its strictest form: single use, no grace. Each test has accounts of its own.
+    """
     factory: Callable[..., Any] = request.getfixturevalue(request.param)
     return factory(accounts=12, life=60)
 
@@ -41,7 +43,10 @@ def test_rotation_reuse_and_their_counters(provider: Any) -> None:
     assert stats["accounts"][account]["refreshes"] == {"0": 1}
     assert stats["accounts"][account]["generation"] == 1
     assert since(before, provider, "requests", "refreshes", "reuse") == (2, 1, 1)
-    grown = {answer: count - before["answers"].get(answer, 0) for answer, count in stats["answers"].items()}
+    grown = {
+        answer: count - before["answers"].get(answer, 0)
+        for answer, count in stats["answers"].items()
+    }
     assert grown == {"200": 1, "400 invalid_grant": 1} | dict.fromkeys(
         before["answers"].keys() - {"200", "400 invalid_grant"}, 0
     )
@@ -65,7 +70,9 @@ def test_a_secret_that_is_not_form_encoded_is_refused(provider: Any) -> None:
     """RFC 6749 2.3.1: without it `%`, `+`, `:` and `/` in a secret go wrong."""
     form = {"grant_type": "refresh_token", "refresh_token": provider.seeds[3][1]}
     with httpx.Client(trust_env=False, verify=False) as client:
-        answer = client.post(provider.token_url, data=form, auth=(provider.client_id, provider.client_secret))
+        answer = client.post(
+            provider.token_url, data=form, auth=(provider.client_id, provider.client_secret)
+        )
     assert answer.status_code in (400, 401)
 
 
@@ -91,7 +98,10 @@ def test_faults_touch_no_grant(provider: Any) -> None:
     assert provider.refresh(token).status_code == 429
     provider.fault("html")
     answer = provider.refresh(token)
-    assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/html")
+    assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (
+        200,
+        "text/html",
+    )
     provider.fault("delay", delay_ms=300, every=2)
     assert provider.refresh(token).status_code == 200
     started = time.monotonic()

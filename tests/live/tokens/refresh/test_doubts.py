@@ -28,11 +28,15 @@ from tidewarden.tokens.refresh.policy import Step
 from tidewarden.tokens.refresh.unknown_outcome import UnknownOutcomes
 
 SECRET = "the cluster's"
-REQUEST_S = 2.0  # Longest of a refresh, whose lease is waited for: short, but a starved machine has to keep it.
+# Longest of a refresh, whose lease is waited for: short, but a starved machine has to keep it.
+REQUEST_S = 2.0
 
 
 class Scene:
-    """Node n0 whose answer does not reach the store, and n1 that finds its intent when its lease is over."""
+    """
+    Node n0 whose answer does not reach the store, and n1 that finds its intent when its lease is
+    over.
+    """
 
     def __init__(self, store: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.folder = store, folder
@@ -45,7 +49,9 @@ class Scene:
     @contextlib.asynccontextmanager
     async def stuck(self, chosen: Any, **grant: Any) -> AsyncIterator[Any]:
         """n0, with the answer of ``p/a`` in its journal and no way to the store any more."""
-        config = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
+        config = Config(
+            cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
+        )
         async with harness.node(
             self.store, self.folder / "a", chosen, "n0", config=config, cluster_secret=SECRET
         ) as one:
@@ -65,7 +71,9 @@ class Scene:
         (self.folder / "b").mkdir()
         shutil.copytree(self.folder / "a" / "secrets", self.folder / "b" / "secrets")
         config = Config(cluster=Cluster(name="t", members={"n0": address, "n1": "127.0.0.1:2"}))
-        return harness.node(self.store, self.folder / "b", chosen, "n1", config=config, cluster_secret=SECRET)
+        return harness.node(
+            self.store, self.folder / "b", chosen, "n1", config=config, cluster_secret=SECRET
+        )
 
 
 @pytest.fixture
@@ -93,8 +101,13 @@ async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -
     assert endpoint.requests == {"a.0": 1}
 
 
-async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_for_again(scene: Scene) -> None:
-    """The node that looked for it has written an intent of its own: whose answer it was must not be forgotten with that."""
+async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_for_again(
+    scene: Scene,
+) -> None:
+    """
+    The node that looked for it has written an intent of its own: whose answer it was must not be
+    forgotten with that.
+    """
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with (
@@ -137,7 +150,9 @@ async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Sce
     assert endpoint.requests == {"a.0": 1}
 
 
-async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_under_way_elsewhere_is_waited_for(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
@@ -153,7 +168,10 @@ async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog:
 
 
 async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) -> None:
-    """Its answer reaches the store between this node's intent and its question: the row is looked at once more."""
+    """
+    Its answer reaches the store between this node's intent and its question: the row is looked at
+    once more.
+    """
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
@@ -167,7 +185,9 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
                 return web.Response(body=one.tokens.answer_peer(await request.read()))
 
             async with served(store_first) as address, scene.other(chosen, address) as two:
-                assert (await two.tokens.get("p/a", wait_ms=60_000)).access_token == "secret-access-a-1"
+                assert (
+                    await two.tokens.get("p/a", wait_ms=60_000)
+                ).access_token == "secret-access-a-1"
                 assert two.tokens.metrics()["adopted"] == 0
     assert endpoint.requests == {"a.0": 1}
 
@@ -194,28 +214,43 @@ async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene:
 
 @pytest.mark.parametrize("dead", [False, True])
 async def test_an_account_that_was_given_up_waits_for_no_node(dead: bool) -> None:
-    """Its refresh token was refused, so that to send it again spoils nothing; somebody wants it tried, or a new pair came."""
+    """
+    Its refresh token was refused, so that to send it again spoils nothing; somebody wants it tried,
+    or a new pair came.
+    """
 
     async def away(*_args: Any) -> PeerReply:
         return PeerReply("away")
 
-    tools: Any = SimpleNamespace(queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away))
+    tools: Any = SimpleNamespace(
+        queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away)
+    )
     chosen = harness.provider("http://127.0.0.1:9/token", rotation="single_use")
     row = AccountRow(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
-    opened = Opened(2_000, row, RefreshTroubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None)
-    found = await UnknownOutcomes(chosen, "q", tools, settler=SimpleNamespace()).resolve("a", opened)  # type: ignore[arg-type]
+    opened = Opened(
+        2_000, row, RefreshTroubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None
+    )
+    found = await UnknownOutcomes(chosen, "q", tools, settler=SimpleNamespace()).resolve(
+        "a", opened
+    )  # type: ignore[arg-type]
     assert found == "go" if dead else isinstance(found, Step)
 
 
-async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, tmp_path: Path) -> None:
-    """A provider that rotates once more than we hear of: the stored token is refused, the one before still works."""
+async def test_a_previous_token_saves_an_account_within_the_grace(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    A provider that rotates once more than we hear of: the stored token is refused, the one before
+    still works.
+    """
     async with harness.endpoint(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url, grace_s=7200)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await side.tokens.get("p/a", wait_ms=60_000)
             assert (await side.tokens.stats())["p"]["spares"] == 1
-            endpoint.current["a"] = 0  # It takes the old one within the grace, and knows nothing of the new one.
+            # It takes the old one within the grace, and knows nothing of the new one.
+            endpoint.current["a"] = 0
             await side.tokens.refresh("p/a")
 
             async def saved() -> bool:
@@ -223,7 +258,9 @@ async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, t
 
             await harness.eventually(saved)
         endpoint.current["a"] = 5
-        async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2, forced_ms=1) as side:
+        async with harness.node(
+            valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2, forced_ms=1
+        ) as side:
             await side.tokens.refresh("p/a")
 
             async def refused() -> bool:
@@ -231,5 +268,6 @@ async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, t
 
             await harness.eventually(refused)
             await asyncio.sleep(0.3)
-            assert (await side.tokens.stats())["p"]["spares"] == 0  # Its time is over; nothing is sent in a loop.
+            # Its time is over; nothing is sent in a loop.
+            assert (await side.tokens.stats())["p"]["spares"] == 0
     assert endpoint.requests == {"a.0": 2, "a.1": 2}

@@ -1,4 +1,7 @@
-"""The leader is paused, and killed, while tokens fall due and refreshes are under way, at servers that count everything."""
+"""
+The leader is paused, and killed, while tokens fall due and refreshes are under way, at servers that
+count everything.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ GRACE_S = 90
 SLOW_MS = 2000
 BUSY_S = 6.0  # within so long, if at all, what was put is seen under way
 PAUSE_S = 11.0  # longer than a refresh may take, shorter than its intent lasts
-TIMEOUT_S = 10.0  # far above SLOW_MS, also of a server on a starved machine; a refresh's intent lasts 10 s longer
+# far above SLOW_MS, also of a server on a starved machine; a refresh's intent lasts 10 s longer
+TIMEOUT_S = 10.0
 SHARDS = 16
 
 
 def ended(row: Mapping[str, Any]) -> bool:
-    """Whether its grant was refused: it is reported, and asked about twice more before it is given up."""
+    """
+    Whether its grant was refused: it is reported, and asked about twice more before it is given up.
+    """
     return row["error"] in ("invalid_grant", "lost_rotation")
 
 
@@ -42,7 +48,10 @@ INTENT = struct.Struct(">II6s6s8sQ")  # what stands before the holder in an inte
 
 @dataclass
 class Authority:
-    """One authorization server under test. ``grace_s``: how long a used refresh token gets the same pair again."""
+    """
+    One authorization server under test. ``grace_s``: how long a used refresh token gets the same
+    pair again.
+    """
 
     name: str
     server: Any
@@ -70,7 +79,10 @@ class Authority:
         return f"_tokens:{self.name}:{self.server.client_id}"
 
     def presented(self) -> Counter[tuple[str, int]]:
-        """How often each refresh token was presented, by account and generation as the server counts them."""
+        """
+        How often each refresh token was presented, by account and generation as the server counts
+        them.
+        """
         found: Counter[tuple[str, int]] = Counter()
         for account, row in self.server.stats()["accounts"].items():
             for generation, times in row["requests"].items():
@@ -79,7 +91,10 @@ class Authority:
 
 
 class Sandbox:
-    """Our own server, as ``tidewarden sandbox`` starts it; speaks of itself as those of the fixtures do."""
+    """
+    Our own server, as ``tidewarden sandbox`` starts it; speaks of itself as those of the fixtures
+    do.
+    """
 
     client_id, client_secret = CLIENT_ID, CLIENT_SECRET
 
@@ -92,7 +107,10 @@ class Sandbox:
         folder.mkdir()
         self.process = spawn(argv, folder / "log")
         until(lambda: self._get("/stats"), what="the sandbox serves")
-        rows = [line.split("\t") for line in self._get(f"/seed?n={accounts}&access=0").text.splitlines()[1:]]
+        rows = [
+            line.split("\t")
+            for line in self._get(f"/seed?n={accounts}&access=0").text.splitlines()[1:]
+        ]
         self.seeds = [(row[0], row[1]) for row in rows]
 
     def _get(self, path: str) -> httpx.Response:
@@ -107,7 +125,9 @@ class Sandbox:
         found = self._get("/stats?grants=1").json()
         accounts = {}
         for name, row in found["accounts"].items():
-            requests = {str(generation): 1 for generation in range(row["generation"])} | row["presented_again"]
+            requests = {str(generation): 1 for generation in range(row["generation"])} | row[
+                "presented_again"
+            ]
             accounts[name] = {"requests": requests, "revoked": row["revoked"]}
         return {"live": found["live_grants"], "accounts": accounts, "requests": found["requests"]}
 
@@ -117,8 +137,13 @@ class Sandbox:
 
 
 @pytest.fixture
-def authorities(request: pytest.FixtureRequest, dot: Any, tmp_path: Path) -> Iterator[dict[str, Authority]]:
-    """django-oauth-toolkit with grace and our sandbox without; oidc-provider, without, where node is present."""
+def authorities(
+    request: pytest.FixtureRequest, dot: Any, tmp_path: Path
+) -> Iterator[dict[str, Authority]]:
+    """
+    django-oauth-toolkit with grace and our sandbox without; oidc-provider, without, where node is
+    present.
+    """
     sandbox = Sandbox(tmp_path / "sandbox", 40)
     found = {
         "dot": Authority("dot", dot(accounts=60, grace=GRACE_S, life=LIFE_S), 60, GRACE_S),
@@ -126,7 +151,9 @@ def authorities(request: pytest.FixtureRequest, dot: Any, tmp_path: Path) -> Ite
     }
     if shutil.which("node") and shutil.which("npm"):
         try:
-            found["oidc"] = Authority("oidc", request.getfixturevalue("oidc")(accounts=30, life=LIFE_S), 30)
+            found["oidc"] = Authority(
+                "oidc", request.getfixturevalue("oidc")(accounts=30, life=LIFE_S), 30
+            )
         except pytest.skip.Exception as missing:
             print(f"without oidc-provider: {missing}")
     yield found
@@ -134,14 +161,21 @@ def authorities(request: pytest.FixtureRequest, dot: Any, tmp_path: Path) -> Ite
 
 
 def intents(nodes: Cluster, authority: Authority, holder: str) -> set[str]:
-    """The accounts whose open intent is this holder's: its request is under way, or will be, or nobody knows."""
+    """
+    The accounts whose open intent is this holder's: its request is under way, or will be, or nobody
+    knows.
+    """
     found = set()
     with nodes.valkey.client() as store:
         shards = store.pipeline(transaction=False)
         for shard in range(SHARDS):
             shards.hgetall(f"{{{CLUSTER}:{authority.queue}:{shard}}}:account_intents")
         for rows in shards.execute():
-            found |= {account.decode() for account, raw in rows.items() if raw[INTENT.size :].decode() == holder}
+            found |= {
+                account.decode()
+                for account, raw in rows.items()
+                if raw[INTENT.size :].decode() == holder
+            }
     return found
 
 
@@ -161,7 +195,10 @@ def listed(node: Node, provider: str, state: str = "") -> dict[str, dict[str, An
 
 
 def put_accounts(node: Node, authorities: Mapping[str, Authority], part: int) -> None:
-    """Half of the accounts, each with an access token that ends within seconds, so that they fall due one after the other."""
+    """
+    Half of the accounts, each with an access token that ends within seconds, so that they fall due
+    one after the other.
+    """
     begun = time.monotonic()
     with node.client() as client:
         pipeline = client.pipeline(transaction=False)
@@ -169,7 +206,11 @@ def put_accounts(node: Node, authorities: Mapping[str, Authority], part: int) ->
         for authority in authorities.values():
             for number, (account, token) in enumerate(authority.server.seeds[part::2]):
                 ends_ms = now_ms + 1500 + 6000 * number // authority.accounts
-                fields = {"refresh_token": token, "access_token": f"old-{account}", "expires_at_ms": ends_ms}
+                fields = {
+                    "refresh_token": token,
+                    "access_token": f"old-{account}",
+                    "expires_at_ms": ends_ms,
+                }
                 pipeline.execute_command("T.PUT", f"{authority.name}/{account}", json.dumps(fields))
         generations = pipeline.execute()
     assert set(generations) == {1}
@@ -182,8 +223,13 @@ def slow(authorities: Mapping[str, Authority], delay_ms: int) -> None:
         authority.server.fault("delay" if delay_ms else "", delay_ms=delay_ms)
 
 
-def stop_busy(nodes: Cluster, leader: Node, authorities: Mapping[str, Authority], part: int) -> dict[str, set[str]]:
-    """Put accounts and stop the leader when it has refreshes under way at every provider: which they are."""
+def stop_busy(
+    nodes: Cluster, leader: Node, authorities: Mapping[str, Authority], part: int
+) -> dict[str, set[str]]:
+    """
+    Put accounts and stop the leader when it has refreshes under way at every provider: which they
+    are.
+    """
     holder: str = leader.status()["holder"]
     slow(authorities, SLOW_MS)
     put_accounts(leader, authorities, part)
@@ -199,7 +245,8 @@ def stop_busy(nodes: Cluster, leader: Node, authorities: Mapping[str, Authority]
         leader.freeze()
         if under_way := busy(1):
             return under_way
-        leader.thaw()  # a starved machine: all was over before it was seen, or before it stood still
+        # a starved machine: all was over before it was seen, or before it stood still
+        leader.thaw()
         with leader.client() as client:
             for name, authority in authorities.items():
                 for account, _ in authority.server.seeds[part::2]:
@@ -218,7 +265,10 @@ def unsettled(node: Node, authorities: Mapping[str, Authority]) -> list[str]:
 
 
 def check_one(nodes: Cluster, authority: Authority, under_way: set[str]) -> None:
-    """What became of one provider's accounts; ``under_way``: those that the killed node was refreshing."""
+    """
+    What became of one provider's accounts; ``under_way``: those that the killed node was
+    refreshing.
+    """
     name = authority.name
     rows = listed(nodes.alive()[0], name)
     assert len(rows) == authority.accounts
@@ -226,11 +276,14 @@ def check_one(nodes: Cluster, authority: Authority, under_way: set[str]) -> None
     again = {key: times for key, times in authority.presented().items() if times > 1}
     stats = authority.server.stats()
     print(
-        f"{name}: {stats['requests']} requests for {authority.accounts} accounts; under way at the kill {len(under_way)}; "
-        f"presented again {again}; {stats['live']} grants live; dead here: {sorted(dead)}"
+        f"{name}: {stats['requests']} requests for {authority.accounts} accounts; under way at the"
+        f" kill {len(under_way)}; presented again {again}; {stats['live']} grants live; dead here:"
+        f" {sorted(dead)}"
     )
     assert len(under_way) <= REFRESHERS
-    assert {account for account, _ in again} <= under_way, "only what the killed node had under way is sent again"
+    assert {account for account, _ in again} <= under_way, (
+        "only what the killed node had under way is sent again"
+    )
     assert set(again.values()) <= {2}, "and each at most once more"
     assert all(row["generation"] >= 2 for account, row in rows.items() if account not in dead)
     if authority.grace_s:
@@ -238,14 +291,19 @@ def check_one(nodes: Cluster, authority: Authority, under_way: set[str]) -> None
         assert stats["live"] == authority.accounts, "every grant lives on"
         return
     assert dead.keys() <= under_way
-    assert stats["live"] == authority.accounts - len(dead), "those lost are reported, none is hidden"
+    assert stats["live"] == authority.accounts - len(dead), (
+        "those lost are reported, none is hidden"
+    )
     assert dead.keys() == listed(nodes.alive()[0], name, "failing").keys()
 
 
 def test_refreshes_outlive_their_leader(
     request: pytest.FixtureRequest, authorities: dict[str, Authority], tmp_path: Path
 ) -> None:
-    """First it is paused for longer than a refresh may take; then, with other refreshes under way, it is killed."""
+    """
+    First it is paused for longer than a refresh may take; then, with other refreshes under way, it
+    is killed.
+    """
     extra = "".join(authority.toml() for authority in authorities.values())
     with cluster(request, tmp_path / "nodes", extra=extra) as nodes:
         pause_the_leader(nodes, authorities)
@@ -254,7 +312,10 @@ def test_refreshes_outlive_their_leader(
 
 
 def pause_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> None:
-    """The answers lie in its sockets when it wakes: none is thrown away, so nothing is sent twice, even without grace."""
+    """
+    The answers lie in its sockets when it wakes: none is thrown away, so nothing is sent twice,
+    even without grace.
+    """
     old = nodes.leader()
     under_way = stop_busy(nodes, old, authorities, 0)
     print(f"{old.name} paused for {PAUSE_S} s with {under_way} under way")
@@ -272,7 +333,10 @@ def pause_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> No
 
 
 def kill_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> None:
-    """What it had under way is sent once more, by others; where there is no grace that ends the grant, and is reported."""
+    """
+    What it had under way is sent once more, by others; where there is no grace that ends the grant,
+    and is reported.
+    """
     old = nodes.leader()
     before = int(old.status()["epoch"])
     under_way = stop_busy(nodes, old, authorities, 1)
@@ -283,9 +347,19 @@ def kill_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> Non
     print(f"{new.name} sweeps under epoch {epoch} after {time.monotonic() - killed:.2f} s")
     slow(authorities, 0)
     held_up = sum(map(len, under_way.values()))
-    until(lambda: len(unsettled(new, authorities)) <= held_up, 60, 0.1, what="the others are refreshed")
+    until(
+        lambda: len(unsettled(new, authorities)) <= held_up,
+        60,
+        0.1,
+        what="the others are refreshed",
+    )
     print(f"all but {held_up} are refreshed {time.monotonic() - killed:.1f} s after the kill")
-    until(lambda: not unsettled(new, authorities), 90, 0.2, what="every account is refreshed, or reported")
+    until(
+        lambda: not unsettled(new, authorities),
+        90,
+        0.2,
+        what="every account is refreshed, or reported",
+    )
     print(f"all are refreshed or reported {time.monotonic() - killed:.1f} s after the kill")
     for name, authority in authorities.items():
         check_one(nodes, authority, under_way[name])
@@ -294,7 +368,9 @@ def kill_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> Non
 
 
 def check_readers(nodes: Cluster, authorities: Mapping[str, Authority]) -> None:
-    """Every account that is not dead hands out a token which is not the old one; a dead one says why."""
+    """
+    Every account that is not dead hands out a token which is not the old one; a dead one says why.
+    """
     for name in authorities:
         for account, row in listed(nodes.alive()[0], name).items():
             found = nodes.alive()[-1].http(f"/v1/tokens/{name}/{account}")

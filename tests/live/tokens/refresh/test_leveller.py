@@ -1,4 +1,7 @@
-"""Levelling: a heap of accounts comes apart within the horizon, an even fleet is left alone. By a frozen clock, on a real store."""
+"""
+Levelling: a heap of accounts comes apart within the horizon, an even fleet is left alone. By a
+frozen clock, on a real store.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,16 @@ class Bench:
             assert await self.ledger.put(QUEUE, name, (0, 0), row, end_ms)
 
     async def play(self, rounds: int) -> list[int]:
-        """How many accounts fall due in each round; they are refreshed, that is gone, at its end."""
+        """
+        How many accounts fall due in each round; they are refreshed, that is gone, at its end.
+        """
         done = []
         for _ in range(rounds):
             await self.ledger.level(QUEUE, 0, HORIZON_MS, EVERY_MS, 1000, LIFE_MS)
             self.now_ms += EVERY_MS
-            taken = await self.queues.script("queue.take", QUEUE, 0, (1000, 500, 60_000, 0, ""), now_ms=self.now_ms)
+            taken = await self.queues.script(
+                "queue.take", QUEUE, 0, (1000, 500, 60_000, 0, ""), now_ms=self.now_ms
+            )
             done.append(len(taken[0]))
             for task in taken[0]:
                 await self.ledger.delete(QUEUE, task[0].decode())
@@ -58,13 +65,16 @@ class Bench:
 
 @pytest.fixture
 async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         yield Bench(side.queues)
 
 
 async def test_a_heap_comes_apart_within_the_horizon(bench: Bench) -> None:
     count = 450
-    await bench.put([bench.now_ms + HORIZON_MS + 100_000 + n % 50 for n in range(count)])  # All within 50 ms.
+    # All within 50 ms.
+    await bench.put([bench.now_ms + HORIZON_MS + 100_000 + n % 50 for n in range(count)])
     before = await bench.play(8)
     assert sum(before) == 0  # It lies beyond the horizon yet.
     done = await bench.play(63)
@@ -73,18 +83,22 @@ async def test_a_heap_comes_apart_within_the_horizon(bench: Bench) -> None:
 
 
 async def test_an_even_fleet_is_left_alone(bench: Bench) -> None:
-    await bench.put([bench.now_ms + 2000 * n for n in range(450)])  # One in two seconds, for a quarter of an hour.
+    # One in two seconds, for a quarter of an hour.
+    await bench.put([bench.now_ms + 2000 * n for n in range(450)])
     done = await bench.play(40)
     assert max(done) <= 7
     assert sum(done) <= 40 * 5 * 1.1
 
 
 async def test_a_fleet_that_is_level_is_not_refreshed_early_for_ever(bench: Bench) -> None:
-    await bench.put([bench.now_ms + 300_000 + 5000 * n for n in range(400)])  # Even, behind a gap that levelling left.
+    # Even, behind a gap that levelling left.
+    await bench.put([bench.now_ms + 300_000 + 5000 * n for n in range(400)])
     assert sum(await bench.play(29)) == 0
 
 
-async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_time(bench: Bench) -> None:
+async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_time(
+    bench: Bench,
+) -> None:
     await bench.put([bench.now_ms + HORIZON_MS - 1000] * 100)
     trouble = RefreshTroubles(tries=1, outcome="unavailable").pack()
     await bench.queues._link.call(
@@ -102,19 +116,32 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
 
     class Store:
         async def level_all(
-            self, _queue: str, shards: int, horizon_ms: int, _every_ms: int, _most: int, life_ms: int
+            self,
+            _queue: str,
+            shards: int,
+            horizon_ms: int,
+            _every_ms: int,
+            _most: int,
+            life_ms: int,
         ) -> list[tuple[int, int]]:
             assert (horizon_ms, life_ms) == (900_000, 3_600_000)
             told["asked"] = int(str(told["asked"])) + 1
             return [told["found"]] * shards  # type: ignore[list-item]
 
     store: Any = Store()
-    leveller = Leveller(Provider(name="p"), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True)
-    for found, period_s in (((0, 3), PERIOD_S[2]), ((0, 300), PERIOD_S[1]), ((5, 300), PERIOD_S[0])):
+    leveller = Leveller(
+        Provider(name="p"), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True
+    )
+    for found, period_s in (
+        ((0, 3), PERIOD_S[2]),
+        ((0, 300), PERIOD_S[1]),
+        ((5, 300), PERIOD_S[0]),
+    ):
         told["found"] = found
         assert await leveller.round(1.0) == period_s
     assert leveller.levelled == 16 * 5
-    # Where little falls due it looks ever more seldom, but several times within the horizon: a heap is found before it falls due.
+    # Where little falls due it looks ever more seldom, but several times within the horizon: a heap
+    # is found before it falls due.
     told["found"] = (0, 3)
     periods = [30.0]
     for _ in range(6):
@@ -123,7 +150,14 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
     told["found"] = (0, 300)
     assert await leveller.round(periods[-1]) == PERIOD_S[1]
     for settings in ({"level_share": 0.0}, {"not_before_s": 30.0}, {"kills_access_token": True}):
-        off = Leveller(Provider(name="p", **settings), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True)  # type: ignore[arg-type]
+        off = Leveller(
+            Provider(name="p", **settings),
+            QUEUE,
+            store,
+            ManualClock(),
+            lambda: 3600.0,
+            lambda: True,
+        )  # type: ignore[arg-type]
         await off.run()  # Ends at once.
 
 
@@ -139,7 +173,14 @@ async def test_those_of_many_providers_do_not_look_together() -> None:
     began = clock.monotonic()
     tasks = [
         asyncio.create_task(
-            Leveller(Provider(name=f"p{n}"), f"_tokens:p{n}:c0", store, clock, lambda: 3600.0, lambda: True).run()
+            Leveller(
+                Provider(name=f"p{n}"),
+                f"_tokens:p{n}:c0",
+                store,
+                clock,
+                lambda: 3600.0,
+                lambda: True,
+            ).run()
         )
         for n in range(100)
     ]
@@ -167,7 +208,9 @@ async def test_it_goes_on_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) 
             raise ValueError("an answer that no script gives") if looks == 1 else StoreDown("away")
 
     store: Any = AccountStore()
-    task = asyncio.create_task(Leveller(Provider(name="p"), QUEUE, store, clock, lambda: 3600.0, lambda: True).run())
+    task = asyncio.create_task(
+        Leveller(Provider(name="p"), QUEUE, store, clock, lambda: 3600.0, lambda: True).run()
+    )
     await asyncio.sleep(0)
     while looks < 3:
         await clock.advance(PERIOD_S[2])

@@ -14,7 +14,12 @@ from tidewarden.errors import StoreDown
 from tidewarden.tokens.journal import journal as journal_module
 from tidewarden.tokens.refresh import pool as pool_module
 
-answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+answers, cut, rotate_and_cut, eventually = (
+    harness.answers,
+    harness.cut,
+    harness.rotate_and_cut,
+    harness.eventually,
+)
 described, in_state = harness.described, harness.in_state
 
 
@@ -27,8 +32,12 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
         ):
             (tmp_path / "b").mkdir()
             (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
-            two = await stack.enter_async_context(harness.node(valkey, tmp_path / "b", chosen, "n1"))
-            await asyncio.gather(*(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(200)))
+            two = await stack.enter_async_context(
+                harness.node(valkey, tmp_path / "b", chosen, "n1")
+            )
+            await asyncio.gather(
+                *(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(200))
+            )
 
             async def all_fresh() -> bool:
                 return bool((await one.tokens.stats())["p"]["fresh"] == 200)
@@ -41,13 +50,18 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
     assert endpoint.most_open <= 16
 
 
-async def test_where_no_number_is_set_it_grows_while_accounts_are_late(valkey: Any, tmp_path: Path) -> None:
+async def test_where_no_number_is_set_it_grows_while_accounts_are_late(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url)
         assert chosen.refreshers == 0
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(250)))
-            endpoint.delay_s = 0.5  # 16 at a time would take them eight seconds, however fast the machine
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(250))
+            )
+            # 16 at a time would take them eight seconds, however fast the machine
+            endpoint.delay_s = 0.5
             running = asyncio.create_task(side.tokens.run())
             await eventually(lambda: sum(endpoint.requests.values()) == 250)
             assert side.tokens.metrics()["refreshers"]["p"] >= 16
@@ -64,7 +78,9 @@ async def test_what_falls_due_together_is_taken_in_parts(
     async with harness.endpoint() as endpoint, contextlib.AsyncExitStack() as stack:
         chosen = harness.provider(endpoint.url, refreshers=50)
         side = await stack.enter_async_context(harness.node(valkey, tmp_path, chosen, go=False))
-        await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(30)))
+        await asyncio.gather(
+            *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(30))
+        )
         asked, open_takes, most_open, take = [], 0, 0, side.queues.take
 
         def ended(_: object) -> None:
@@ -98,7 +114,9 @@ async def test_answers_on_their_way_to_the_disk_keep_some_others_from_being_aske
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=3)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(20)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(20))
+            )
             writing, written = 0, asyncio.Event()
             add = journal_module.Journal.add_answer
 
@@ -128,8 +146,12 @@ async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarel
 ) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.extend([answers(401, {"error": "invalid_client"})] * 50)
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, refreshers=4)) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(50)))
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url, refreshers=4)
+        ) as side:
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(50))
+            )
 
             async def held() -> bool:
                 return bool((await side.tokens.stats())["p"]["failures"])
@@ -144,11 +166,15 @@ async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarel
     assert caplog.text.count("refuses our client (invalid_client HTTP 401") == 1
 
 
-async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any, tmp_path: Path) -> None:
+async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint(delay_s=0.5) as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=4)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40))
+            )
             await eventually(lambda: endpoint.open == 4)
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
             stats = (await again.tokens.stats())["p"]
@@ -157,7 +183,9 @@ async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any,
             assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
 
 
-@pytest.mark.parametrize("settings", [{"rotation": "single_use"}, {"rotation": "none"}], ids=["single use", "none"])
+@pytest.mark.parametrize(
+    "settings", [{"rotation": "single_use"}, {"rotation": "none"}], ids=["single use", "none"]
+)
 async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
@@ -176,13 +204,18 @@ async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
             await eventually(lambda: endpoint.open)
         gate.set()
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
-            assert (await described(again))["generation"] == (2 if settings["rotation"] == "single_use" else 1)
+            assert (await described(again))["generation"] == (
+                2 if settings["rotation"] == "single_use" else 1
+            )
 
 
 async def test_a_journal_that_cannot_write_stops_the_risky_requests(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         real = journal_module.os.write
 
         def full(*_args: Any) -> int:
@@ -202,12 +235,16 @@ async def test_a_journal_that_cannot_write_stops_the_risky_requests(
 async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every script fails for a while, at every step of many refreshes; then all of it is made good."""
+    """
+    Every script fails for a while, at every step of many refreshes; then all of it is made good.
+    """
     async with harness.endpoint(delay_s=0.01) as endpoint:
         monkeypatch.setattr(pool_module, "PAUSE_S", 0.05)
         chosen = harness.provider(endpoint.url, refreshers=8, grace_s=60)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60))
+            )
             endpoint.faults.extend([answers(503, {}), cut] * 5)
             real, calls = side.tokens._ledger.script, 0
 
@@ -231,8 +268,12 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
 
             await eventually(all_fresh)
             await eventually(lambda: not side.tokens._journal.pending())
-            assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {"total": 60, "fresh": 60}
-    assert sum(endpoint.requests.values()) == 60 + 10  # One each, and one more for each that failed.
+            assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {
+                "total": 60,
+                "fresh": 60,
+            }
+    # One each, and one more for each that failed.
+    assert sum(endpoint.requests.values()) == 60 + 10
     assert set(endpoint.current.values()) == {1}
 
 
@@ -243,13 +284,19 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
         wrong = False
 
         async def refuse(request: Any, made: Any, token: str) -> Any:
-            return await answers(400, {"error": "invalid_grant"})(request, made, token) if wrong else made.rotate(token)
+            return (
+                await answers(400, {"error": "invalid_grant"})(request, made, token)
+                if wrong
+                else made.rotate(token)
+            )
 
         endpoint.faults.extend([refuse] * 5000)
         chosen = harness.provider(endpoint.url, rotation="rolling")
         async with harness.node(valkey, tmp_path, chosen) as side:
             names = [f"p/a{n}" for n in range(40)]
-            await asyncio.gather(*(side.tokens.put(name, {"refresh_token": f"{name[2:]}.0"}) for name in names))
+            await asyncio.gather(
+                *(side.tokens.put(name, {"refresh_token": f"{name[2:]}.0"}) for name in names)
+            )
 
             async def all_fresh() -> bool:
                 return bool((await side.tokens.stats())["p"]["fresh"] == 40)
@@ -258,23 +305,35 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
             wrong = True
             for _ in range(3):
                 asked = sum(endpoint.requests.values())
-                await eventually(lambda: not side.tokens.metrics()["in_flight"]["p"])  # Else one is leased still.
+                # Else one is leased still.
+                await eventually(lambda: not side.tokens.metrics()["in_flight"]["p"])
                 await asyncio.gather(*(side.tokens.refresh(name) for name in names))
                 await eventually(lambda asked=asked: sum(endpoint.requests.values()) >= asked + 40)
             stats = (await side.tokens.stats())["p"]
-            assert (stats["dead"], stats["stopped"], stats["failing"], stats["failures"]) == (0, 0, 40, 0)
+            assert (stats["dead"], stats["stopped"], stats["failing"], stats["failures"]) == (
+                0,
+                0,
+                40,
+                0,
+            )
             assert stats["quarantined_since_ms"]
             assert side.tokens.metrics()["quarantines"] == {"p": 1}
             await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_begun"] == 1)
             wrong = False
-            for name in names[:8]:  # A sample of those that were refused; the others follow by themselves.
+            # A sample of those that were refused; the others follow by themselves.
+            for name in names[:8]:
                 await side.tokens.refresh(name)
             await eventually(all_fresh)
     assert caplog.text.count("nobody is given up for it") == 1
 
 
-async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any, tmp_path: Path) -> None:
-    """It alone is told that our client is unknown: at first that is believed, the second time it is its own matter."""
+async def test_one_odd_account_does_not_hold_up_the_others_for_ever(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    It alone is told that our client is unknown: at first that is believed, the second time it is
+    its own matter.
+    """
     async with harness.endpoint(life_s=3600) as endpoint:
 
         async def odd(request: Any, made: Any, token: str) -> Any:
@@ -283,10 +342,14 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any,
             return made.rotate(token)
 
         endpoint.faults.extend([odd] * 100)
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, refreshers=2)) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url, refreshers=2)
+        ) as side:
             await side.tokens.put("p/odd", {"refresh_token": "odd.0"})
             await eventually(lambda: endpoint.requests["odd.0"])
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(5)))
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(5))
+            )
 
             async def fresh() -> bool:
                 return bool((await side.tokens.stats())["p"]["fresh"] >= 5)
@@ -316,11 +379,14 @@ async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path:
             (tmp_path / name / "secrets").symlink_to(tmp_path / "secrets")
             each = harness.node(valkey, tmp_path / name, chosen, name, go=False, nodes=lambda: 3)
             sides.append(await stack.enter_async_context(each))
-        await asyncio.gather(*(sides[0].tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(80)))
+        await asyncio.gather(
+            *(sides[0].tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(80))
+        )
         for side in sides:
             side.go()
         await eventually(lambda: len(came) == 80, 40)
-        # A second's worth at once, and thirty a second from then on; a machine that stalls may have the first arrive late.
+        # A second's worth at once, and thirty a second from then on; a machine that stalls may have
+        # the first arrive late.
         assert came[-1] - came[0] >= 1.0
         assert len([side for side in sides if side.tokens.metrics()["refreshes"]]) == 3
 

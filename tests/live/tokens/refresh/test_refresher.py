@@ -1,4 +1,6 @@
-"""The refreshers against a real store and a token endpoint over HTTP: what survives which failure."""
+"""
+The refreshers against a real store and a token endpoint over HTTP: what survives which failure.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,24 @@ from tidewarden.tokens.refresh.policy import Step
 from tidewarden.tokens.refresh.refresher import _ended
 from tidewarden.tokens.vault.vault import Place, Unsealable
 
-answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+answers, cut, rotate_and_cut, eventually = (
+    harness.answers,
+    harness.cut,
+    harness.rotate_and_cut,
+    harness.eventually,
+)
 described, in_state = harness.described, harness.in_state
 
 SOON_S = 0.005
-"""Between the first refusal and the second; what else concerns giving up follows from it: a day is 0.7 s."""
+"""
+Between the first refusal and the second; what else concerns giving up follows from it: a day is 0.7
+s.
+"""
 
 
-async def test_a_token_is_refreshed_again_and_again_before_it_expires(valkey: Any, tmp_path: Path) -> None:
+async def test_a_token_is_refreshed_again_and_again_before_it_expires(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint(life_s=0.6) as endpoint:
         chosen = harness.provider(endpoint.url, margin_s=0.2)
         async with harness.node(valkey, tmp_path, chosen) as side:
@@ -35,9 +47,14 @@ async def test_a_token_is_refreshed_again_and_again_before_it_expires(valkey: An
     assert max(endpoint.requests.values()) == 1
 
 
-async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(valkey: Any, tmp_path: Path) -> None:
+async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(
+    valkey: Any, tmp_path: Path
+) -> None:
     name = "p/auth0|o'brien+müller@bücher.example?#%,"
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
         await side.tokens.put(name, {"refresh_token": "a.0"})
         assert (await side.tokens.get(name, wait_ms=60_000)).generation == 2
         entries, _ = await side.tokens.list()
@@ -52,21 +69,29 @@ async def test_503_and_retry_after_are_waited_for(valkey: Any, tmp_path: Path) -
             began = asyncio.get_running_loop().time()
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             failing = await in_state(side, "failing")
-            assert (failing["error"], failing["message"]) == ("unavailable", "HTTP 503 temporarily_unavailable")
+            assert (failing["error"], failing["message"]) == (
+                "unavailable",
+                "HTTP 503 temporarily_unavailable",
+            )
             await in_state(side, "fresh")
             assert asyncio.get_running_loop().time() - began >= 1
             assert side.tokens.metrics()["refreshes"] == {("p", "unavailable"): 1, ("p", "ok"): 1}
 
 
-async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(valkey: Any, tmp_path: Path) -> None:
+async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current["a"] = 5
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.4) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.4
+        ) as side:
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
             await in_state(side, "fresh", "p/b")
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.requests["a.0"] == 2)
-            await side.tokens.refresh("p/b")  # Another account of the client is refreshed well meanwhile.
+            # Another account of the client is refreshed well meanwhile.
+            await side.tokens.refresh("p/b")
             dead = await in_state(side, "dead")
             assert dead["error"] == "invalid_grant"
             assert endpoint.requests["a.0"] == 3
@@ -76,13 +101,17 @@ async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(valkey: Any
             assert (await in_state(side, "fresh"))["grant"] == 2
 
 
-@pytest.mark.parametrize("settings", [{"rotation": "rolling"}, {"rotation": "single_use", "grace_s": 60}])
+@pytest.mark.parametrize(
+    "settings", [{"rotation": "rolling"}, {"rotation": "single_use", "grace_s": 60}]
+)
 async def test_a_reset_is_tried_again_at_once_where_that_is_safe(
     valkey: Any, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(cut)
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **settings)) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url, **settings)
+        ) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             token = await side.tokens.get("p/a", wait_ms=60_000)
             assert token.access_token == "secret-access-a-1"
@@ -94,7 +123,9 @@ async def test_a_lost_answer_is_asked_for_again_and_then_reported(
 ) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(rotate_and_cut)
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
+        ) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             dead = await in_state(side, "lost_rotation")
             assert dead["error"] == "lost_rotation"
@@ -103,7 +134,9 @@ async def test_a_lost_answer_is_asked_for_again_and_then_reported(
     assert "p/a lost_rotation: an earlier refresh" in caplog.text
 
 
-async def test_a_request_that_was_not_processed_is_replayed_with_success(valkey: Any, tmp_path: Path) -> None:
+async def test_a_request_that_was_not_processed_is_replayed_with_success(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
@@ -123,14 +156,20 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
             # So is an answer with an access token that does, and a refresh token that does not.
-            endpoint.faults.append(answers(200, {"access_token": "secret-half", "refresh_token": {"value": "b.1"}}))
+            endpoint.faults.append(
+                answers(200, {"access_token": "secret-half", "refresh_token": {"value": "b.1"}})
+            )
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
             assert (await side.tokens.get("p/b", wait_ms=20_000)).access_token == "secret-half"
-            body = await side.tokens._vault.unseal(side.tokens._journal.raws()[1].body, Place("p", "b", "raw", 1, 1))
+            body = await side.tokens._vault.unseal(
+                side.tokens._journal.raws()[1].body, Place("p", "b", "raw", 1, 1)
+            )
             assert b"b.1" in body
 
 
-@pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])
+@pytest.mark.parametrize(
+    "silent", [False, True], ids=["at once", "after an answer that never came"]
+)
 async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent: bool) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current = {"a": 0, "old": 9}
@@ -154,7 +193,9 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent
     assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1 + silent}
 
 
-async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(valkey: Any, tmp_path: Path) -> None:
+async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         gate = asyncio.Event()
 
@@ -172,10 +213,14 @@ async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothin
     assert endpoint.requests == {"a.7": 1, "b.0": 1}
 
 
-async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(valkey: Any, tmp_path: Path) -> None:
+async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(rotate_and_cut)
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
+        ) as side:
             vault, refused = side.tokens._vault, asyncio.Event()
             unseal = vault.unseal
 
@@ -195,11 +240,15 @@ async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(valkey
             assert entry["since_ms"] > 1_700_000_000_000
             assert entry["next_ms"] > entry["since_ms"]
             refused.set()
-            await in_state(side, "lost_rotation")  # What was known before is not forgotten: one answer never came.
+            # What was known before is not forgotten: one answer never came.
+            await in_state(side, "lost_rotation")
 
 
 async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
 
         async def lacking(_record: bytes, _place: Place) -> bytes:
             raise errors.ConfigError(["vault: a key of another cluster"])
@@ -218,8 +267,13 @@ async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_pat
 
 
 async def test_expiry_is_reported_as_late(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
-        await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_at_ms": 1000})
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
+        await side.tokens.put(
+            "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_at_ms": 1000}
+        )
         await in_state(side, "fresh")
         assert side.tokens.metrics()["late"] == {"p": 1}
 
@@ -231,15 +285,30 @@ async def test_no_secret_in_logs_journal_or_store(
     async with harness.endpoint() as endpoint:
         endpoint.current = {"sekret-a": 0, "sekret-b": 1}
         endpoint.faults.append(
-            answers(400, {"error": "invalid_grant", "error_description": "bad sekret-b-refresh-token-0123456789"})
+            answers(
+                400,
+                {
+                    "error": "invalid_grant",
+                    "error_description": "bad sekret-b-refresh-token-0123456789",
+                },
+            )
         )
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S) as side:
-            await side.tokens.put("p/b", {"refresh_token": "sekret-b.0", "access_token": "sekret-x"})
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
+        ) as side:
+            await side.tokens.put(
+                "p/b", {"refresh_token": "sekret-b.0", "access_token": "sekret-x"}
+            )
             await side.tokens.refresh("p/b")
             await in_state(side, "dead", "p/b")
             await side.tokens.put("p/a", {"refresh_token": "sekret-a.0"})
             token = await side.tokens.get("p/a", wait_ms=60_000)
-            shown = repr(token) + repr(side.tokens.metrics()) + repr(await side.tokens.list()) + repr(side.tokens)
+            shown = (
+                repr(token)
+                + repr(side.tokens.metrics())
+                + repr(await side.tokens.list())
+                + repr(side.tokens)
+            )
             keys = await side.link.call("KEYS", "*")
             stored = b"".join([await side.link.call("DUMP", key) for key in keys])
         journal = (tmp_path / "tokens.journal").read_bytes()
@@ -253,7 +322,10 @@ async def test_what_a_provider_quotes_of_our_headers_and_parameters_is_not_shown
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said = {"error": "invalid_request", "error_description": "key hunter2 or member p4ss of json is bad"}
+    said = {
+        "error": "invalid_request",
+        "error_description": "key hunter2 or member p4ss of json is bad",
+    }
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(answers(400, said))
         own = {"headers": {"X-Key": "hunter2"}, "parameters": {"api_key": "p4ss", "format": "json"}}
@@ -269,7 +341,9 @@ async def test_what_a_provider_quotes_of_our_headers_and_parameters_is_not_shown
 async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
         refresher = side.tokens._pools["p"]._refresher
         first, second = (Taken(refresher.queue, "a", lease, b"", 1, 0, 0) for lease in (1, 2))
 
@@ -281,7 +355,8 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
             assert await refresher._note(first, Step("retry", 1.0, RefreshTroubles(doubts=1)))
             assert await refresher._note(second, Step("hold", 0.0, RefreshTroubles()))
         assert refresher.owing.is_set()
-        assert not refresher.unsent("a")  # Of the second nothing was sent; of the first it may have been.
+        # Of the second nothing was sent; of the first it may have been.
+        assert not refresher.unsent("a")
         refresher._owed.pop(0)
         assert refresher.unsent("a")
         assert not refresher.unsent("b")
@@ -294,9 +369,15 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
     [("invalid_grant", 0, True), ("rejected", 0, True), ("invalid_client", 0, True), ("unauthorized_client", 0, True),
      ("unavailable", 1, True), ("unavailable", 0, False), ("rate_limited", 0, False), ("", 0, False)],
 )  # fmt: skip
-def test_who_was_refused_in_a_quarantine_shows_that_it_is_over(outcome: str, refusals: int, before: bool) -> None:
+def test_who_was_refused_in_a_quarantine_shows_that_it_is_over(
+    outcome: str, refusals: int, before: bool
+) -> None:
     """None of the refusals counted: the account is one of the sample all the same."""
     opened = Opened(
-        1, AccountRow(1, 1, 0, 0, 0, b"", b""), RefreshTroubles(outcome=outcome, refusals=refusals), None, None
+        1,
+        AccountRow(1, 1, 0, 0, 0, b"", b""),
+        RefreshTroubles(outcome=outcome, refusals=refusals),
+        None,
+        None,
     )
     assert _ended("a", Verdict("ok", "ok", ""), opened).refused_before == before

@@ -1,4 +1,7 @@
-"""Refreshers whose store is away, whose node dies, or whose process is paused in the midst of a refresh."""
+"""
+Refreshers whose store is away, whose node dies, or whose process is paused in the midst of a
+refresh.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ from support.tokens import harness
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
 
-answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+answers, cut, rotate_and_cut, eventually = (
+    harness.answers,
+    harness.cut,
+    harness.rotate_and_cut,
+    harness.eventually,
+)
 described, in_state = harness.described, harness.in_state
 
-REQUEST_S = 2.0  # Longest of a refresh where its lease is waited for: short, but a starved machine has to keep it.
+# Longest of a refresh where its lease is waited for: short, but a starved machine has to keep it.
+REQUEST_S = 2.0
 
 
 async def test_an_answer_outlives_a_store_that_is_away(
@@ -48,7 +57,10 @@ async def test_an_answer_outlives_a_store_that_is_away(
 async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider twice."""
+    """
+    Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider
+    twice.
+    """
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url)
         monkeypatch.setattr(pool_module, "STOP_S", 0.1)
@@ -109,7 +121,10 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
 async def test_a_pause_past_the_lease_sends_nothing(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process stops between its last look at the clock and the first byte; meanwhile the lease has ended."""
+    """
+    The process stops between its last look at the clock and the first byte; meanwhile the lease has
+    ended.
+    """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
@@ -136,7 +151,10 @@ async def test_a_pause_past_the_lease_sends_nothing(
 async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer is on its way through it when it takes the same account again: a second request would end the grant."""
+    """
+    Its answer is on its way through it when it takes the same account again: a second request would
+    end the grant.
+    """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
@@ -146,7 +164,8 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
 
             async def paused(*args: Any) -> Any:
                 outcome = await refresh(*args)
-                await asyncio.sleep(REQUEST_S + 2)  # Its lease has ended, and the account is taken again.
+                # Its lease has ended, and the account is taken again.
+                await asyncio.sleep(REQUEST_S + 2)
                 return outcome
 
             side.tokens._exchange.refresh = paused

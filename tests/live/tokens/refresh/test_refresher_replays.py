@@ -1,4 +1,7 @@
-"""Requests of unknown outcome that are sent again in their place, and accounts that are asked for in vain for too long."""
+"""
+Requests of unknown outcome that are sent again in their place, and accounts that are asked for in
+vain for too long.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,21 @@ from tidewarden.config.settings import Tokens as Settings
 from tidewarden.tokens.events.events import START
 
 GRACED: dict[str, Any] = {"rotation": "single_use", "grace_s": 300.0}
-cut, rotate_and_cut, eventually, in_state = harness.cut, harness.rotate_and_cut, harness.eventually, harness.in_state
+cut, rotate_and_cut, eventually, in_state = (
+    harness.cut,
+    harness.rotate_and_cut,
+    harness.eventually,
+    harness.in_state,
+)
 
 
-async def test_a_replay_that_saves_the_grant_waits_behind_nobody(valkey: Any, tmp_path: Path) -> None:
-    """A client of which little may be asked, a crowd that waits, and answers that are lost: none waits until its grace is over."""
+async def test_a_replay_that_saves_the_grant_waits_behind_nobody(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """
+    A client of which little may be asked, a crowd that waits, and answers that are lost: none waits
+    until its grace is over.
+    """
     async with harness.endpoint(grace=True) as endpoint:
         endpoint.faults += [rotate_and_cut, rotate_and_cut]
         chosen = harness.provider(endpoint.url, client_rate=4.0, refreshers=1, **GRACED)
@@ -29,7 +42,8 @@ async def test_a_replay_that_saves_the_grant_waits_behind_nobody(valkey: Any, tm
             await eventually(lambda: len(endpoint.requests) == 12)
             await asyncio.gather(*(in_state(side, "fresh", f"p/{name}") for name in names))
     first = endpoint.order[0]
-    assert endpoint.order[:3] == [first] * 3  # Twice lost, and sent again before anybody else was asked for.
+    # Twice lost, and sent again before anybody else was asked for.
+    assert endpoint.order[:3] == [first] * 3
     assert sum(endpoint.requests.values()) == 14
 
 
@@ -38,8 +52,12 @@ async def test_one_that_is_in_vain_goes_back_before_others(valkey: Any, tmp_path
         endpoint.faults += [rotate_and_cut, cut, cut]
         chosen = harness.provider(endpoint.url, client_rate=1.0, refreshers=1, **GRACED)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-            shards = {f"a{number}": side.queues.shard_of("_tokens:p:c0", f"a{number}") for number in range(200)}
-            names = [name for name, shard in shards.items() if shard == shards["a0"]][:8]  # Each shard has an order.
+            shards = {
+                f"a{number}": side.queues.shard_of("_tokens:p:c0", f"a{number}")
+                for number in range(200)
+            }
+            # Each shard has an order.
+            names = [name for name, shard in shards.items() if shard == shards["a0"]][:8]
             for name in names:
                 await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
             side.go()
@@ -51,7 +69,9 @@ async def test_one_that_is_in_vain_goes_back_before_others(valkey: Any, tmp_path
     assert endpoint.order.index(first, 3) < len(endpoint.order) - 2, endpoint.order
 
 
-async def test_a_grant_that_was_put_meanwhile_is_asked_with_and_not_the_old_one(valkey: Any, tmp_path: Path) -> None:
+async def test_a_grant_that_was_put_meanwhile_is_asked_with_and_not_the_old_one(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint(grace=True) as endpoint:
         endpoint.faults.append(cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **GRACED)) as side:
@@ -86,11 +106,15 @@ async def test_nothing_is_sent_again_while_the_store_does_not_say_that_the_inten
     assert endpoint.requests == {"a.0": 2}  # By its own next refresh.
 
 
-async def test_what_is_asked_for_in_vain_stops_and_is_told_and_begun_anew_by_hand(valkey: Any, tmp_path: Path) -> None:
+async def test_what_is_asked_for_in_vain_stops_and_is_told_and_begun_anew_by_hand(
+    valkey: Any, tmp_path: Path
+) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults += [harness.answers(500, {"error": "server_error"})] * 100
         sections = {"tokens": Settings(give_up_s=1.0)}
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), sections=sections) as side:
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), sections=sections
+        ) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             stopped = await in_state(side, "stopped")
             assert (stopped["error"], stopped["next_ms"]) == ("unavailable", 0)

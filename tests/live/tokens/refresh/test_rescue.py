@@ -1,4 +1,7 @@
-"""What a dead node had under way goes on within a grace that is shorter than its lease; else nothing is sent twice."""
+"""
+What a dead node had under way goes on within a grace that is shorter than its lease; else nothing
+is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ QUEUE = "_tokens:p:c0"
 async def test_a_request_of_a_dead_node_is_made_again_within_the_grace(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float, saved: bool
 ) -> None:
-    """It was processed, and its answer died with the node; a used refresh token works for a while more."""
+    """
+    It was processed, and its answer died with the node; a used refresh token works for a while
+    more.
+    """
     monkeypatch.setattr(pool_module, "STOP_S", 0.0)
     processed = asyncio.Event()
 

@@ -1,4 +1,7 @@
-"""What three nodes share: each does its part of the refreshes, whether accounts fall due one by one or all at once."""
+"""
+What three nodes share: each does its part of the refreshes, whether accounts fall due one by one or
+all at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS, LIFE_S, MARGIN_S = 100, 5, 2.0
 LEAST, MOST = 0.15, 0.55
-"""What is a node's part of three: a third, give or take. A node that does nothing has none, one that does all has everything."""
+"""
+What is a node's part of three: a third, give or take. A node that does nothing has none, one that
+does all has everything.
+"""
 REFRESHES = 300
 
 
@@ -39,12 +45,19 @@ def provider() -> Iterator[CountingProvider]:
 
 @pytest.fixture(scope="module")
 def sharing(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: CountingProvider,
 ) -> Iterator[Cluster]:
     """Their accounts fall due all the time."""
     with serving(request, Sharing(tmp_path_factory.mktemp("shares"), provider)) as made:
         for account, token in provider.seeds.items():
-            assert made.nodes["n0"].say("T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}') == 1
+            assert (
+                made.nodes["n0"].say(
+                    "T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}'
+                )
+                == 1
+            )
         yield made
 
 
@@ -54,7 +67,9 @@ def shares(provider: CountingProvider, since: int) -> dict[str, float]:
     return {name: done[name] / done.total() for name in ("n0", "n1", "n2")}
 
 
-def test_each_node_refreshes_its_part_of_what_falls_due(sharing: Cluster, provider: CountingProvider) -> None:
+def test_each_node_refreshes_its_part_of_what_falls_due(
+    sharing: Cluster, provider: CountingProvider
+) -> None:
     until(lambda: len(provider.log) >= ACCOUNTS, what="every account has been refreshed once")
     since, begun = len(provider.log), time.monotonic()
     until(lambda: len(provider.log) >= since + REFRESHES, 120, what=f"{REFRESHES} refreshes")
@@ -64,7 +79,9 @@ def test_each_node_refreshes_its_part_of_what_falls_due(sharing: Cluster, provid
     assert {one.answer for one in provider.log} == {"new"}, "no refresh was done twice"
 
 
-def test_each_node_refreshes_its_part_of_many_at_once(sharing: Cluster, provider: CountingProvider) -> None:
+def test_each_node_refreshes_its_part_of_many_at_once(
+    sharing: Cluster, provider: CountingProvider
+) -> None:
     since = len(provider.log)
     for _ in range(5):
         with sharing.nodes["n1"].client() as client, client.pipeline(transaction=False) as pipe:
@@ -72,7 +89,9 @@ def test_each_node_refreshes_its_part_of_many_at_once(sharing: Cluster, provider
                 pipe.execute_command("T.REFRESH", f"counted/{account}")
             pipe.execute()
         begun = len(provider.log)
-        until(lambda begun=begun: len(provider.log) >= begun + ACCOUNTS, 60, what="all are refreshed")
+        until(
+            lambda begun=begun: len(provider.log) >= begun + ACCOUNTS, 60, what="all are refreshed"
+        )
     found = shares(provider, since)
     print(f"{len(provider.log) - since} refreshes: {found}")
     assert all(LEAST <= part <= MOST for part in found.values()), found

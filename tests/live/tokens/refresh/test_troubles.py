@@ -1,4 +1,7 @@
-"""Providers in trouble: real authorization servers that slow down, fail, hang or go away, and what is left of the grants."""
+"""
+Providers in trouble: real authorization servers that slow down, fail, hang or go away, and what is
+left of the grants.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def provider(server: Any, name: str = "p", **settings: Any) -> Provider:
 
 
 async def put(side: Any, server: Any, name: str = "p") -> None:
-    await asyncio.gather(*(side.tokens.put(f"{name}/{who}", {"refresh_token": token}) for who, token in server.seeds))
+    await asyncio.gather(
+        *(side.tokens.put(f"{name}/{who}", {"refresh_token": token}) for who, token in server.seeds)
+    )
 
 
 async def all_fresh(side: Any, count: int, name: str = "p", limit_s: float = 90) -> None:
@@ -38,7 +43,9 @@ async def all_fresh(side: Any, count: int, name: str = "p", limit_s: float = 90)
     await harness.eventually(fresh, limit_s)
 
 
-async def test_retry_after_in_both_forms(oidc: Callable[..., Any], valkey: Any, tmp_path: Path) -> None:
+async def test_retry_after_in_both_forms(
+    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
+) -> None:
     server = oidc(accounts=8)
     async with harness.node(valkey, tmp_path, provider(server, refreshers=1)) as side:
         for done in (4, 8):
@@ -48,7 +55,8 @@ async def test_retry_after_in_both_forms(oidc: Callable[..., Any], valkey: Any, 
             for account, token in server.seeds[done - 4 : done]:
                 await side.tokens.put(f"p/{account}", {"refresh_token": token})
             await all_fresh(side, done)
-            assert time.monotonic() - begun >= 2  # Nobody was asked for before, not the others either.
+            # Nobody was asked for before, not the others either.
+            assert time.monotonic() - begun >= 2
     stats = server.stats()
     assert (stats["live"], stats["reuse"], stats["faults"], stats["refreshes"]) == (8, 0, 2, 8)
 
@@ -62,7 +70,8 @@ async def test_a_provider_that_fails_each_request_is_probed_and_loses_nothing(
         await put(side, server)
         await harness.eventually(lambda: "fails each request" in caplog.text)
         await asyncio.sleep(1)
-        assert server.stats()["faults"] <= 26  # Ten in a row, and who was under way with them; then probes.
+        # Ten in a row, and who was under way with them; then probes.
+        assert server.stats()["faults"] <= 26
         assert side.tokens.metrics()["held"] == {"p": 1}
         server.fault()
         await all_fresh(side, 30)
@@ -74,7 +83,10 @@ async def test_a_provider_that_fails_each_request_is_probed_and_loses_nothing(
 async def test_one_that_hangs_delays_nobody_else(
     dot: Callable[..., Any], oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
-    """Two providers of one node: one does not answer until it is told to, the other goes on as if it were alone."""
+    """
+    Two providers of one node: one does not answer until it is told to, the other goes on as if it
+    were alone.
+    """
     slow, quick = dot(accounts=3), oidc(accounts=20)
     slow.fault("delay", delay_ms=100_000)
     chosen = provider(slow, "slow", refreshers=3, timeout_s=120.0)
@@ -89,8 +101,13 @@ async def test_one_that_hangs_delays_nobody_else(
     assert (slow.stats()["live"], quick.stats()["live"]) == (3, 20)
 
 
-async def test_when_everything_is_away_nobody_is_blamed(oidc: Callable[..., Any], valkey: Any, tmp_path: Path) -> None:
-    """Both providers refuse connections: the fault is taken for our own; when they are back their accounts go on."""
+async def test_when_everything_is_away_nobody_is_blamed(
+    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
+) -> None:
+    """
+    Both providers refuse connections: the fault is taken for our own; when they are back their
+    accounts go on.
+    """
     server = oidc(accounts=4)
     away = [provider(server, name, token_url="http://127.0.0.1:9/token") for name in ("p", "q")]
     async with harness.node(valkey, tmp_path, away[0], more=away[1:]) as side:

@@ -1,4 +1,7 @@
-"""Fleets under scripted providers (``benchmarks.zoo``): a few short ones here, all of them with seeds in ``make soak``."""
+"""
+Fleets under scripted providers (``benchmarks.zoo``): a few short ones here, all of them with seeds
+in ``make soak``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from benchmarks.zoo.fast_clock import missing_compiler
 
 pytestmark = [pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())]
 SHORT = ("bad_imported_first", "a_few_unauthorized", "limit_per_account")
-"""Those that show within seconds whether one account's answer is held against others, and whether a wait for all ends."""
+"""
+Those that show within seconds whether one account's answer is held against others, and whether a
+wait for all ends.
+"""
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 
 

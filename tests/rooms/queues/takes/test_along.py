@@ -36,18 +36,26 @@ async def test_a_put_takes_who_waits_along_in_its_own_call(
     n1.queues.end_waits()
 
 
-async def test_puts_of_one_turn_take_as_many_along(node: Any, eventually: Any, asked_of: Asked) -> None:
+async def test_puts_of_one_turn_take_as_many_along(
+    node: Any, eventually: Any, asked_of: Asked
+) -> None:
     n0 = await node("n0")
     takes = await many(eventually, n0, 50)
     asked_of.clear()
-    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number:02}")) for number in range(20)))
-    assert [task.id for take in takes[:20] for task in await take] == [f"t{number:02}" for number in range(20)]
+    await asyncio.gather(
+        *(n0.queues.put("q", TaskSpec(id=f"t{number:02}")) for number in range(20))
+    )
+    assert [task.id for take in takes[:20] for task in await take] == [
+        f"t{number:02}" for number in range(20)
+    ]
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 20)
     assert len(n0.queues._shards["q"][0].parked) == 30
     n0.queues.end_waits()
 
 
-async def test_puts_of_later_tasks_take_nobody_along(node: Any, eventually: Any, asked_of: Asked) -> None:
+async def test_puts_of_later_tasks_take_nobody_along(
+    node: Any, eventually: Any, asked_of: Asked
+) -> None:
     n0 = await node("n0")
     takes = await many(eventually, n0, 5)
     asked_of.clear()
@@ -58,7 +66,9 @@ async def test_puts_of_later_tasks_take_nobody_along(node: Any, eventually: Any,
     n0.queues.end_waits()
 
 
-async def test_puts_into_a_paused_queue_take_somebody_along_once(node: Any, eventually: Any, asked_of: Asked) -> None:
+async def test_puts_into_a_paused_queue_take_somebody_along_once(
+    node: Any, eventually: Any, asked_of: Asked
+) -> None:
     n0 = await node("n0")
     await n0.queues.pause("q")
     takes = await many(eventually, n0, 5)
@@ -67,7 +77,9 @@ async def test_puts_into_a_paused_queue_take_somebody_along_once(node: Any, even
         await n0.queues.put("q", TaskSpec(id=f"a{number}"))
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (10, 1)
     await n0.queues.resume("q")
-    assert [task.id for take in takes for task in await take] == [f"a{number}" for number in range(5)]
+    assert [task.id for take in takes for task in await take] == [
+        f"a{number}" for number in range(5)
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 50])
@@ -86,7 +98,9 @@ async def test_where_the_answer_of_a_put_is_lost_who_went_along_waits_on(
     n0.queues.end_waits()
 
 
-async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(node: Any, eventually: Any) -> None:
+async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
     (shard,) = n0.queues._shards["q"]
@@ -114,11 +128,15 @@ async def test_a_consumer_that_goes_while_its_take_goes_along(node: Any, eventua
     await asyncio.sleep(0)  # sent
     first.cancel()
     await put
-    assert [(task.id, task.attempt) for task in await second] == [("a", 1)], "handed back, and not counted"
+    assert [(task.id, task.attempt) for task in await second] == [("a", 1)], (
+        "handed back, and not counted"
+    )
 
 
 @pytest.mark.parametrize("end", ["drain", "time"])
-async def test_a_wait_that_ends_while_its_take_goes_along(node: Any, eventually: Any, end: str) -> None:
+async def test_a_wait_that_ends_while_its_take_goes_along(
+    node: Any, eventually: Any, end: str
+) -> None:
     """What it gets is its consumer's: the answer was under way."""
     n0 = await node("n0")
     _, take = await wait_in(eventually, n0)
@@ -134,7 +152,9 @@ async def test_a_wait_that_ends_while_its_take_goes_along(node: Any, eventually:
     await put
 
 
-async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, eventually: Any) -> None:
+async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node("n0")
     await n0.queues.put("q", TaskSpec(id="first"))
     (first,) = await n0.queues.take(n0.queues.open_session(), ["q"])
@@ -145,7 +165,7 @@ async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, e
     lasting = n0.queues.take(shared, ["q"], wait_ms=LONG_MS, lease_ms=3_600_000)
     await parked(eventually, n0.queues, 2)
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in "ab"))
-    ((a,), (b,)) = await brief, await lasting
+    (a,), (b,) = await brief, await lasting
     assert (a.id, b.id) == ("a", "b")
     assert b.lease_end_ms - a.lease_end_ms > 3_500_000 > a.lease_end_ms - first.lease_end_ms
     other = n0.queues.open_session()
@@ -154,11 +174,15 @@ async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, e
     assert await n0.queues.ack(other, "q", [("b", b.lease)]) == [1], "the session has it still"
 
 
-async def test_who_goes_along_gets_what_is_first_in_the_queues_order(node: Any, eventually: Any) -> None:
+async def test_who_goes_along_gets_what_is_first_in_the_queues_order(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
     ranks = {"late": 60, "soon": 50, "first": 10}
-    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name, priority=rank)) for name, rank in ranks.items()))
+    await asyncio.gather(
+        *(n0.queues.put("q", TaskSpec(id=name, priority=rank)) for name, rank in ranks.items())
+    )
     assert [task.id for take in takes for task in await take] == ["first", "soon", "late"]
 
 
@@ -176,12 +200,17 @@ async def test_of_one_lane_no_more_go_along_than_may_run(node: Any, eventually: 
     n0.queues.end_waits()
 
 
-async def test_who_takes_several_gets_all_that_is_put(node: Any, eventually: Any, asked_of: Asked) -> None:
+async def test_who_takes_several_gets_all_that_is_put(
+    node: Any, eventually: Any, asked_of: Asked
+) -> None:
     n0 = await node("n0")
     first, second = await many(eventually, n0, 2, count=5)
     asked_of.clear()
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number}")) for number in range(6)))
-    assert [[task.id for task in await take] for take in (first, second)] == [[f"t{n}" for n in range(5)], ["t5"]]
+    assert [[task.id for task in await take] for take in (first, second)] == [
+        [f"t{n}" for n in range(5)],
+        ["t5"],
+    ]
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 2)
 
 
@@ -193,7 +222,9 @@ async def test_a_queue_that_another_node_cut_anew(node: Any, eventually: Any) ->
     await n0.queues.configure("q", {"shards": 2})
     assert await n1.queues.put("q", TaskSpec(id="a")) == "a"
     assert await take == []
-    assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)] == ["a"]
+    assert [
+        task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)
+    ] == ["a"]
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -221,7 +252,9 @@ async def test_where_somebody_found_nothing_the_next_one_waits_without_asking(
     await n1.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await first] == ["a"], "in the order in which they came"
     await one_more()
-    assert asked_of.calls(n0) == 2, "this one, and who was woken: since then something may have become ready"
+    assert asked_of.calls(n0) == 2, (
+        "this one, and who was woken: since then something may have become ready"
+    )
     await one_more()
     assert asked_of.calls(n0) == 2
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"b{number}")) for number in range(10)))
@@ -251,7 +284,9 @@ async def test_it_asks_all_the_same_when_that_was_long_ago_or_the_store_was_away
     n0.queues.end_waits()
 
 
-async def test_the_other_node_gets_its_turn_though_this_one_always_waits(node: Any, eventually: Any) -> None:
+async def test_the_other_node_gets_its_turn_though_this_one_always_waits(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     _, other = await wait_in(eventually, n1)
     await many(eventually, n0, 1)
@@ -273,7 +308,9 @@ def test_each_eighth_time_a_put_leaves_its_task_to_all_who_wait(desk: Any, lane:
     for turn in range(1, 17):
         name = f"a{turn}"
         options = f"0 0 0 0 50 0 0 0 1 keep{lane.format(turn)}" if lane else ""
-        _, (rows,) = desk.run("queue.batch", "put", 3, name, options, b"", "take", 5, 200, 1, 0, "3", "")
+        _, (rows,) = desk.run(
+            "queue.batch", "put", 3, name, options, b"", "take", 5, 200, 1, 0, "3", ""
+        )
         if turn % 8:
             assert [row[0] for row in rows] == [name.encode()]
             assert (desk.woke, desk.record("waiting")) == (False, f"n1.1 {desk.holder}")
@@ -287,12 +324,17 @@ def test_each_eighth_time_a_put_leaves_its_task_to_all_who_wait(desk: Any, lane:
 def test_who_does_not_wait_never_leaves_anything(desk: Any) -> None:
     desk.take(wait=True, holder="n1.1")
     for turn in range(16):
-        _, (rows,) = desk.run("queue.batch", "put", 3, f"a{turn}", "", b"", "take", 5, 200, 1, 0, "0", "")
+        _, (rows,) = desk.run(
+            "queue.batch", "put", 3, f"a{turn}", "", b"", "take", 5, 200, 1, 0, "0", ""
+        )
         assert len(rows) == 1
 
 
 class Storm:
-    """Takes, puts, cancellations, lost answers and pauses at random on two nodes; the oldest who wait have everything in the end."""
+    """
+    Takes, puts, cancellations, lost answers and pauses at random on two nodes; the oldest who wait
+    have everything in the end.
+    """
 
     def __init__(self, seed: int, nodes: list[Any], queues: list[str]) -> None:
         self.dice = random.Random(seed)
@@ -307,10 +349,17 @@ class Storm:
         """Now and then an answer is lost, or the request."""
         send = Scripts.send
 
-        def losing(scripts: Scripts, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
-            if name in ("queue.put", "queue.take", "queue.batch") and self.dice.random() < self.losing:
+        def losing(
+            scripts: Scripts, link: Any, name: str, keys: Any, args: Any, receiver: Any
+        ) -> None:
+            if (
+                name in ("queue.put", "queue.take", "queue.batch")
+                and self.dice.random() < self.losing
+            ):
                 if self.dice.random() < 0.3:
-                    asyncio.get_running_loop().call_soon(receiver.set_exception, StoreDown("the request was lost"))
+                    asyncio.get_running_loop().call_soon(
+                        receiver.set_exception, StoreDown("the request was lost")
+                    )
                     return
                 receiver = Lost(receiver)
             send(scripts, link, name, keys, args, receiver)
@@ -332,7 +381,9 @@ class Storm:
         elif what < 0.75:
             for _ in range(dice.choice([1, 1, 1, 2, 10])):
                 delay = dice.choice([0, 0, 0, 0, 5])
-                task = TaskSpec(id=f"t{self.number}", priority=dice.choice([50, 50, 10]), delay_ms=delay)
+                task = TaskSpec(
+                    id=f"t{self.number}", priority=dice.choice([50, 50, 10]), delay_ms=delay
+                )
                 self.puts.append(n.queues.put(dice.choice(self.queues), task))
                 self.number += 1
         elif what < 0.8 and self.takes:
@@ -368,14 +419,19 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
     await asyncio.gather(*storm.puts, return_exceptions=True)
 
     def waiting(queue: str = "") -> list[Any]:
-        return [take for take in storm.takes if not take.done() and not take.named and (not queue or queue in take.of)]
+        return [
+            take
+            for take in storm.takes
+            if not take.done() and not take.named and (not queue or queue in take.of)
+        ]
 
     # Whoever waits gets what is there.
     async with asyncio.timeout(20):
         for queue in storm.queues:
             while waiting(queue) and (await n0.queues.stats(queue))["ready"]:
                 await asyncio.sleep(0.02)
-    # And with tasks enough, put on either node, nobody is left at all. Who wants several may have several of them.
+    # And with tasks enough, put on either node, nobody is left at all. Who wants several may have
+    # several of them.
     number = 0
     while left := waiting():
         number += 1
@@ -387,8 +443,16 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
                     await asyncio.sleep(0.005)
         except TimeoutError:
             lying = {queue: await n0.queues.stats(queue) for queue in storm.queues}
-            pytest.fail(f"{len(left)} wait, the first for {left[0].of}, and a task was put to {queue}: {lying}")
-    got = [task.id for take in storm.takes if take.done() and not take.cancelled() for task in take.result()]
+            pytest.fail(
+                f"{len(left)} wait, the first for {left[0].of}, and a task was put to {queue}:"
+                f" {lying}"
+            )
+    got = [
+        task.id
+        for take in storm.takes
+        if take.done() and not take.cancelled()
+        for task in take.result()
+    ]
     assert len(got) == len(set(got)), "each was handed out once"
     for n in storm.nodes:
         n.queues.end_waits()

@@ -1,4 +1,7 @@
-"""Every answer of a durable queue waits for its group: on a real primary with a replica that is stopped and goes on."""
+"""
+Every answer of a durable queue waits for its group: on a real primary with a replica that is
+stopped and goes on.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,10 @@ async def test_a_topic_says_so_of_its_durable_queues(one: Seat, pair: Replicas) 
     for queue in ("q", "plain"):
         await one.queues.link("events", queue)
     error = await refused(one, pair, lambda: one.queues.put("events", TaskSpec(b"x", id="a")))
-    assert re.search(r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated", str(error))
+    assert re.search(
+        r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated",
+        str(error),
+    )
     assert await one.queues.put("events", TaskSpec(b"x", id="a")) == "a"
 
 
@@ -134,7 +140,9 @@ async def test_a_waiting_take_that_found_nothing_survives_it(one: Seat, pair: Re
         assert [task.id for task in await waiting] == ["t"]
 
 
-async def test_a_parked_take_is_answered_after_its_group(one: Seat, pair: Replicas, eventually: Any) -> None:
+async def test_a_parked_take_is_answered_after_its_group(
+    one: Seat, pair: Replicas, eventually: Any
+) -> None:
     queues, session = one.queues, one.queues.open_session()
     waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
     await eventually(lambda: "q" in queues._shards and queues._shards["q"][0].parked)
@@ -183,22 +191,32 @@ async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas
 
 @pytest.mark.thorough
 async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> None:
-    locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
+    locks, session = (
+        Locks(one.queues, wait_max_ms=100_000, waiting_max=10),
+        one.queues.open_session(),
+    )
     fence = await locks.acquire(session, "l", 60_000)
     assert fence
     await refused(one, pair, lambda: locks.acquire(session, "other", 60_000))
     await refused(one, pair, lambda: locks.renew(session, "l", fence, 60_000))
     await refused(one, pair, lambda: locks.release(session, "l", fence))
     async with asyncio.timeout(60):
-        assert await locks.acquire(session, "other", 60_000, wait_ms=50_000)  # what was not granted was given back
+        # what was not granted was given back
+        assert await locks.acquire(session, "other", 60_000, wait_ms=50_000)
     keyed = await locks.acquire(session, "k", 60_000, key=b"mine")
     await refused(one, pair, lambda: locks.acquire(session, "k", 60_000, key=b"mine"))
-    assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed  # not given back: it was held before
+    # not given back: it was held before
+    assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed
 
 
 @pytest.mark.thorough
-async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(one: Seat, pair: Replicas) -> None:
-    locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
+async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(
+    one: Seat, pair: Replicas
+) -> None:
+    locks, session = (
+        Locks(one.queues, wait_max_ms=100_000, waiting_max=10),
+        one.queues.open_session(),
+    )
     assert await locks.acquire(session, "warm", 60_000)
     with stopped(one, pair):
         asking = asyncio.ensure_future(locks.acquire(session, "l", 60_000))

@@ -1,4 +1,6 @@
-"""Q.WAIT: how a task ends, told to whoever waits for it, on any node; and the result an ack leaves."""
+"""
+Q.WAIT: how a task ends, told to whoever waits for it, on any node; and the result an ack leaves.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def end_it(n: Any, name: str, how: str) -> None:
 
 @pytest.mark.parametrize(("how", "result"), [("done", b"42"), ("buried", b"why"), ("deleted", b"")])
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_a_wait_is_woken_by_the_end(node: Any, eventually: Any, how: str, result: bytes, elsewhere: bool) -> None:
+async def test_a_wait_is_woken_by_the_end(
+    node: Any, eventually: Any, how: str, result: bytes, elsewhere: bool
+) -> None:
     n0 = await node("n0")
     n1 = await node("n1") if elsewhere else n0
     await n0.queues.put("q", TaskSpec(id="a"))
@@ -102,7 +106,9 @@ async def test_a_task_that_ends_between_the_question_and_the_answer(node: Any) -
     session = n1.queues.open_session()
     tasks = await n1.queues.take(session, ["q"], count=50)
     waits = [asyncio.ensure_future(n0.queues.wait("q", name, LONG_MS)) for name in names]
-    acks = [n1.queues.ack(session, "q", [(task.id, task.lease)], task.id.encode()) for task in tasks]
+    acks = [
+        n1.queues.ack(session, "q", [(task.id, task.lease)], task.id.encode()) for task in tasks
+    ]
     assert await asyncio.gather(*acks) == [[1]] * 50
     assert await asyncio.gather(*waits) == [("done", name.encode()) for name in names]
 

@@ -1,5 +1,6 @@
 """
-Waiting takes are woken although the answer that would have said so was lost with its connection alone.
+Waiting takes are woken although the answer that would have said so was lost with its connection
+alone.
 
 The scripts tell every node but the one that called: that one reads it in the answer.
 """
@@ -56,9 +57,16 @@ async def got(*takes: Any) -> list[str]:
 
 
 async def lost(
-    n: Any, other: Any, act: Awaitable[Any], command: tuple[Any, ...], link: StoreConnection | None = None
+    n: Any,
+    other: Any,
+    act: Awaitable[Any],
+    command: tuple[Any, ...],
+    link: StoreConnection | None = None,
 ) -> None:
-    """``act`` runs, which makes what ``command`` asks for greater than nothing, and its answer is lost."""
+    """
+    ``act`` runs, which makes what ``command`` asks for greater than nothing, and its answer is
+    lost.
+    """
     async with losing_answers(link or n.link):
         acting = asyncio.ensure_future(act)
         await until_said(other, bool, *command)
@@ -136,13 +144,17 @@ async def test_a_lost_answer_to_a_resumption(node: Any, eventually: Any) -> None
     _, take = await wait_in(eventually, n0)
     async with losing_answers(n0.link):
         resuming = asyncio.ensure_future(acting)
-        await until_said(n1, lambda paused: paused in (None, b"0"), "HGET", f"{SHARD}:shard", "paused")
+        await until_said(
+            n1, lambda paused: paused in (None, b"0"), "HGET", f"{SHARD}:shard", "paused"
+        )
     with pytest.raises(StoreDown):
         await resuming
     assert await got(take) == ["a"]
 
 
-async def test_a_consumer_that_hangs_up_while_the_connection_is_lost(node: Any, eventually: Any) -> None:
+async def test_a_consumer_that_hangs_up_while_the_connection_is_lost(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     session, _ = await held(n0)
     _, take = await wait_in(eventually, n0)
@@ -161,7 +173,9 @@ async def test_as_many_are_woken_as_there_are_tasks(node: Any, eventually: Any) 
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(60)]
     await parked(eventually, n0.queues, 60)
     names = sorted(f"t{n}" for n in range(50))
-    putting = asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in names), return_exceptions=True)
+    putting = asyncio.gather(
+        *(n0.queues.put("q", TaskSpec(id=name)) for name in names), return_exceptions=True
+    )
     await lost(n0, n1, _first_error(putting), PUT)
     done, _ = await asyncio.wait(takes, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
     assert done
@@ -175,9 +189,16 @@ async def _first_error(replies: Awaitable[list[Any]]) -> None:
     raise next(reply for reply in await replies if isinstance(reply, BaseException))
 
 
-@pytest.mark.parametrize("error", [StoreDown("away"), Stale("declared dead")], ids=lambda error: error.code)
-async def test_a_wake_up_whose_questions_fail_counts_again(node: Any, eventually: Any, error: Error) -> None:
-    """Those whose questions failed ask again by themselves; of what else there was the others have to hear."""
+@pytest.mark.parametrize(
+    "error", [StoreDown("away"), Stale("declared dead")], ids=lambda error: error.code
+)
+async def test_a_wake_up_whose_questions_fail_counts_again(
+    node: Any, eventually: Any, error: Error
+) -> None:
+    """
+    Those whose questions failed ask again by themselves; of what else there was the others have to
+    hear.
+    """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.shards("q")
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(30)]
@@ -217,7 +238,12 @@ async def test_the_sweep_looks_where_an_answer_was_lost(node: Any) -> None:
     await n0.queues.shards("q")
     told: list[tuple[str, int, int]] = []
     n0.queues.on_next = lambda *what: told.append(what)
-    await lost(n0, n1, n0.queues.put("q", TaskSpec(id="soon", delay_ms=FAR_MS)), ("ZCARD", f"{SHARD}:delayed"))
+    await lost(
+        n0,
+        n1,
+        n0.queues.put("q", TaskSpec(id="soon", delay_ms=FAR_MS)),
+        ("ZCARD", f"{SHARD}:delayed"),
+    )
     assert ("q", 0, 0) in told
 
 
@@ -248,7 +274,9 @@ def swept(n: Any, link: Any) -> Awaitable[Any]:
     return n.queues.script_on(link, "queue.sweep", "q", 0, [1, 500])
 
 
-async def test_the_answer_to_the_sweep_was_lost(node: Any, eventually: Any, other_link: StoreConnection) -> None:
+async def test_the_answer_to_the_sweep_was_lost(
+    node: Any, eventually: Any, other_link: StoreConnection
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     take = await due_unseen(n0, eventually)
     await lost(n0, n1, swept(n0, other_link), READY, other_link)
@@ -270,7 +298,9 @@ async def test_the_sweep_was_given_up_before_its_answer(
     assert await got(take) == ["a"]
 
 
-async def test_the_answer_missed_its_durability(node: Any, eventually: Any, other_link: StoreConnection) -> None:
+async def test_the_answer_missed_its_durability(
+    node: Any, eventually: Any, other_link: StoreConnection
+) -> None:
     """What a firm route keeps of a reply is not read."""
     n0 = await node("n0")
     take = await due_unseen(n0, eventually)
@@ -299,7 +329,9 @@ async def test_a_lost_call_that_the_store_runs_later(
     shard.missed()
     await eventually(lambda: shard.parked and not shard._waiters._left)
     args = (shard.stamped(0), "n0.1", "a", "", b"x")
-    assert (await n0.scripts.run(other_link, "queue.put", shard.keys, args))[2] == 1, "nobody is told but the caller"
+    assert (await n0.scripts.run(other_link, "queue.put", shard.keys, args))[2] == 1, (
+        "nobody is told but the caller"
+    )
     assert await got(take) == ["a"]
 
 
@@ -342,7 +374,10 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
     three_primaries: ClusterSet, queue_scripts: Any, eventually: Any
 ) -> None:
     topology, clock = Topology(three_primaries.url(), "t", SystemClock()), SystemClock()
-    routes = [ClusterClient(topology, name, clock, on_up=queue_scripts.load_commands) for name in ("data", "look")]
+    routes = [
+        ClusterClient(topology, name, clock, on_up=queue_scripts.load_commands)
+        for name in ("data", "look")
+    ]
     for route in routes:
         await route.start()
     route, look = routes

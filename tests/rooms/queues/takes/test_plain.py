@@ -75,7 +75,9 @@ async def test_what_is_not_plain_goes_the_ordinary_way(n0: Any) -> None:
     assert not box.got
 
 
-async def test_a_queue_that_is_cut_anew_is_not_served_by_its_old_shard(n0: Any, eventually: Any) -> None:
+async def test_a_queue_that_is_cut_anew_is_not_served_by_its_old_shard(
+    n0: Any, eventually: Any
+) -> None:
     assert n0.queues.take_plain(n0.queues.open_session(), b"q", 0, Box()) is not None
     await n0.queues.configure("q", {"shards": 2})
     assert n0.queues.put_plain(b"q", b"", Box()) is None
@@ -97,7 +99,9 @@ async def test_a_take_that_finds_nothing_ends_at_once_or_waits(n0: Any, eventual
     assert queues.waiting() == 0
 
 
-async def test_a_plain_put_takes_a_plain_take_that_waits_along(n0: Any, eventually: Any, asked_of: Any) -> None:
+async def test_a_plain_put_takes_a_plain_take_that_waits_along(
+    n0: Any, eventually: Any, asked_of: Any
+) -> None:
     queues, boxes = n0.queues, [Box() for _ in range(50)]
     for box in boxes:
         queues.take_plain(queues.open_session(), b"q", LONG_MS, box)
@@ -130,7 +134,9 @@ async def test_a_cancelled_take_takes_nothing(n0: Any, eventually: Any, parked: 
     assert len(box.got) == 1
 
 
-async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(n0: Any, eventually: Any) -> None:
+async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(
+    n0: Any, eventually: Any
+) -> None:
     queues, session, box = n0.queues, n0.queues.open_session(), Box()
     await put(n0, eventually)
     queues.take_plain(session, b"q", 0, box)
@@ -188,7 +194,9 @@ async def test_under_a_shared_session_the_lease_is_the_sessions(n0: Any, eventua
     queues, first, box = n0.queues, n0.queues.open_session(), Box()
     uuid = await queues.join_session(first, "default")
     await put(n0, eventually)
-    assert queues.take_plain(first, b"q", 0, box) is None, "the session's record does not name this shard yet"
+    assert queues.take_plain(first, b"q", 0, box) is None, (
+        "the session's record does not name this shard yet"
+    )
     (task,) = await queues.take(first, ["q"])
     await queues.release(first, "q", task.id, task.lease)
     queues.take_plain(first, b"q", 0, box)
@@ -203,7 +211,9 @@ async def test_under_a_shared_session_the_lease_is_the_sessions(n0: Any, eventua
     await queues.close_session(second)
 
 
-async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(n0: Any, node: Any, eventually: Any) -> None:
+async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(
+    n0: Any, node: Any, eventually: Any
+) -> None:
     n1 = await node("n1")
     await n1.queues.shards("q")
     await n1.ears.stop()
@@ -217,4 +227,6 @@ async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(n0: An
     assert waiting.got == [None]
     assert type(hasty.got[0]).__name__ == "Resharded"
     assert put_box.got == [1]
-    assert [t.id for t in await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)] == [task_id]
+    assert [
+        t.id for t in await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+    ] == [task_id]

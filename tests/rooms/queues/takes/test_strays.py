@@ -1,4 +1,7 @@
-"""A take whose answer was lost with the connection leaves no lease behind; leases that somebody knows of stay."""
+"""
+A take whose answer was lost with the connection leaves no lease behind; leases that somebody knows
+of stay.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from tidewarden.queue.sessions import lost_takes as module
 @pytest.fixture
 def proxy(serve_store: Any, tmp_path: Path) -> Iterator[Proxy]:
     port = free_base_port()
-    process, _ = serve_store(get_binary_path(), tmp_path, "--port", str(port), "--bind", "127.0.0.1")
+    process, _ = serve_store(
+        get_binary_path(), tmp_path, "--port", str(port), "--bind", "127.0.0.1"
+    )
     made = Proxy(port)
     yield made
     made.close()
@@ -44,7 +49,9 @@ async def state(queues: Any, task_id: str) -> tuple[str, int, int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["plain", "of many", "among others"])
-async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, eventually: Any, how: str) -> None:
+async def test_the_lease_of_a_lost_answer_is_released(
+    node: Any, proxy: Proxy, eventually: Any, how: str
+) -> None:
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
     queues = n0.queues
     session = queues.open_session()
@@ -62,7 +69,9 @@ async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, e
         future = asyncio.get_running_loop().create_future()
         assert queues.take_plain(session, b"q", 0, future) is not None
     else:
-        future = asyncio.ensure_future(queues.take(session, ["q"] if how == "of many" else ["q", "other"], count=3))
+        future = asyncio.ensure_future(
+            queues.take(session, ["q"] if how == "of many" else ["q", "other"], count=3)
+        )
     await asyncio.to_thread(trapped.wait)
     assert proxy.cut(reset=False)
     trapped.release()
@@ -73,12 +82,17 @@ async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, e
     for n in range(3):
         assert await state(queues, f"t{n}") == ("ready", 0, 0)
     assert await state(queues, "kept") == await state(queues, "sticky") == ("leased", 1, 0)
-    assert await queues.ack(session, "q", [(task.id, task.lease) for task in (kept, sticky)]) == [1, 1]
+    assert await queues.ack(session, "q", [(task.id, task.lease) for task in (kept, sticky)]) == [
+        1,
+        1,
+    ]
     assert await queues.ack(session, "other", [(kept_too.id, kept_too.lease)]) == [1]
 
 
 @pytest.mark.thorough
-async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: Proxy, eventually: Any) -> None:
+async def test_what_is_taken_and_done_meanwhile_is_left_alone(
+    node: Any, proxy: Proxy, eventually: Any
+) -> None:
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
     queues = n0.queues
     session = queues.open_session()
@@ -95,13 +109,19 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: 
         await queues.put("q", TaskSpec(id=f"w{put}"))
         taken = await queues.take(session, ["q"], count=2)
         if put % 3:
-            assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken] or [("none", 1)])
+            assert await queues.ack(
+                session, "q", [(task.id, task.lease) for task in taken] or [("none", 1)]
+            )
         assert put < 100_000
     held = dict(session.held)
     assert held, "some are held on"
     await asyncio.sleep(0.8)
     assert queues.strays.released == 1
-    assert set(await queues.ack(session, "q", [(task_id, lease) for (_, task_id), (lease, _) in held.items()])) == {1}
+    assert set(
+        await queues.ack(
+            session, "q", [(task_id, lease) for (_, task_id), (lease, _) in held.items()]
+        )
+    ) == {1}
     future.cancel()
 
 
@@ -145,7 +165,10 @@ async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any
 async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
     node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cut is given up, for the queue holds a task by then; the shard answers those alone who know of that."""
+    """
+    The cut is given up, for the queue holds a task by then; the shard answers those alone who know
+    of that.
+    """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.shards("q")
@@ -173,7 +196,8 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
     n0 = await node("n0")
     queues = n0.queues
     session, other = queues.open_session(), queues.open_session()
-    await queues.ack(session, "q", [("", 1)])  # the store has the script: else it were sent once more, behind others
+    # the store has the script: else it were sent once more, behind others
+    await queues.ack(session, "q", [("", 1)])
     await queues.put("q", TaskSpec(id="a"))
     await queues.put("q", TaskSpec(id="b"))
     (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
@@ -253,7 +277,9 @@ DURABLE = {"quorum": {"replicas": 1}, "fsync": {"replicas": 0}}
 
 
 @pytest.fixture
-async def slow_groups(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Seat, Proxy]]:
+async def slow_groups(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[Seat, Proxy]]:
     """A process whose queue ``q`` is durable, and what its groups are committed through."""
     durability = request.param
     log = ("--appendonly", "yes", "--appendfsync", "always") if durability == "fsync" else ()
@@ -274,7 +300,9 @@ def plain_take(queues: Any, session: Any) -> asyncio.Future[Any]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("slow_groups", DURABLE, indirect=True)
-async def test_what_waits_for_its_group_is_no_stray(slow_groups: tuple[Seat, Proxy], eventually: Any) -> None:
+async def test_what_waits_for_its_group_is_no_stray(
+    slow_groups: tuple[Seat, Proxy], eventually: Any
+) -> None:
     one, proxy = slow_groups
     queues, session = one.queues, one.queues.open_session()
     await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(12)))
@@ -284,7 +312,10 @@ async def test_what_waits_for_its_group_is_no_stray(slow_groups: tuple[Seat, Pro
             return int(look.zcard("{tw:q:0}:leased:n0.1"))
 
         proxy.ways["down"].open.clear()
-        kept = [asyncio.ensure_future(queues.take(session, ["q"], count=3)), plain_take(queues, session)]
+        kept = [
+            asyncio.ensure_future(queues.take(session, ["q"], count=3)),
+            plain_take(queues, session),
+        ]
         await eventually(lambda: leased() == 4)
         await one.data.call("PING")  # so their answers were read
         one.data._transport.pause_reading()

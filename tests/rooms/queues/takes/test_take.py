@@ -39,10 +39,15 @@ async def test_many_waiters_and_many_tasks(node: Any, eventually: Any) -> None:
     assert tasks[:16] == [f"t{n:03}" for n in range(16)], "oldest waiters first"
 
 
-async def test_those_who_want_one_task_alone_do_not_stand_in_the_way(node: Any, eventually: Any) -> None:
+async def test_those_who_want_one_task_alone_do_not_stand_in_the_way(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node()
     await n0.queues.shards("q")
-    named = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS, task_id=f"n{n}") for n in range(40)]
+    named = [
+        n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS, task_id=f"n{n}")
+        for n in range(40)
+    ]
     anyone = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
     await parked(eventually, n0.queues, 41)
     calls = n0.link.calls
@@ -55,7 +60,9 @@ async def test_those_who_want_one_task_alone_do_not_stand_in_the_way(node: Any, 
     await asyncio.gather(*named)
 
 
-async def test_a_take_over_several_queues_takes_from_the_one_that_has(node: Any, eventually: Any) -> None:
+async def test_a_take_over_several_queues_takes_from_the_one_that_has(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     session = n1.queues.open_session()
     for n in range(6):
@@ -75,7 +82,9 @@ async def test_the_wait_ends_empty_when_its_time_is_over(node: Any) -> None:
     assert not any(shard.parked for shard in queues._shards["q"])
 
 
-async def test_a_consumer_that_goes_while_it_waits_takes_nothing(node: Any, eventually: Any) -> None:
+async def test_a_consumer_that_goes_while_it_waits_takes_nothing(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node()
     session, take = await wait_in(eventually, n0)
     await n0.queues.close_session(session)
@@ -86,7 +95,9 @@ async def test_a_consumer_that_goes_while_it_waits_takes_nothing(node: Any, even
 
 
 @pytest.mark.parametrize("wait_ms", [0, LONG_MS])
-async def test_a_consumer_that_goes_while_its_take_is_under_way(node: Any, eventually: Any, wait_ms: int) -> None:
+async def test_a_consumer_that_goes_while_its_take_is_under_way(
+    node: Any, eventually: Any, wait_ms: int
+) -> None:
     """What was taken for one already gone goes back, and the attempt does not count."""
     n0 = await node()
     await n0.queues.put("q", TaskSpec(id="a", attempts=1))
@@ -125,7 +136,9 @@ async def test_a_consumer_that_goes_before_its_queue_is_known(node: Any) -> None
     assert (await n0.queues.stats("q"))["ready"] == 1
 
 
-async def test_a_cancelled_take_of_several_shards_gives_all_back(node: Any, eventually: Any) -> None:
+async def test_a_cancelled_take_of_several_shards_gives_all_back(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"shards": 8})
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{n}")) for n in range(40)))
@@ -155,7 +168,9 @@ async def test_a_queue_cut_anew_sends_its_waiters_back(node: Any, eventually: An
     assert [task.id for task in await take] == ["a"]
 
 
-async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(node: Any, eventually: Any) -> None:
+async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node()
     await n0.queues.put("good", TaskSpec(id="a"))
     await n0.queues.shards("bad")
@@ -168,7 +183,9 @@ async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(node: A
     await n0.link.call("DEL", "{tw:bad:0}:shard")
 
 
-async def test_of_several_shards_those_that_hold_nothing_are_asked_once(node: Any, eventually: Any) -> None:
+async def test_of_several_shards_those_that_hold_nothing_are_asked_once(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 8})
     first = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
@@ -179,10 +196,14 @@ async def test_of_several_shards_those_that_hold_nothing_are_asked_once(node: An
         calls = n0.link.calls
         first = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         await parked(eventually, n0.queues, 1)
-        assert n0.link.calls - calls <= 2, "the shard that gave one may have more; the others are known to be empty"
+        assert n0.link.calls - calls <= 2, (
+            "the shard that gave one may have more; the others are known to be empty"
+        )
     first.cancel()
     # What came while nobody waited is found, in whichever shard, and so is what falls due.
-    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"b{n}", delay_ms=50 * (n % 2))) for n in range(16)))
+    await asyncio.gather(
+        *(n1.queues.put("q", TaskSpec(id=f"b{n}", delay_ms=50 * (n % 2))) for n in range(16))
+    )
     session, found = n0.queues.open_session(), []
     while len(found) < 16:
         found += [task.id for task in await n0.queues.take(session, ["q"], count=4, wait_ms=5000)]
@@ -204,7 +225,9 @@ async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any
     calls = n0.link.calls
     for _ in range(12):
         await n0.queues.take(session, ["q"])
-    assert n0.link.calls - calls < 12 + 4 * 3, "but for a round in four, the first that is asked has one"
+    assert n0.link.calls - calls < 12 + 4 * 3, (
+        "but for a round in four, the first that is asked has one"
+    )
     assert await n1.queues.shards("q") == 4
     await n1.queues.put("q", TaskSpec(b"x", id="b~0"))  # nobody here is told
     found = [(await n0.queues.take(session, ["q"]))[0].id for _ in range(20)]
@@ -229,7 +252,10 @@ async def test_a_shard_that_gave_less_than_was_asked_for_is_passed_by_until_anot
 
 
 def test_who_gets_less_is_told_of_more(desk: Any) -> None:
-    """By the third argument of a take, 2: registered where nothing is left, told at once where there may be more."""
+    """
+    By the third argument of a take, 2: registered where nothing is left, told at once where there
+    may be more.
+    """
     desk.put("a")
     assert len(desk.run("queue.take", 200, 5, 0, "2", "")[0]) == 1
     assert (desk.woke, desk.record("waiting")) == (False, desk.holder)

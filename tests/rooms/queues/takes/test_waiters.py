@@ -1,4 +1,7 @@
-"""How many waiting takes are tried for what becomes ready, and that none of them is forgotten: counted, not timed."""
+"""
+How many waiting takes are tried for what becomes ready, and that none of them is forgotten:
+counted, not timed.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,9 @@ async def test_a_wake_up_while_they_are_tried_is_not_lost(shard: Any) -> None:
     assert asked(bells) == [0]
 
 
-async def test_busy_ones_look_by_themselves_and_those_who_want_one_task_do_not_count(shard: Any) -> None:
+async def test_busy_ones_look_by_themselves_and_those_who_want_one_task_do_not_count(
+    shard: Any,
+) -> None:
     named, (busy,), others = wait(shard, 40, task_id="a"), wait(shard, 1), wait(shard, 2)
     busy.free = False
     shard.wake()
@@ -170,7 +175,9 @@ async def test_a_burst_on_another_node_is_asked_for_in_rounds_that_grow(
     takes = await many(eventually, n1, 100)
     await n0.queues.shards("q")
     asked_of.clear()
-    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number:03}")) for number in range(100)))
+    await asyncio.gather(
+        *(n0.queues.put("q", TaskSpec(id=f"t{number:03}")) for number in range(100))
+    )
     found = [task.id for take in takes for task in await take]
     assert found == [f"t{number:03}" for number in range(100)], "oldest waiters first"
     assert asked_of.takes(n1) == 100, "none in vain"
@@ -196,7 +203,9 @@ async def test_who_asks_beside_others_that_wait_leaves_the_node_registered(
     n1.queues.end_waits()
 
 
-async def test_a_try_that_fails_leaves_nobody_asleep(node: Any, eventually: Any, monkeypatch: Any) -> None:
+async def test_a_try_that_fails_leaves_nobody_asleep(
+    node: Any, eventually: Any, monkeypatch: Any
+) -> None:
     """The first that is woken meets a lost connection: the others have to be tried all the same."""
     n0, n1 = await node("n0"), await node("n1")
     takes = await many(eventually, n1, 5)
@@ -207,14 +216,18 @@ async def test_a_try_that_fails_leaves_nobody_asleep(node: Any, eventually: Any,
     assert sorted(task.id for (task,) in found) == [f"a{number}" for number in range(5)]
 
 
-async def test_a_woken_take_of_two_queues_is_tried_there_and_the_next_one_as_well(node: Any, eventually: Any) -> None:
+async def test_a_woken_take_of_two_queues_is_tried_there_and_the_next_one_as_well(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     session = n1.queues.open_session()
     await n1.queues.shards("p")
     both = n1.queues.take(session, ["p", "q"], wait_ms=LONG_MS)
     await parked(eventually, n1.queues, 1, "p")
     _, single = await wait_in(eventually, n1)
-    await asyncio.gather(n0.queues.put("p", TaskSpec(id="p1")), n0.queues.put("q", TaskSpec(id="q1")))
+    await asyncio.gather(
+        n0.queues.put("p", TaskSpec(id="p1")), n0.queues.put("q", TaskSpec(id="q1"))
+    )
     assert [task.id for task in await both] in (["p1"], ["q1"])
     if both.result()[0].id == "q1":
         await n0.queues.put("q", TaskSpec(id="q2"))
@@ -240,7 +253,9 @@ async def test_who_waits_for_one_task_alone_does_not_ask_for_ever(
     assert [task.id for task in await take] == ["a"]
 
 
-def test_a_take_of_a_node_with_others_stays_registered_or_says_that_there_is_more(desk: Any) -> None:
+def test_a_take_of_a_node_with_others_stays_registered_or_says_that_there_is_more(
+    desk: Any,
+) -> None:
     """By the third argument of a take, 3."""
     for task in "abc":
         desk.put(task)

@@ -107,7 +107,9 @@ async def test_woken_when_a_consumer_disconnects(node: Any, eventually: Any, whe
     assert (task.id, task.attempt) == ("a", 1)
 
 
-async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(node: Any, eventually: Any) -> None:
+async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(
+    node: Any, eventually: Any
+) -> None:
     n0 = await node()
     holder, sent = n0.queues.open_session(), []
     await n0.queues.put("q", TaskSpec(id="a"))
@@ -118,7 +120,9 @@ async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(node: Any
     shard._fly = lambda name, *rest: (sent.append((name, shard._flying)), fly(name, *rest))
     await n0.queues.close_session(holder)
     assert [task.id for task in await take] == ["a"]
-    assert sent[:2] == [("queue.end", 0), ("queue.take", 1)], "the take left while the end was under way"
+    assert sent[:2] == [("queue.end", 0), ("queue.take", 1)], (
+        "the take left while the end was under way"
+    )
 
 
 async def test_woken_when_a_pause_ends_or_is_ended(node: Any, eventually: Any) -> None:
@@ -173,22 +177,30 @@ async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
     assert await asyncio.gather(*takes) == [[]] * 50
 
 
-async def test_a_wake_up_between_the_answer_and_the_parking_is_not_lost(node: Any, eventually: Any) -> None:
-    """The put's message arrives while the take's empty answer is not yet read: it asks again instead of sleeping."""
+async def test_a_wake_up_between_the_answer_and_the_parking_is_not_lost(
+    node: Any, eventually: Any
+) -> None:
+    """
+    The put's message arrives while the take's empty answer is not yet read: it asks again instead
+    of sleeping.
+    """
     n0 = await node()
     await n0.queues.put("q", TaskSpec(id="first"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
     shard = n0.queues._shards["q"][0]
     for n in range(20):
         take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
-        await asyncio.sleep(0)  # the take is on its way, and the put behind it in the same connection
+        # the take is on its way, and the put behind it in the same connection
+        await asyncio.sleep(0)
         put = n0.queues.put("q", TaskSpec(id=f"a{n}"))
         assert [task.id for task in await take] == [f"a{n}"]
         await put
     assert not shard.parked
 
 
-async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(node: Any, eventually: Any) -> None:
+async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(
+    node: Any, eventually: Any
+) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 3})
     await eventually(lambda: len(n1.queues._shards.get("q", ())) == 3)
@@ -210,7 +222,10 @@ async def test_missed_messages_are_made_up_for_by_waking_all(node: Any, eventual
 
 
 async def test_an_older_reply_that_is_read_late_hides_nothing(node: Any) -> None:
-    """The sweep's connection is another than the takes': what it was told may be of before what they know."""
+    """
+    The sweep's connection is another than the takes': what it was told may be of before what they
+    know.
+    """
     n0 = await node()
     await n0.queues.put("q", TaskSpec(id="a", delay_ms=10**6))
     (shard,) = n0.queues._shards["q"]

@@ -92,7 +92,11 @@ CLIENT ID                                       |
 PING                                            |
 INFO                                            |
 """
-ROWS = [(row[0].split(), row[2].strip()) for line in TABLE.strip().splitlines() if (row := line.partition("|"))]
+ROWS = [
+    (row[0].split(), row[2].strip())
+    for line in TABLE.strip().splitlines()
+    if (row := line.partition("|"))
+]
 
 
 def user(*rights: str) -> User:
@@ -105,12 +109,17 @@ async def enter(door: Any) -> Any:
     return line
 
 
-@pytest.mark.parametrize(("request_", "missing"), ROWS, ids=lambda value: " ".join(value) or "no right")
+@pytest.mark.parametrize(
+    ("request_", "missing"), ROWS, ids=lambda value: " ".join(value) or "no right"
+)
 def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) -> None:
     assert lacking_for(Rights(()), request_[0], [word.encode() for word in request_]) == missing
     for word in missing.split(" or ") if missing else ():
         words = (word.partition(":")[0] if not word.startswith("token") else word,)
-        assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
+        assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in (
+            "",
+            "put:q",
+        )
 
 
 EVERY = {
@@ -128,27 +137,48 @@ EVERY = {
 
 
 def words_of(missing: str) -> set[str]:
-    return {word if word.startswith("token") else word.partition(":")[0] for word in missing.split(" or ")}
+    return {
+        word if word.startswith("token") else word.partition(":")[0]
+        for word in missing.split(" or ")
+    }
 
 
 @pytest.mark.parametrize("missing", sorted({missing for _, missing in ROWS if missing}))
-async def test_at_the_door_each_verb_with_each_right_missing_and_with_it_alone(missing: str) -> None:
-    """All rights but these: refused before anything happens. One of these alone: the verb gets through, or lacks another."""
+async def test_at_the_door_each_verb_with_each_right_missing_and_with_it_alone(
+    missing: str,
+) -> None:
+    """
+    All rights but these: refused before anything happens. One of these alone: the verb gets
+    through, or lacks another.
+    """
     words, requests = words_of(missing), [request for request, lacks in ROWS if lacks == missing]
-    names = {f"only-{number}": (word,) for number, word in enumerate(sorted(words))} | {"not": tuple(EVERY - words)}
-    users = tuple(User(name=name, secret_hash=hash_generated(SECRET), rights=rights) for name, rights in names.items())
+    names = {f"only-{number}": (word,) for number, word in enumerate(sorted(words))} | {
+        "not": tuple(EVERY - words)
+    }
+    users = tuple(
+        User(name=name, secret_hash=hash_generated(SECRET), rights=rights)
+        for name, rights in names.items()
+    )
     async with doubles.Door(users=users) as door:
         for name in names:
             line = await door.dial()
             assert await line.call("AUTH", name, SECRET) == b"OK"
             for request in requests:
-                before = [len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)]
+                before = [
+                    len(room.calls)
+                    for room in (door.queues, door.tokens, door.schedules, door.locks)
+                ]
                 reply = str(await line.call(*request))
                 denied = reply.startswith("DENIED ")
                 if name == "not":
-                    assert reply == f"DENIED {request[0]} needs the right {missing}, which the user not does not have."
+                    assert (
+                        reply
+                        == f"DENIED {request[0]} needs the right {missing}, which the user not does"
+                        " not have."
+                    )
                     assert before == [
-                        len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)
+                        len(room.calls)
+                        for room in (door.queues, door.tokens, door.schedules, door.locks)
                     ]
                 else:
                     assert not denied or missing not in reply, (name, request, reply)
@@ -167,7 +197,9 @@ def test_every_name_in_a_request_counts() -> None:
 def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None:
     for command in COMMANDS.values():
         assert (command.name in OWN) != (command.needs in ("right", "user")), command.name
-    assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(DEMANDS)
+    assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(
+        DEMANDS
+    )
     assert {request[0] for request, _ in ROWS} >= set(DEMANDS), "each stands in the table above"
     assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
     assert set(ROUTES.values()) <= set(DEMANDS)
@@ -198,13 +230,18 @@ def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> No
         assert path.startswith(NAMED) == verb.startswith("T."), path
 
 
-async def test_a_right_that_is_missing_is_named_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_right_that_is_missing_is_named_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with doubles.Door(users=(user("put:mails.*"),)) as door:
         line = await enter(door)
         assert await line.call("Q.PUT", "mails.a", "body")
         for _ in range(3):
             refusal = str(await line.call("q.put", "other", "body"))
-            assert refusal == "DENIED Q.PUT needs the right put:other, which the user ada does not have."
+            assert (
+                refusal
+                == "DENIED Q.PUT needs the right put:other, which the user ada does not have."
+            )
         assert await line.call("PING") == b"PONG"
         assert [call[1] for call in door.queues.calls] == ["mails.a"]
         assert door.server.own_stats()["denied_total"] == {"ada": 3}
@@ -215,14 +252,25 @@ async def test_in_a_multi_too(caplog: pytest.LogCaptureFixture) -> None:
     async with doubles.Door(users=(user("put:mails.*"),)) as door:
         line = await enter(door)
         line.send("MULTI", "Q.PUT other body", "EXEC")
-        assert [str(await line.reply()).partition(" ")[0] for _ in range(3)] == ["b'OK'", "DENIED", "EXECABORT"]
+        assert [str(await line.reply()).partition(" ")[0] for _ in range(3)] == [
+            "b'OK'",
+            "DENIED",
+            "EXECABORT",
+        ]
         assert not door.queues.calls
 
 
 async def test_a_request_of_a_wrong_form_is_told_so() -> None:
     async with doubles.Door(users=(user("put"),)) as door:
         line = await enter(door)
-        for request in ("Q.PUT", "Q.TAKE WAIT FROM q", "S.PUT a b", "S.PUT a EVERY x q body", "Q.MOVE q", "Q.CONFIG"):
+        for request in (
+            "Q.PUT",
+            "Q.TAKE WAIT FROM q",
+            "S.PUT a b",
+            "S.PUT a EVERY x q body",
+            "Q.MOVE q",
+            "Q.CONFIG",
+        ):
             assert str(await line.call(*request.split())).startswith("BADARG"), request
 
 
@@ -251,7 +299,12 @@ async def test_lists_show_what_the_user_may_see() -> None:
         assert await line.call("Q.LIST", "TOPICS") == [b"mails.all", [b"mails.a"]]
         assert (await line.call("Q.STATS"))[::2] == [b"mails.a"]
         door.queues.stats = topic
-        assert await line.call("Q.STATS", "mails.all") == [b"topic", b"mails.all", b"queues", [b"mails.a"]]
+        assert await line.call("Q.STATS", "mails.all") == [
+            b"topic",
+            b"mails.all",
+            b"queues",
+            [b"mails.a"],
+        ]
         assert await line.call("L.LIST") == [[[b"name", b"job1"]], b"on"]
         assert await line.call("S.LIST") == [[b"name", b"daily"]]
 
@@ -262,5 +315,7 @@ async def test_without_rights_one_sees_the_nodes_state_alone() -> None:
         assert b"role" in await line.call("R.STATUS")
         assert b"tidewarden_version" in await line.call("INFO")
         assert await line.call("Q.LIST") == []
-        assert str(await line.call("T.GET", "p/a")).startswith("DENIED T.GET needs the right token:read")
+        assert str(await line.call("T.GET", "p/a")).startswith(
+            "DENIED T.GET needs the right token:read"
+        )
         assert str(await line.call("CLIENT", "LIST")).startswith("DENIED")

@@ -45,7 +45,9 @@ class Door:
         self.handshakes = TlsHandshakes(context, lambda: at_once, self.strangers)
         self.trusted = ssl.create_default_context(cafile=cert)
 
-    async def dial(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def dial(
+        self, context: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
 
     async def echo(self) -> None:
@@ -65,7 +67,9 @@ class Door:
 @asynccontextmanager
 async def door(pem: tuple[str, str], at_once: int = 100) -> AsyncIterator[Door]:
     made = Door(*pem, at_once)
-    server = await asyncio.get_running_loop().create_server(lambda: made.handshakes.meet(Echo), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: made.handshakes.meet(Echo), "127.0.0.1", 0
+    )
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
@@ -94,8 +98,12 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text.partition("door: ")[2] for text in caplog.messages if "sent away" in text]
 
 
-@pytest.mark.parametrize("plain", [b"*1\r\n$4\r\nPING\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100])
-def test_plain_bytes(run: Scene, pem: tuple[str, str], plain: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "plain", [b"*1\r\n$4\r\nPING\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100]
+)
+def test_plain_bytes(
+    run: Scene, pem: tuple[str, str], plain: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
         async with door(pem) as subject:
             reader, writer = await subject.dial()
@@ -110,7 +118,9 @@ def test_plain_bytes(run: Scene, pem: tuple[str, str], plain: bytes, caplog: pyt
     assert said(caplog) == ["it speaks no TLS, and this port nothing else (node.tls_cert is set)"]
 
 
-def test_a_client_of_an_old_version(run: Scene, pem: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_of_an_old_version(
+    run: Scene, pem: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """A hello of TLS 1.1, by hand: no client of today makes one."""
     suites = b"\x00\x04\xc0\x13\x00\x2f"
     body = b"\x03\x02" + bytes(32) + b"\x00" + suites + b"\x01\x00"
@@ -129,7 +139,9 @@ def test_a_client_of_an_old_version(run: Scene, pem: tuple[str, str], caplog: py
     assert said(caplog) == ["it speaks no TLS of version 1.2 or later"]
 
 
-def test_a_client_that_does_not_trust_us(run: Scene, pem: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_does_not_trust_us(
+    run: Scene, pem: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     def distrust(port: int) -> None:
         plain = socket.create_connection(("127.0.0.1", port), 20)
         with plain, pytest.raises(ssl.SSLCertVerificationError):
@@ -154,7 +166,9 @@ def test_without_a_server_name(run: Scene, pem: tuple[str, str]) -> None:
         async with door(pem) as subject:
             subject.trusted.check_hostname = False
             context = subject.trusted
-            reader, writer = await asyncio.open_connection("127.0.0.1", subject.port, ssl=context, server_hostname="")
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", subject.port, ssl=context, server_hostname=""
+            )
             writer.write(b"hello")
             async with asyncio.timeout(20):
                 assert await reader.readexactly(5) == b"hello"
@@ -182,7 +196,10 @@ def test_who_looks_at_the_port_and_goes_is_not_worth_a_word(
 
 
 def test_the_silent_are_few_and_do_not_stay(
-    run: Scene, pem: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: Scene,
+    pem: tuple[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
         async with door(pem, at_once=3) as subject:
@@ -191,7 +208,8 @@ def test_the_silent_are_few_and_do_not_stay(
                 while len(subject.handshakes.under_way) < 3:
                     await asyncio.sleep(0.01)
                 late, writer = await subject.dial()
-                await asyncio.gather(late.read(), return_exceptions=True)  # an end or a reset, as the kernel has it
+                # an end or a reset, as the kernel has it
+                await asyncio.gather(late.read(), return_exceptions=True)
                 writer.transport.abort()
             silent[0][1].transport.abort()
             async with asyncio.timeout(20):

@@ -1,4 +1,6 @@
-"""What peers that nobody has let in may use up: of processor time, each and together, and of places."""
+"""
+What peers that nobody has let in may use up: of processor time, each and together, and of places.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.server.access import lobby as module
-from tidewarden.server.access.lobby import BURST_EACH_S, BURST_S, GRACE_S, KEPT_S, SHARE_EACH, Lobby, Stranger
+from tidewarden.server.access.lobby import (
+    BURST_EACH_S,
+    BURST_S,
+    GRACE_S,
+    KEPT_S,
+    SHARE_EACH,
+    Lobby,
+    Stranger,
+)
 
 SHARE = 0.05
 
@@ -86,8 +96,12 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def spend(scene: Scene, strangers: list[tuple[Stranger, Transport]], seconds: float, cost_s: float) -> float:
-    """Each sends whatever is read of it, a millisecond a turn; what they cost in so many seconds."""
+async def spend(
+    scene: Scene, strangers: list[tuple[Stranger, Transport]], seconds: float, cost_s: float
+) -> float:
+    """
+    Each sends whatever is read of it, a millisecond a turn; what they cost in so many seconds.
+    """
     before = scene.used_s
     for _ in range(int(seconds * 1000)):
         for stranger, transport in strangers:

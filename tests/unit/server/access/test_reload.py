@@ -24,7 +24,11 @@ async def enter(door: Any, user: str = "ada", secret: str = SECRET) -> Any:
 
 async def test_who_is_gone_is_cut_off_and_nobody_else() -> None:
     async with doubles.Door(users=(ADA, BOB)) as door:
-        ada, bob, stranger = await enter(door), await enter(door, "bob", "bob's own"), await door.dial()
+        ada, bob, stranger = (
+            await enter(door),
+            await enter(door, "bob", "bob's own"),
+            await door.dial(),
+        )
         assert str(await stranger.call("PING")).startswith("NOAUTH")
         door.server.reload((BOB,))
         assert await ada.rest() == b""
@@ -61,7 +65,9 @@ async def test_other_rights_count_from_the_next_request() -> None:
         ada = await enter(door)
         assert await ada.call("Q.PUT", "q", "body", "ID", "a") == b"a"
         door.server.reload((replace(ADA, rights=("take",)),))
-        assert str(await ada.call("Q.PUT", "q", "body")).startswith("DENIED Q.PUT needs the right put:q")
+        assert str(await ada.call("Q.PUT", "q", "body")).startswith(
+            "DENIED Q.PUT needs the right put:q"
+        )
         door.server.reload((replace(ADA, rights=("take", "put:q")),))
         assert await ada.call("Q.PUT", "q", "body", "ID", "b") == b"b"
         door.server.reload((ADA,))

@@ -76,8 +76,15 @@ async def peer_certificate(port: int) -> bytes:
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_redis_py_and_httpx_come_in_by_tls(pem: tuple[str, str], protocol: int) -> None:
     async with doors(*pem) as (resp, http):
-        options: dict[str, Any] = {"username": "admin", "password": SECRET, "ssl": True, "ssl_ca_certs": pem[0]}
-        async with redis.asyncio.Redis(host="127.0.0.1", port=resp.port, protocol=protocol, **options) as client:
+        options: dict[str, Any] = {
+            "username": "admin",
+            "password": SECRET,
+            "ssl": True,
+            "ssl_ca_certs": pem[0],
+        }
+        async with redis.asyncio.Redis(
+            host="127.0.0.1", port=resp.port, protocol=protocol, **options
+        ) as client:
             assert await client.execute_command("Q.PUT", "q", "x" * 300_000, "ID", "a") == b"a"
             row = (await client.execute_command("Q.TAKE", "WAIT", 5000, "FROM", "q"))[0]
             assert len(row[3]) == 300_000
@@ -97,7 +104,9 @@ async def test_the_sdk_comes_in_by_tls(pem: tuple[str, str]) -> None:
 
 
 @pytest.mark.thorough
-async def test_the_command_line_comes_in_by_tls(pem: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_line_comes_in_by_tls(
+    pem: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     async with doors(*pem) as (resp, _):
         there = f"admin:{quote(SECRET)}@127.0.0.1:{resp.port}"
 
@@ -106,12 +115,18 @@ async def test_the_command_line_comes_in_by_tls(pem: tuple[str, str], capsys: py
                 return line.call("ECHO", "hello")
 
         assert await asyncio.to_thread(asked, f"rediss://{there}?ca={pem[0]}") == "hello"
-        assert await asyncio.to_thread(asked, f"redis://127.0.0.1:1,rediss://{there}?ca={pem[0]}") == "hello"
+        assert (
+            await asyncio.to_thread(asked, f"redis://127.0.0.1:1,rediss://{there}?ca={pem[0]}")
+            == "hello"
+        )
         for wrong, said in (
             (f"redis://{there}", "(a node with a certificate: rediss://…?ca=FILE)"),
             (f"rediss://{there}", "CERTIFICATE_VERIFY_FAILED"),
             (f"rediss://{there}?ca=/nowhere", "No such file"),
-            (f"rediss://{there}?cafile={pem[0]}", "unexpected keyword argument 'cafile'; allowed: redis://"),
+            (
+                f"rediss://{there}?cafile={pem[0]}",
+                "unexpected keyword argument 'cafile'; allowed: redis://",
+            ),
         ):
             with pytest.raises(typer.Exit):
                 await asyncio.to_thread(asked, wrong)
@@ -131,11 +146,15 @@ async def test_without_tls_nobody_comes_in(pem: tuple[str, str]) -> None:
         assert not resp.connections
 
 
-async def test_a_peer_that_goes_frees_what_it_held(pem: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_peer_that_goes_frees_what_it_held(
+    pem: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     async with doors(*pem) as (resp, _):
         context = ssl.create_default_context(cafile=pem[0])
         _, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
-        writer.write(doubles.framed(("AUTH", "admin", SECRET)) + doubles.framed("Q.TAKE WAIT 60000 FROM q"))
+        writer.write(
+            doubles.framed(("AUTH", "admin", SECRET)) + doubles.framed("Q.TAKE WAIT 60000 FROM q")
+        )
         async with asyncio.timeout(20):
             while resp.waiting == 0:
                 await asyncio.sleep(0.001)
@@ -151,13 +170,17 @@ def open_ends() -> list[tuple[int, int]]:
     return [(int(row[1][9:], 16), int(row[2][9:], 16)) for row in rows if row[3] in ("01", "08")]
 
 
-async def test_one_too_many_is_told_and_does_not_linger(pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_too_many_is_told_and_does_not_linger(
+    pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though it never says goodbye, for which TLS would wait half a minute."""
     monkeypatch.setattr(backpressure, "TURNED_AWAY_S", 0.3)
 
     def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
         plain = socket.create_connection(("127.0.0.1", port), 20)
-        secured = ssl.create_default_context(cafile=pem[0]).wrap_socket(plain, server_hostname="127.0.0.1")
+        secured = ssl.create_default_context(cafile=pem[0]).wrap_socket(
+            plain, server_hostname="127.0.0.1"
+        )
         return secured, secured.recv(200)
 
     async with doors(*pem) as (resp, _):
@@ -172,7 +195,9 @@ async def test_one_too_many_is_told_and_does_not_linger(pem: tuple[str, str], mo
         assert resp.own_stats()["refused_total"] == 1
 
 
-async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path: Path, pem: tuple[str, str]) -> None:
+async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(
+    tmp_path: Path, pem: tuple[str, str]
+) -> None:
     fresh = certificate.make(tmp_path, "fresh")
     async with doors(*pem) as (resp, http):
         old = await peer_certificate(resp.port)
@@ -190,9 +215,15 @@ async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path:
 
 def test_a_certificate_that_ends_is_told_of_in_time(tmp_path: Path) -> None:
     now_s = SystemClock().unix_ms() / 1000
-    for days, said in ((30, ""), (5, "node.tls_cert expires on "), (-2, "node.tls_cert has expired on ")):
+    for days, said in (
+        (30, ""),
+        (5, "node.tls_cert expires on "),
+        (-2, "node.tls_cert has expired on "),
+    ):
         cert, key = certificate.make(tmp_path, str(days), days=days)
-        assert not fault_of(cert, key), "it serves all the same: whoever does not look at the date goes on"
+        assert not fault_of(cert, key), (
+            "it serves all the same: whoever does not look at the date goes on"
+        )
         warning = expiry_warning(expiry_of(cert), now_s)
         assert warning.startswith(said)
         assert bool(warning) is bool(said)
@@ -201,7 +232,10 @@ def test_a_certificate_that_ends_is_told_of_in_time(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_files_is_said(tmp_path: Path, pem: tuple[str, str]) -> None:
-    other, locked = certificate.make(tmp_path, "other"), certificate.make(tmp_path, "locked", b"word")
+    other, locked = (
+        certificate.make(tmp_path, "other"),
+        certificate.make(tmp_path, "locked", b"word"),
+    )
     (tmp_path / "rubbish").write_text("rubbish")
     assert fault_of(*pem) == ""
     assert "belong together" in fault_of(pem[0], other[1])
@@ -233,7 +267,9 @@ async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
         reader, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
         writer.write(doubles.framed(("AUTH", "admin", SECRET)))
         assert await reader.readline() == b"+OK\r\n"
-        assert resp.lobby.budget.left_s(resp.clock.monotonic()) == pytest.approx(lobby.BURST_S, abs=0.001)
+        assert resp.lobby.budget.left_s(resp.clock.monotonic()) == pytest.approx(
+            lobby.BURST_S, abs=0.001
+        )
         before = next(ticks)
         writer.write(doubles.framed(("ECHO", "x" * 500_000)))
         assert len(await reader.readexactly(500_000 + 11)) == 500_011

@@ -48,7 +48,9 @@ async def test_a_secret_alone_is_the_only_users(name: str) -> None:
         await both.authenticate(name, "opensesame", "p")
 
 
-@pytest.mark.parametrize(("name", "secret"), [("reader", "other"), ("nobody", "opensesame"), ("admin", "opensesame")])
+@pytest.mark.parametrize(
+    ("name", "secret"), [("reader", "other"), ("nobody", "opensesame"), ("admin", "opensesame")]
+)
 async def test_a_wrong_one_is_slow_counted_and_logged_without_it(
     name: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,29 +91,39 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
         await clock.advance((delay - 0.5) * module.FAILURE_DELAY_S)
         assert not attempt.done()
         async with asyncio.timeout(20):
-            assert await users.authenticate("reader", "opensesame", f"5.6.7.8:{failures}") == "reader"
+            assert (
+                await users.authenticate("reader", "opensesame", f"5.6.7.8:{failures}") == "reader"
+            )
             users._right.clear()
-            assert await users.authenticate("reader", "opensesame", f"1.2.3.4:{failures}") == "reader"
+            assert (
+                await users.authenticate("reader", "opensesame", f"1.2.3.4:{failures}") == "reader"
+            )
         users._right.clear()
         await clock.advance(0.5 * module.FAILURE_DELAY_S)
         with pytest.raises(WrongPass):
             await attempt
 
 
-async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Which may be a proxy's, before everybody."""
     clock = ManualClock()
     writer = User(name="writer", secret_hash=hash_generated("generated"))
     users = Users((READER, writer, ADMIN), clock, loopback=True)
     await users.authenticate("reader", "opensesame", "1.2.3.4:5")
-    attempts = [asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)]
+    attempts = [
+        asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)
+    ]
     async with asyncio.timeout(20):
         while users.failures_total < 200:
             await asyncio.sleep(0.001)
         while sum(attempt.done() for attempt in attempts) < 200 - HELD_BACK_MAX:
             await asyncio.sleep(0.001)
-        assert await users.authenticate("reader", "opensesame", "1.2.3.4:6") == "reader"  # was right before
-        assert await users.authenticate("writer", "generated", "1.2.3.4:7") == "writer"  # it cannot be guessed
+        # was right before
+        assert await users.authenticate("reader", "opensesame", "1.2.3.4:6") == "reader"
+        # it cannot be guessed
+        assert await users.authenticate("writer", "generated", "1.2.3.4:7") == "writer"
         with pytest.raises(WrongPass, match="Too many logins"):
             await users.authenticate("admin", "slow:secret", "1.2.3.4:8")
     refused = [attempt for attempt in attempts if attempt.done()]
@@ -119,11 +131,16 @@ async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(caplog: pytest.Lo
     with pytest.raises(WrongPass, match="Too many logins from this address have failed"):
         await refused[0]
     await clock.advance(100)
-    assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*attempts, return_exceptions=True))
+    assert all(
+        isinstance(found, WrongPass)
+        for found in await asyncio.gather(*attempts, return_exceptions=True)
+    )
     assert caplog.text.count("login refused") == 1
 
 
-async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     users = Users((READER, ADMIN), SystemClock(), loopback=True)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -143,7 +160,9 @@ async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monke
         users.rights("admin")
 
 
-async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From ten thousand addresses, say, each of which may have one checked."""
     users = Users((ADMIN, READER), SystemClock(), loopback=True)
     monkeypatch.setattr(module, "STRETCH_S", 0.0)
@@ -153,16 +172,27 @@ async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(monkeypatch
         return check_secret(secret, secret_hash) if quick_hash(secret_hash) else not go_on.wait(20)
 
     monkeypatch.setattr(module, "check_secret", slowly)
-    flood = [asyncio.ensure_future(users.authenticate("admin", "wrong", f"10.0.0.{n}:5")) for n in range(50)]
+    flood = [
+        asyncio.ensure_future(users.authenticate("admin", "wrong", f"10.0.0.{n}:5"))
+        for n in range(50)
+    ]
     await asyncio.sleep(0)
     assert await users.authenticate("reader", "opensesame", "1.2.3.4:5") == "reader"
     assert not any(attempt.done() for attempt in flood)
     go_on.set()
-    assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*flood, return_exceptions=True))
+    assert all(
+        isinstance(found, WrongPass)
+        for found in await asyncio.gather(*flood, return_exceptions=True)
+    )
 
 
-async def test_wrong_passwords_are_stretched_as_a_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the checks that are counted: each takes 50 ms of a core. A host that has not failed is not behind one that has."""
+async def test_wrong_passwords_are_stretched_as_a_budget_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is the checks that are counted: each takes 50 ms of a core. A host that has not failed is not
+    behind one that has.
+    """
     clock = ManualClock()
     users = Users((ADMIN, READER), clock, loopback=False)
     checked: Counter[bool] = Counter()
@@ -191,7 +221,9 @@ async def test_wrong_passwords_are_stretched_as_a_budget_allows(monkeypatch: pyt
     budget = module.STRETCHING_BURST_S + 60.0 * module.STRETCHING_SHARE
     assert 20 <= checked[False] <= budget / module.STRETCH_S + 1
     for number in range(10):
-        login = asyncio.ensure_future(users.authenticate("admin", "slow:secret", f"1.2.3.{number}:5"))
+        login = asyncio.ensure_future(
+            users.authenticate("admin", "slow:secret", f"1.2.3.{number}:5")
+        )
         users._right.clear()
         async with asyncio.timeout(10):
             assert await login == "admin"
@@ -221,7 +253,10 @@ async def test_who_was_right_before_is_forgotten_with_his_secret() -> None:
     users = Users((READER, ADMIN), SystemClock(), loopback=True)
     await users.authenticate("reader", "opensesame", "p")
     other = replace(ADMIN, rights=("put",))
-    assert users.reload((replace(READER, secret_hash=hash_generated("fresh")), other)) == ({"reader"}, {"admin"})
+    assert users.reload((replace(READER, secret_hash=hash_generated("fresh")), other)) == (
+        {"reader"},
+        {"admin"},
+    )
     assert users.known("reader", "opensesame") is None
     assert users.rights("admin").allow("put", "q")
     assert not users.rights("admin").whole

@@ -12,7 +12,10 @@ from tidewarden.server.http import params as asked
 
 
 def test_parameters_are_those_that_are_there_once_each() -> None:
-    assert asked.query_of(make_mocked_request("GET", "/x?a=1&b="), ("a", "b")) == {"a": "1", "b": ""}
+    assert asked.query_of(make_mocked_request("GET", "/x?a=1&b="), ("a", "b")) == {
+        "a": "1",
+        "b": "",
+    }
     with pytest.raises(BadArg, match="There is no parameter 'c' here; there are a, b"):
         asked.query_of(make_mocked_request("GET", "/x?c=1"), ("a", "b"))
     with pytest.raises(BadArg, match="there are none"):
@@ -22,7 +25,11 @@ def test_parameters_are_those_that_are_there_once_each() -> None:
 
 
 def test_a_flag_is_true_or_false() -> None:
-    assert [asked.flag(query, "keep") for query in ({}, {"keep": "true"}, {"keep": "false"})] == [False, True, False]
+    assert [asked.flag(query, "keep") for query in ({}, {"keep": "true"}, {"keep": "false"})] == [
+        False,
+        True,
+        False,
+    ]
     with pytest.raises(BadArg, match="keep must be true or false: found '1'"):
         asked.flag({"keep": "1"}, "keep")
 

@@ -45,11 +45,15 @@ class Site:
 
 
 @asynccontextmanager
-async def site(*, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any) -> AsyncIterator[Site]:
+async def site(
+    *, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any
+) -> AsyncIterator[Site]:
     door = Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
-    server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more)
+    server = HttpServer(
+        config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more
+    )
     await server.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -60,9 +64,14 @@ async def site(*, users: bool = False, rights: tuple[str, ...] = ("all",), **mor
 
 async def test_health_says_why_not() -> None:
     trouble = {"live": "", "ready": "the store is away"}
-    async with site(users=True, alive=lambda: trouble["live"], ready=lambda: trouble["ready"]) as subject:
+    async with site(
+        users=True, alive=lambda: trouble["live"], ready=lambda: trouble["ready"]
+    ) as subject:
         assert await subject.ask("GET", "/health/live") == (200, {"ok": True, "reason": ""})
-        assert await subject.ask("GET", "/health/ready") == (503, {"ok": False, "reason": "the store is away"})
+        assert await subject.ask("GET", "/health/ready") == (
+            503,
+            {"ok": False, "reason": "the store is away"},
+        )
         trouble.update(live="the sweep has not turned for 9 s", ready="")
         assert (await subject.ask("GET", "/health/live"))[0] == 503
         assert (await subject.ask("GET", "/health/ready"))[0] == 200
@@ -77,7 +86,10 @@ async def test_strangers_are_told_no_versions() -> None:
 
 async def test_leader_is_200_on_the_leader_alone() -> None:
     async with site(users=True) as subject:
-        assert await subject.ask("GET", "/leader") == (200, {"node": "n0", "role": "leader", "leader": "n0"})
+        assert await subject.ask("GET", "/leader") == (
+            200,
+            {"node": "n0", "role": "leader", "leader": "n0"},
+        )
         assert (await subject.ask("HEAD", "/leader"))[0] == 200
         subject.door.cluster.seen.update(role="follower", leader="n1")
         assert (await subject.ask("GET", "/leader"))[0] == 503
@@ -95,16 +107,22 @@ async def test_nodes_ask_without_a_user_and_strangers_hear_nothing() -> None:
         assert (await subject.ask("POST", "/internal/else", data=b"a node"))[0] == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/tokens", "/v1/tokens/p/a", "/nonsense"])
+@pytest.mark.parametrize(
+    "path", ["/v1/status", "/metrics", "/v1/tokens", "/v1/tokens/p/a", "/nonsense"]
+)
 async def test_where_there_are_users_the_rest_wants_one(path: str) -> None:
     async with site(users=True) as subject:
         status, body = await subject.ask("GET", path)
         assert (status, body["error"]) == (401, "NOAUTH")
-        status, body = await subject.ask("GET", path, headers={"Authorization": "Bearer admin:wrong"})
+        status, body = await subject.ask(
+            "GET", path, headers={"Authorization": "Bearer admin:wrong"}
+        )
         assert (status, body["error"]) == (401, "WRONGPASS")
         status, body = await subject.ask("GET", path, headers={"Authorization": "Basic YTpi"})
         assert (status, body["error"]) == (401, "NOAUTH")
-        assert (await subject.ask("GET", path, headers=ALICE))[0] == (404 if path == "/nonsense" else 200)
+        assert (await subject.ask("GET", path, headers=ALICE))[0] == (
+            404 if path == "/nonsense" else 200
+        )
         assert not [call for call in subject.door.tokens.calls if call[0] == "put"]
 
 
@@ -141,7 +159,8 @@ async def test_a_web_page_elsewhere_is_refused(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Host": "localhost:7421"}, {"Host": "[::1]:7421"}, {"Origin": "http://127.0.0.1:3000"}]
+    "headers",
+    [{"Host": "localhost:7421"}, {"Host": "[::1]:7421"}, {"Origin": "http://127.0.0.1:3000"}],
 )
 async def test_a_page_of_this_machine_is_served(headers: dict[str, str]) -> None:
     async with site() as subject:
@@ -154,12 +173,20 @@ async def test_wrong_paths_and_methods() -> None:
         assert (status, body["error"]) == (404, "NOTFOUND")
         status, body = await subject.ask("DELETE", "/v1/status", headers=ALICE)
         assert (status, body["error"]) == (405, "BADARG")
-        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=ALICE, data=io.BytesIO(b"x" * 2_000_000))
+        status, body = await subject.ask(
+            "PUT", "/v1/tokens/p/a", headers=ALICE, data=io.BytesIO(b"x" * 2_000_000)
+        )
         assert (status, body["error"]) == (413, "TOOBIG")
 
 
 @pytest.mark.parametrize(
-    "rubbish", [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"*1\r\n$4\r\nPING\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+    "rubbish",
+    [
+        b"\x16\x03\x01\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"*1\r\n$4\r\nPING\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
 )
 async def test_rubbish_gets_a_400_and_the_door_lives(rubbish: bytes) -> None:
     async with site() as subject:
@@ -170,10 +197,14 @@ async def test_rubbish_gets_a_400_and_the_door_lives(rubbish: bytes) -> None:
         assert (await subject.ask("GET", "/health/live"))[0] == 200
 
 
-async def test_a_body_in_another_encoding_than_it_says_is_no_defect_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_body_in_another_encoding_than_it_says_is_no_defect_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with site(users=True) as subject:
         headers = ALICE | {"Content-Encoding": "gzip"}
-        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=headers, data=io.BytesIO(b"{}"))
+        status, body = await subject.ask(
+            "PUT", "/v1/tokens/p/a", headers=headers, data=io.BytesIO(b"{}")
+        )
         assert (status, body["error"]) == (400, "BADARG")
         assert (await subject.ask("GET", "/health/live"))[0] == 200
     assert not caplog.records
@@ -189,7 +220,9 @@ async def test_a_defect_is_a_500_without_its_text(caplog: pytest.LogCaptureFixtu
 
 
 async def test_metrics() -> None:
-    async with site(stats={"resp": lambda: {"connections": 3, "errors_total": {"BADARG": 2}}}) as subject:
+    async with site(
+        stats={"resp": lambda: {"connections": 3, "errors_total": {"BADARG": 2}}}
+    ) as subject:
         status, text = await subject.ask("GET", "/metrics")
         assert status == 200
         for line in (
@@ -221,7 +254,9 @@ async def test_metrics_of_the_node_survive_the_store() -> None:
         assert "tidewarden_cluster_epoch 3.0" in text
 
 
-async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An alert that the store is away would never come: the scrape would have been given up."""
     monkeypatch.setattr(metrics, "STORE_S", 0.01)
     never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -236,7 +271,10 @@ async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(monkeypatch: 
 
 
 async def test_metrics_say_what_is_missing_and_show_the_rest() -> None:
-    """Of thousands of providers no figure of tokens was shown, not this node's own either, and the answer looked like any other."""
+    """
+    Of thousands of providers no figure of tokens was shown, not this node's own either, and the
+    answer looked like any other.
+    """
     async with site() as subject:
 
         async def nothing(_wait_s: float) -> None:
@@ -328,7 +366,9 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
         runner = subject.server._listener._runner
         router = runner.app.router
         there = {f"{route.method} {route.resource.canonical}" for route in router.routes()}
-        assert {one for one in there if not one.startswith("HEAD ")} == set(ROUTES), "a route that is not in the table"
+        assert {one for one in there if not one.startswith("HEAD ")} == set(ROUTES), (
+            "a route that is not in the table"
+        )
         for what in sorted(there):
             method, _, path = what.partition(" ")
             words = ROUTES[what.replace("HEAD", "GET")].split()
@@ -339,10 +379,17 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
             denied = bool(words) and words != ["nobody"] and right not in words
             assert (status == 403) is denied, (what, status)
             if denied and method != "HEAD":
-                needs = " or ".join(f"{word}:daily" if word == "schedule" else word for word in words)
-                assert f"needs the right {needs}, which the user admin does not have" in body["message"]
+                needs = " or ".join(
+                    f"{word}:daily" if word == "schedule" else word for word in words
+                )
+                assert (
+                    f"needs the right {needs}, which the user admin does not have"
+                    in body["message"]
+                )
             if denied:
-                assert [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)] == before
+                assert [
+                    list(room.calls) for room in (subject.door.tokens, subject.door.schedules)
+                ] == before
 
 
 async def test_the_metrics_show_what_the_user_may_see() -> None:

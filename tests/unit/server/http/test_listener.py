@@ -1,4 +1,6 @@
-"""The HTTP door's bounds: connections, slow heads, slow and huge bodies, pipelines that nobody reads."""
+"""
+The HTTP door's bounds: connections, slow heads, slow and huge bodies, pipelines that nobody reads.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def site(*, internal: dict[str, Any] | None = None, **limits: int) -> AsyncIterator[HttpServer]:
+async def site(
+    *, internal: dict[str, Any] | None = None, **limits: int
+) -> AsyncIterator[HttpServer]:
     door = doubles.Door(users=(doubles.ADMIN,))
     node = replace(door.config.node, base_port=-1)  # HTTP's port is 0 then
     config = replace(door.config, node=node, limits=replace(door.config.limits, **limits))
@@ -51,7 +55,11 @@ async def connect(server: HttpServer, sent: bytes = b"") -> Stream:
 async def answer(stream: Stream) -> tuple[int, Any]:
     reader, _ = stream
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    length = next(
+        int(line[15:])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length:")
+    )
     body = await reader.readexactly(length)
     return int(head.split()[1]), json.loads(body)
 
@@ -91,7 +99,12 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
             await asyncio.sleep(0.01)
         inside.append(await connect(server, LIVE))
         assert (await answer(inside[-1]))[0] == 200
-        known = {"connections": 3, "connections_total": 4, "refused_total": 2, "strangers_refused_total": 0}
+        known = {
+            "connections": 3,
+            "connections_total": 4,
+            "refused_total": 2,
+            "strangers_refused_total": 0,
+        }
         assert server._listener.stats() == known
         await hung_up(*inside)
 
@@ -119,7 +132,11 @@ async def test_who_drips_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_body_that_drips_is_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "BODY_S", 0.2)
     async with site() as server:
-        head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n" + BEARER + b"\r\n\r\n{"
+        head = (
+            b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+            + BEARER
+            + b"\r\n\r\n{"
+        )
         slow = await connect(server, head)
         status, found = await answer(slow)
         assert (status, found["error"]) == (504, "TIMEOUT")
@@ -129,19 +146,29 @@ async def test_a_body_that_drips_is_timed_out(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_at_the_limit_and_one_byte_more(chunked: bool) -> None:
     async with site(payload_bytes=1000, request_bytes=2000) as server:
-        for size, status in ((1999, 400), (2000, 400), (2001, 413)):  # 400: it was read, and is no account
+        # 400: it was read, and is no account
+        for size, status in ((1999, 400), (2000, 400), (2001, 413)):
             how = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size) if chunked else b"x" * size
-            head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n" + how + b"\r\n" + BEARER + b"\r\n\r\n"
+            head = (
+                b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n" + how + b"\r\n" + BEARER + b"\r\n\r\n"
+            )
             stream = await connect(server, head + body)
             found = await answer(stream)
-            assert (found[0], found[1]["error"]) == (status, "TOOBIG" if status == 413 else "BADARG")
+            assert (found[0], found[1]["error"]) == (
+                status,
+                "TOOBIG" if status == 413 else "BADARG",
+            )
             await hung_up(stream)
 
 
 async def test_an_announced_gigabyte_is_refused_before_it_comes() -> None:
     async with site() as server:
-        head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n" + BEARER + b"\r\n\r\n"
+        head = (
+            b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n"
+            + BEARER
+            + b"\r\n\r\n"
+        )
         stream = await connect(server, head)
         status, found = await answer(stream)
         assert (status, found["error"]) == (413, "TOOBIG")
@@ -167,7 +194,10 @@ async def test_a_pipeline_that_nobody_reads_stays_in_its_socket() -> None:
 
 
 async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who gives up after five seconds and asks again would leave one more behind each time, for as long as it said."""
+    """
+    Who gives up after five seconds and asks again would leave one more behind each time, for as
+    long as it said.
+    """
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def waits(*_args: Any) -> None:
@@ -179,7 +209,9 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
 
     async with site() as server:
         monkeypatch.setattr(server._tokens, "get", waits)
-        stream = await connect(server, b"GET /v1/tokens/p/a?wait=3600 HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
+        stream = await connect(
+            server, b"GET /v1/tokens/p/a?wait=3600 HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n"
+        )
         await asyncio.wait_for(began.wait(), 10)
         await hung_up(stream)
         await asyncio.wait_for(ended.wait(), 10)
@@ -189,7 +221,9 @@ async def stalled(server: HttpServer) -> Stream:
     """Somebody who asks for more than what lies between can hold, and reads nothing."""
     server._cluster.seen["text"] = "x" * (20 << 20)
     stream = await connect(server, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
-    while not any(handler.writing_paused for handler in server._listener._runner.server.connections):
+    while not any(
+        handler.writing_paused for handler in server._listener._runner.server.connections
+    ):
         await asyncio.sleep(0.01)
     return stream
 
@@ -222,7 +256,9 @@ async def test_who_reads_slowly_keeps_it(monkeypatch: pytest.MonkeyPatch) -> Non
         stream[1].transport.abort()
 
 
-async def test_what_is_no_http_is_told_once_and_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_http_is_told_once_and_not_quoted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with site() as server:
         for rubbish in (
             b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
@@ -248,14 +284,18 @@ async def test_the_kernel_asks_after_those_who_wait() -> None:
         (handler,) = server._listener._runner.server.connections
         accepted = handler.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer.KEEPALIVE_IDLE_S
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == peer.UNANSWERED_MS
+        assert (
+            accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == peer.UNANSWERED_MS
+        )
         await hung_up(stream)
 
 
 REFUSED = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n"
 
 
-async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with site() as server:
         stream = await connect(server, REFUSED + b"x" * 1000)
         assert (await answer(stream))[1]["error"] == "NOAUTH"
@@ -267,7 +307,9 @@ async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(caplog
 
 
 async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is not known yet whether it is one: what comes after a few KiB stays in its socket."""
+    """
+    While it is not known yet whether it is one: what comes after a few KiB stays in its socket.
+    """
     asked, decided = asyncio.Event(), asyncio.Event()
 
     async def undecided(*_: Any) -> str:
@@ -303,7 +345,10 @@ async def test_a_head_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
-    """A load balancer's looks at /health are few enough; a flood of them is answered as the budget allows."""
+    """
+    A load balancer's looks at /health are few enough; a flood of them is answered as the budget
+    allows.
+    """
     asked = 0
     async with site() as server:
         known, stranger = await connect(server), await connect(server)
@@ -326,14 +371,19 @@ UPGRADE = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgra
 
 
 async def test_what_stands_behind_a_strangers_upgrade_is_not_read() -> None:
-    """aiohttp keeps it, and reads it when the request is answered: whoever is there has not paid for it."""
+    """
+    aiohttp keeps it, and reads it when the request is answered: whoever is there has not paid for
+    it.
+    """
     async with site() as server:
         stranger = await connect(server, (UPGRADE + b"\r\n") * 200)
         assert (await answer(stranger))[0] == 200
         async with asyncio.timeout(20):
             with suppress(ConnectionResetError):
                 assert await stranger[0].read() == b""
-        known = await connect(server, (UPGRADE + BEARER + b"\r\n\r\n").replace(b"/health/live", b"/v1/status") * 2)
+        known = await connect(
+            server, (UPGRADE + BEARER + b"\r\n\r\n").replace(b"/health/live", b"/v1/status") * 2
+        )
         assert [(await answer(known))[0] for _ in range(2)] == [200, 200]
         await hung_up(stranger, known)
 
@@ -342,7 +392,9 @@ PACKED = gzip.compress(bytes(8 << 20), mtime=0)
 
 
 @pytest.mark.parametrize("path", [b"/health/live", b"/v1/status", b"/v1/peers"])
-async def test_a_strangers_body_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+async def test_a_strangers_body_is_not_unpacked(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
     """A kilobyte is a megabyte then: of memory, and of time that it does not pay for."""
     unpacked: list[int] = []
     stock = aiohttp.http_parser.DeflateBuffer.feed_data
@@ -355,7 +407,9 @@ async def test_a_strangers_body_is_not_unpacked(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(aiohttp.http_parser.DeflateBuffer, "feed_data", count)
     async with site(internal={"/v1/peers": lambda body: heard.append(body) or b"yes"}) as server:
         body = PACKED[:4000]
-        head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        )
         stream = await connect(server, head % (path, len(body)) + body)
         async with asyncio.timeout(20):
             await stream[0].readuntil(b"\r\n\r\n")
@@ -378,7 +432,9 @@ async def test_a_strangers_body_is_not_unpacked(monkeypatch: pytest.MonkeyPatch,
         ("gzip", PACKED, 413, "TOOBIG"),
     ],
 )
-async def test_a_users_body_is_unpacked_within_bounds(encoding: str, body: bytes, status: int, word: str) -> None:
+async def test_a_users_body_is_unpacked_within_bounds(
+    encoding: str, body: bytes, status: int, word: str
+) -> None:
     async with site() as server:
         how = b"Content-Encoding: %b\r\nContent-Length: %d\r\n" % (encoding.encode(), len(body))
         head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n" + how + BEARER + b"\r\n\r\n"

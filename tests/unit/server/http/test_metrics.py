@@ -52,12 +52,17 @@ async def test_milliseconds_are_seconds_and_none_is_no_sample() -> None:
 
 
 async def test_help_says_what_a_figure_is() -> None:
-    assert "# HELP tidewarden_queue_ready Tasks that can be taken" in await rendered([("queue", {}, {"ready": 1})])
+    assert "# HELP tidewarden_queue_ready Tasks that can be taken" in await rendered(
+        [("queue", {}, {"ready": 1})]
+    )
     assert all(name.startswith("tidewarden_") and not name.endswith("_ms") for name in HELP)
 
 
 async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn adds so many samples, or writes so many series; together they are what one turn would have written."""
+    """
+    Each turn adds so many samples, or writes so many series; together they are what one turn would
+    have written.
+    """
     turns = 0
 
     class Turns(ManualClock):
@@ -67,7 +72,8 @@ async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.M
 
     kinds = {"a": 1, "b": 2}
     samples: list[Sample] = [
-        ("queue", {"queue": f"q{n}"}, {"ready": n, "puts_total": 2 * n, "kinds": kinds}) for n in range(1000)
+        ("queue", {"queue": f"q{n}"}, {"ready": n, "puts_total": 2 * n, "kinds": kinds})
+        for n in range(1000)
     ]
     found = (await metrics.render(samples, Turns())).decode()
     assert turns >= 1000 // metrics.SAMPLES_A_TURN + 4 * 1000 // metrics.SERIES_A_TURN

@@ -31,7 +31,9 @@ async def held(subject: Any, go_on: asyncio.Event) -> None:
     subject.door.tokens.get = subject.door.tokens.get_many = wait
 
 
-async def test_who_waits_for_a_token_under_rights_of_before_is_cut_off(go_on: asyncio.Event) -> None:
+async def test_who_waits_for_a_token_under_rights_of_before_is_cut_off(
+    go_on: asyncio.Event,
+) -> None:
     async with site(users=True) as subject:
         await held(subject, go_on)
         bearer = f"Host: x\r\nAuthorization: {ALICE['Authorization']}\r\n"

@@ -35,7 +35,13 @@ ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
             TaskSpec("ä".encode(), priority=7, lane="l"),
         ),
         (
-            {"at_ms": 1_800_000_000_000, "payload_base64": "/w==", "delay_ms": 1, "within_ms": 2, "ttl_ms": 9},
+            {
+                "at_ms": 1_800_000_000_000,
+                "payload_base64": "/w==",
+                "delay_ms": 1,
+                "within_ms": 2,
+                "ttl_ms": 9,
+            },
             Spec.at(1_800_000_000_000),
             TaskSpec(b"\xff", delay_ms=1, within_ms=2, ttl_ms=9),
         ),
@@ -43,7 +49,9 @@ ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
 )
 async def test_put(body: dict[str, Any], spec: Spec, task: TaskSpec) -> None:
     async with site() as subject:
-        answer = await subject.ask("PUT", "/v1/schedules/n%2F1", data=json.dumps({"queue": "mail", **body}))
+        answer = await subject.ask(
+            "PUT", "/v1/schedules/n%2F1", data=json.dumps({"queue": "mail", **body})
+        )
         assert answer == (200, {"next_ms": 2**41})
         assert subject.door.schedules.calls == [("put", "n/1", spec, "mail", task)]
 
@@ -61,8 +69,14 @@ async def test_put(body: dict[str, Any], spec: Spec, task: TaskSpec) -> None:
         ({"queue": "mail", "cron": 5}, "cron must be text"),
         ({"queue": "mail", "every_ms": 5000, "catchup": "some"}, "catchup"),
         ({"queue": "mail", "every_ms": 5000, "payload": {}}, "payload must be text"),
-        ({"queue": "mail", "every_ms": 5000, "payload_base64": "%"}, "payload_base64 must be base64"),
-        ({"queue": "mail", "every_ms": 5000, "payload": "", "payload_base64": ""}, "payload stands beside"),
+        (
+            {"queue": "mail", "every_ms": 5000, "payload_base64": "%"},
+            "payload_base64 must be base64",
+        ),
+        (
+            {"queue": "mail", "every_ms": 5000, "payload": "", "payload_base64": ""},
+            "payload stands beside",
+        ),
         ({"queue": "mail", "every_ms": 5000, "id": "x"}, "There is no field 'id' here"),
         ({"queue": "mail", "every_ms": 5000, "lease_ms": None}, "lease_ms must be an integer"),
     ],
@@ -72,7 +86,9 @@ async def test_what_is_wrong_is_told_by_its_field(body: dict[str, Any], fault: s
         status, answer = await subject.ask("PUT", "/v1/schedules/n", data=json.dumps(body))
         assert (status, answer["error"]) == (400, "BADARG")
         assert fault in answer["message"]
-        status, answer = await subject.ask("PUT", "/v1/schedules/n", data='{"queue": "_mail", "every_ms": 5000}')
+        status, answer = await subject.ask(
+            "PUT", "/v1/schedules/n", data='{"queue": "_mail", "every_ms": 5000}'
+        )
         assert (status, answer["error"]) == (403, "DENIED")
         assert not subject.door.schedules.calls
 
@@ -134,9 +150,13 @@ async def test_rights_are_of_the_schedule_and_of_the_queue() -> None:
         assert await subject.ask("GET", "/v1/schedules", headers=ALICE) == (
             200, {"schedules": [{"name": "nightly", "next_ms": 5}]},
         )  # fmt: skip
-        assert (await subject.ask("PUT", "/v1/schedules/nightly", data=body, headers=ALICE))[0] == 200
+        assert (await subject.ask("PUT", "/v1/schedules/nightly", data=body, headers=ALICE))[
+            0
+        ] == 200
         other = json.dumps({"every_ms": 5000, "queue": "other"})
-        status, answer = await subject.ask("PUT", "/v1/schedules/nightly", data=other, headers=ALICE)
+        status, answer = await subject.ask(
+            "PUT", "/v1/schedules/nightly", data=other, headers=ALICE
+        )
         assert (status, answer["error"]) == (403, "DENIED")
         assert "needs the right put:other, which the user admin does not have" in answer["message"]
         for method, path in (
@@ -146,7 +166,9 @@ async def test_rights_are_of_the_schedule_and_of_the_queue() -> None:
             ("POST", "daily/pause"),
             ("POST", "daily/resume"),
         ):
-            status, answer = await subject.ask(method, f"/v1/schedules/{path}", data=body, headers=ALICE)
+            status, answer = await subject.ask(
+                method, f"/v1/schedules/{path}", data=body, headers=ALICE
+            )
             assert (status, "schedule:daily" in answer["message"]) == (403, True), (method, path)
         assert [call[0] for call in subject.door.schedules.calls] == ["put"]
     async with site(users=True, rights=("schedule:daily",)) as subject:

@@ -58,12 +58,22 @@ async def answered(
     [
         ("GET /v1/tokens/p/a?min_ttl=60&wait=1.5", ("get", "p/a", 60_000, 1500), 200, None),
         ("GET /v1/tokens/p/a%2Fb%40c%3Ad", ("get", "p/a/b@c:d", 0, 0), 200, None),
-        ("GET /v1/tokens/p/auth0%7Co%27b%C3%BC%3F%23%25", ("get", "p/auth0|o'bü?#%", 0, 0), 200, None),
+        (
+            "GET /v1/tokens/p/auth0%7Co%27b%C3%BC%3F%23%25",
+            ("get", "p/auth0|o'bü?#%", 0, 0),
+            200,
+            None,
+        ),
         ("GET /v1/tokens/p/a/b@c:d", ("get", "p/a/b@c:d", 0, 0), 200, None),
         ("GET /v1/tokens/p/%25%C3%A4", ("get", "p/%ä", 0, 0), 200, None),
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
-        ("POST /v1/tokens/p/a/refresh?generation=7", ("refresh", "p/a", 7), 202, {"refresh": "queued"}),
+        (
+            "POST /v1/tokens/p/a/refresh?generation=7",
+            ("refresh", "p/a", 7),
+            202,
+            {"refresh": "queued"},
+        ),
         ("GET /v1/tokens/p/a?newer=7&wait=1", ("get", "p/a", 0, 1000, 7), 200, None),
         ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
         ("GET /v1/accounts/p/a%2Fb", ("peek", "p/a/b"), 200, {"account": "p/a/b", "state": "dead"}),
@@ -74,7 +84,12 @@ async def answered(
         ("GET /v1/providers/p/why", ("why", "p"), 200, None),
         ("GET /v1/accounts/p/nobody/why", ("why", "p/nobody"), 404, None),
         ("DELETE /v1/tokens/p/a", ("delete", "p/a"), 200, {"deleted": True}),
-        ("GET /v1/tokens?provider=p&state=Dead&count=5&after=c", ("list", "p", "dead", 5, "c"), 200, None),
+        (
+            "GET /v1/tokens?provider=p&state=Dead&count=5&after=c",
+            ("list", "p", "dead", 5, "c"),
+            200,
+            None,
+        ),
         (
             "GET /v1/tokens",
             ("list", "", "", 100, ""),
@@ -83,7 +98,9 @@ async def answered(
         ),
     ],
 )
-async def test_what_reaches_the_tokens(request_: str, call: tuple[Any, ...], status: int, reply: Any) -> None:
+async def test_what_reaches_the_tokens(
+    request_: str, call: tuple[Any, ...], status: int, reply: Any
+) -> None:
     tokens = doubles.RecordingTokens()
     answer = await ask(tokens, *request_.split(" "))
     assert answer[0] == status
@@ -127,8 +144,15 @@ async def test_a_token_that_the_reader_has_already() -> None:
     tokens = doubles.RecordingTokens()
     status, _, headers = await answered(tokens, "GET", "/v1/tokens/p/a")
     assert (status, headers["ETag"], headers["Vary"]) == (200, '"2.4.fresh"', "Authorization")
-    for tag, expected in (('"2.4.fresh"', 304), ('"x", W/"2.4.fresh"', 304), ('"2.3.fresh"', 200), ("", 200)):
-        status, body, headers = await answered(tokens, "GET", "/v1/tokens/p/a", headers={"If-None-Match": tag})
+    for tag, expected in (
+        ('"2.4.fresh"', 304),
+        ('"x", W/"2.4.fresh"', 304),
+        ('"2.3.fresh"', 200),
+        ("", 200),
+    ):
+        status, body, headers = await answered(
+            tokens, "GET", "/v1/tokens/p/a", headers={"If-None-Match": tag}
+        )
         assert (status, body is None) == (expected, expected == 304)
         assert (headers["ETag"], headers["Cache-Control"]) == ('"2.4.fresh"', "private, max-age=61")
 
@@ -141,7 +165,11 @@ async def test_many_tokens_at_once() -> None:
     assert tokens.calls == [("get_many", ["p/a", "p/nobody"], 60_000, 1500)]
     one, two = answer["tokens"]
     assert (one["account"], one["access_token"], one["keep_ms"]) == ("p/a", "at-1", 61_900)
-    assert two == {"account": "p/nobody", "error": "NOTFOUND", "message": "there is no such account"}
+    assert two == {
+        "account": "p/nobody",
+        "error": "NOTFOUND",
+        "message": "there is no such account",
+    }
     for wrong in (
         b"{}",
         b'{"accounts": []}',
@@ -166,9 +194,14 @@ async def test_put() -> None:
     assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
     await ask(tokens, "PUT", "/v1/tokens/p/a?keep=true", b'{"refresh_token": "r"}')
     await ask(tokens, "PUT", "/v1/tokens/p/a?keep=false", b'{"refresh_token": "r"}')
-    assert tokens.calls[1:] == [("put", "p/a", {"refresh_token": "r"}, "keep"), ("put", "p/a", {"refresh_token": "r"})]
+    assert tokens.calls[1:] == [
+        ("put", "p/a", {"refresh_token": "r"}, "keep"),
+        ("put", "p/a", {"refresh_token": "r"}),
+    ]
     for wrong in ("keep=1", "keep", "KEEP=true"):
-        status, answer = await ask(tokens, "PUT", f"/v1/tokens/p/a?{wrong}", b'{"refresh_token": "r"}')
+        status, answer = await ask(
+            tokens, "PUT", f"/v1/tokens/p/a?{wrong}", b'{"refresh_token": "r"}'
+        )
         assert (status, answer["error"]) == (400, "BADARG")
 
 

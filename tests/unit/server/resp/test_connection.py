@@ -30,7 +30,15 @@ async def test_consecutive_requests_of_one_verb_run_together_and_others_wait() -
         await asyncio.sleep(0.02)
         assert [call[2].id for call in door.queues.calls] == ["1", "2"]
         door.queues.hold.set()
-        assert [await line.line() for _ in range(7)] == [b"$1", b"1", b"$1", b"2", b"+PONG", b"$1", b"3"]
+        assert [await line.line() for _ in range(7)] == [
+            b"$1",
+            b"1",
+            b"$1",
+            b"2",
+            b"+PONG",
+            b"$1",
+            b"3",
+        ]
         await line.close()
 
 
@@ -101,9 +109,21 @@ async def test_multi_is_plain_order() -> None:
         assert [await line.line() for _ in range(8)] == expected
         assert (await line.line()).startswith(b"-BADARG A lease must be")
         assert [await line.line(), await line.line()] == [b"$5", b"after"]
-        line.send("MULTI", "NONSENSE", "EXEC", "EXEC", "MULTI", "MULTI", "PING", "DISCARD", "DISCARD")
+        line.send(
+            "MULTI", "NONSENSE", "EXEC", "EXEC", "MULTI", "MULTI", "PING", "DISCARD", "DISCARD"
+        )
         said = [(await line.line()).split()[0] for _ in range(9)]
-        assert said == [b"+OK", b"-ERR", b"-EXECABORT", b"-ERR", b"+OK", b"-ERR", b"+QUEUED", b"+OK", b"-ERR"]
+        assert said == [
+            b"+OK",
+            b"-ERR",
+            b"-EXECABORT",
+            b"-ERR",
+            b"+OK",
+            b"-ERR",
+            b"+QUEUED",
+            b"+OK",
+            b"-ERR",
+        ]
         await line.close()
 
 
@@ -134,7 +154,9 @@ async def test_client_reply_mutes() -> None:
         (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nQ.DELETE mail 1 FORCE\r\n", b"-ERR"),
     ],
 )
-async def test_what_is_not_the_protocol_is_answered_and_hung_up_on(sent: bytes, word: bytes) -> None:
+async def test_what_is_not_the_protocol_is_answered_and_hung_up_on(
+    sent: bytes, word: bytes
+) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send("PING")
@@ -181,16 +203,21 @@ async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.Monke
         assert await named.ask("PING") == b"+PONG"
         monkeypatch.setattr(module, "LOGIN_S", 0.1)
         silent = await door.dial()
-        assert (await silent.rest()).startswith(b"-NOAUTH You have not said who you are within 0.1 s.")
+        assert (await silent.rest()).startswith(
+            b"-NOAUTH You have not said who you are within 0.1 s."
+        )
         assert await named.ask("PING") == b"+PONG"
         gone = await door.dial()
         await gone.close()
-        assert await named.ask("RESET") == b"+RESET"  # nobody again, and so for as long as anybody who comes
+        # nobody again, and so for as long as anybody who comes
+        assert await named.ask("RESET") == b"+RESET"
         assert (await named.rest()).startswith(b"-NOAUTH You have not said")
     async with Door() as door:
         guest = await door.dial()
         await asyncio.sleep(0.2)
-        assert await guest.ask("PING") == b"+PONG", "where everybody is let in, everybody may be silent"
+        assert await guest.ask("PING") == b"+PONG", (
+            "where everybody is let in, everybody may be silent"
+        )
         await guest.close()
 
 
@@ -213,7 +240,9 @@ async def test_a_stranger_holds_no_more_than_a_short_line_here() -> None:
     async with Door(users=(doubles.ADMIN,)) as door:
         stranger, named = await door.dial(), await door.dial()
         stranger.writer.write(b"x" * (module.STRANGER_BYTES + 1))
-        assert (await stranger.rest()).startswith(b"-TOOBIG An inline command may have 16384 bytes.")
+        assert (await stranger.rest()).startswith(
+            b"-TOOBIG An inline command may have 16384 bytes."
+        )
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
         named.writer.write(b"PING " + b"x" * 60_000 + b"\r\n")
         assert await named.line() == b"$60000"
@@ -225,9 +254,14 @@ async def test_tls_where_there_is_none_is_told_at_once(caplog: pytest.LogCapture
     async with Door() as door:
         line = await door.dial()
         line.writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
-        assert (await line.rest()).startswith(b"-BADARG This port speaks no TLS (node.tls_cert is not set)")
+        assert (await line.rest()).startswith(
+            b"-BADARG This port speaks no TLS (node.tls_cert is not set)"
+        )
         assert door.server.own_stats()["strangers_refused_total"] == 1
-    assert "sent away from the RESP door: it speaks TLS, which is not set up (node.tls_cert)" in caplog.messages
+    assert (
+        "sent away from the RESP door: it speaks TLS, which is not set up (node.tls_cert)"
+        in caplog.messages
+    )
 
 
 async def test_too_many_waiting_takes() -> None:

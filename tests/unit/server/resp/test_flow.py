@@ -47,7 +47,9 @@ async def test_so_is_a_load_behind_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await line.rest()).startswith(b"-TOOBIG")
 
 
-async def test_large_requests_in_a_pipeline_wait_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_requests_in_a_pipeline_wait_in_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "AHEAD_BYTES", 100_000)
     async with Door() as door:
         line = await door.dial()
@@ -70,7 +72,9 @@ async def test_a_long_pipeline_is_answered_whole() -> None:
         await line.close()
 
 
-async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "OUTPUT_BYTES", 10_000)
     monkeypatch.setattr(module, "STALL_S", 0.2)
     async with Door() as door:
@@ -111,7 +115,9 @@ async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
                 await line.reply()
             return begun
 
-        assert await under_way(TOGETHER_LONG_MAX) == TOGETHER_LONG_MAX, "nothing is known of its replies"
+        assert await under_way(TOGETHER_LONG_MAX) == TOGETHER_LONG_MAX, (
+            "nothing is known of its replies"
+        )
         assert await under_way(100) == 100, "they were short"
         line.send(("ECHO", b"x" * 100_000))
         await line.reply()
@@ -120,7 +126,10 @@ async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
 
 
 async def held_back(door: Any, sent: bytes) -> Any:
-    """A stranger whose wrong secret is not answered yet, and who sends on and on; the door's end of it."""
+    """
+    A stranger whose wrong secret is not answered yet, and who sends on and on; the door's end of
+    it.
+    """
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
     await reach(lambda: any(connection._begun_count for connection in door.server.connections))
@@ -131,8 +140,12 @@ async def held_back(door: Any, sent: bytes) -> Any:
     return connection
 
 
-@pytest.mark.parametrize("sent", [("AUTH", "admin", "guess"), ("PING",), ("ECHO", "x" * 10_000), ("Q.PIT",)])
-async def test_little_is_kept_of_what_a_stranger_sends(sent: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sent", [("AUTH", "admin", "guess"), ("PING",), ("ECHO", "x" * 10_000), ("Q.PIT",)]
+)
+async def test_little_is_kept_of_what_a_stranger_sends(
+    sent: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(users, "FAILURE_DELAY_S", 5.0)
     async with Door(users=(doubles.ADMIN,)) as door:
         piece = doubles.framed(sent)
@@ -143,8 +156,14 @@ async def test_little_is_kept_of_what_a_stranger_sends(sent: tuple[str, ...], mo
         assert connection._ahead < 64 * 1024
 
 
-async def test_a_stranger_asks_in_vain_and_nobody_looks_for_what_it_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "meant", lambda *_: pytest.fail("a quarter of a millisecond for a stranger"))
+async def test_a_stranger_asks_in_vain_and_nobody_looks_for_what_it_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        connection_module,
+        "meant",
+        lambda *_: pytest.fail("a quarter of a millisecond for a stranger"),
+    )
     async with Door(users=(doubles.ADMIN,)) as door:
         line = await door.dial()
         for verb in ("Q.PIT", "NONSENSE", "Q.PUT"):
@@ -165,12 +184,15 @@ async def test_a_pipeline_that_begins_with_a_login_is_answered_whole() -> None:
             await line.close()
 
 
-async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each read of it is paid for, whatever it was; who is let in is not held back."""
     async with Door(users=(doubles.ADMIN,)) as door:
         lobby = door.server.lobby
         ticks = iter(range(1 << 30))
-        monkeypatch.setattr(lobby, "meter", lambda: next(ticks) * 0.000_5)  # each read costs half a millisecond
+        # each read costs half a millisecond
+        monkeypatch.setattr(lobby, "meter", lambda: next(ticks) * 0.000_5)
         stranger, known = await door.dial(), await door.dial()
         for _ in range(100):
             stranger.writer.write(b"\n" * 100_000)
@@ -232,4 +254,6 @@ async def test_requests_that_take_long_have_few_in_a_turn(monkeypatch: pytest.Mo
         async with asyncio.timeout(30):
             await line.reader.readexactly(1000 * len(b"$1\r\nx\r\n"))
         assert begun == 1000
-        assert max(turns) <= 2 * connection_module.LOOK_EVERY, "and five hundred where they take no time"
+        assert max(turns) <= 2 * connection_module.LOOK_EVERY, (
+            "and five hundred where they take no time"
+        )

@@ -119,7 +119,10 @@ def test_where_everybody_may_come_nobody_is_a_stranger(run: Scene) -> None:
 def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
     run: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes in as soon as another is let in, or has been a stranger for long enough to be sent away."""
+    """
+    It comes in as soon as another is let in, or has been a stranger for long enough to be sent
+    away.
+    """
     monkeypatch.setattr(lobby, "GRACE_S", 1000.0)
 
     async def scene() -> None:
@@ -159,7 +162,9 @@ def test_one_that_is_gone_before_it_is_met(run: Scene) -> None:
     run(scene())
 
 
-async def test_out_of_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_out_of_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(listening, "AGAIN_S", 0.05)
 
     class Poor:
@@ -203,10 +208,16 @@ async def test_at_all_addresses_of_the_host() -> None:
 
 def kept_at_most(listening_socket: socket.socket) -> int:
     """What its kernel keeps of those who come (``tcpi_sacked`` of a socket that listens)."""
-    return int(struct.unpack_from("I", listening_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0])
+    return int(
+        struct.unpack_from(
+            "I", listening_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28
+        )[0]
+    )
 
 
-def test_while_nobody_is_taken_in_few_wait_outside(run: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_nobody_is_taken_in_few_wait_outside(
+    run: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They would be taken in after all who came before them, however many seconds later."""
     monkeypatch.setattr(listening, "BESIEGED_BACKLOG", 7)
 
@@ -230,7 +241,10 @@ def test_while_nobody_is_taken_in_few_wait_outside(run: Scene, monkeypatch: pyte
 
 
 def test_while_places_are_taken_as_many_wait_outside_as_ever(run: Scene) -> None:
-    """A thousand users who come at once are let in in turn; a kernel's second try would take each a second."""
+    """
+    A thousand users who come at once are let in in turn; a kernel's second try would take each a
+    second.
+    """
 
     async def scene() -> None:
         async with door(places=1) as subject:

@@ -10,7 +10,14 @@ import pytest
 from tidewarden.errors import BadArg
 from tidewarden.server.resp import encoder
 
-VALUE = {"id": "ä", "payload": b"\x00\r\n", "n": 2**53 + 1, "none": None, "list": [1, ["x"], {}], "share": 0.5}
+VALUE = {
+    "id": "ä",
+    "payload": b"\x00\r\n",
+    "n": 2**53 + 1,
+    "none": None,
+    "list": [1, ["x"], {}],
+    "share": 0.5,
+}
 
 
 def parsed(data: bytes) -> Any:

@@ -1,4 +1,7 @@
-"""The reading half of RESP: whatever the bytes and however they are cut, requests or one clear failure."""
+"""
+The reading half of RESP: whatever the bytes and however they are cut, requests or one clear
+failure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def reader(request_bytes: int = REQUEST_BYTES) -> RequestReader:
 
 
 def framed(*arguments: bytes) -> bytes:
-    return b"*%d\r\n" % len(arguments) + b"".join(b"$%d\r\n%b\r\n" % (len(item), item) for item in arguments)
+    return b"*%d\r\n" % len(arguments) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(item), item) for item in arguments
+    )
 
 
 def test_one_request() -> None:
@@ -29,7 +34,10 @@ def test_one_request() -> None:
 
 def test_line_ends_and_headers_inside_an_argument_are_data() -> None:
     payload = b"a\r\n$3\r\nfoo\r\n*1\r\n"
-    assert reader().feed(framed(b"ECHO", payload) + framed(b"PING")) == [[b"ECHO", payload], [b"PING"]]
+    assert reader().feed(framed(b"ECHO", payload) + framed(b"PING")) == [
+        [b"ECHO", payload],
+        [b"PING"],
+    ]
 
 
 ARGUMENT = st.binary(max_size=40) | st.sampled_from([b"\r\n", b"$1\r\na\r\n", b"x" * 3000])
@@ -60,7 +68,10 @@ def test_requests_survive_one_byte_at_a_time() -> None:
 
 
 @hypothesis.given(
-    st.lists(st.binary(max_size=60) | st.sampled_from([b"*2\r\n", b"$5\r\n", b"\r\n", b"*-1\r\n", b":1\r\n"]))
+    st.lists(
+        st.binary(max_size=60)
+        | st.sampled_from([b"*2\r\n", b"$5\r\n", b"\r\n", b"*-1\r\n", b":1\r\n"])
+    )
 )
 def test_rubbish_never_raises(chunks: list[bytes]) -> None:
     subject = reader()
@@ -78,12 +89,16 @@ def test_inline_command() -> None:
 
 
 @pytest.mark.parametrize("nothing", [b"\n", b"\r\n", b" \n", b"\t \r\n\n", b"*0\r\n", b"\n*0\r\n"])
-def test_what_asks_for_nothing_is_swallowed_in_one_go(nothing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_asks_for_nothing_is_swallowed_in_one_go(
+    nothing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A peer that nobody has let in could else stop the loop with a few megabytes a second."""
     steps = 0
     begin = RequestReader._begin
 
-    def counted(subject: RequestReader, data: bytes, position: int, requests: list[list[bytes]]) -> int:
+    def counted(
+        subject: RequestReader, data: bytes, position: int, requests: list[list[bytes]]
+    ) -> int:
         nonlocal steps
         steps += 1
         return begin(subject, data, position, requests)
@@ -138,7 +153,12 @@ def test_empty_array_is_nothing() -> None:
         (b"*2147483647\r\n", "TOOBIG", "2016 arguments"),
         (b"*1\r\n$999999999\r\n", "TOOBIG", f"{REQUEST_BYTES} bytes"),
         (
-            b"*3\r\n" + b"$90000\r\n" + b"x" * 90_000 + b"\r\n$90000\r\n" + b"x" * 90_000 + b"\r\n$90000\r\n",
+            b"*3\r\n"
+            + b"$90000\r\n"
+            + b"x" * 90_000
+            + b"\r\n$90000\r\n"
+            + b"x" * 90_000
+            + b"\r\n$90000\r\n",
             "TOOBIG",
             "bytes",
         ),
@@ -173,9 +193,17 @@ def test_a_large_request_in_small_pieces_is_not_read_again_and_again() -> None:
 
 @pytest.mark.parametrize(
     "one",
-    [framed(b"PING"), b"PING\r\n", framed(b"PING") + b"PING\n", framed(*[b""] * 1000), framed(b"a\r\n*1\r\n", b"b")],
+    [
+        framed(b"PING"),
+        b"PING\r\n",
+        framed(b"PING") + b"PING\n",
+        framed(*[b""] * 1000),
+        framed(b"a\r\n*1\r\n", b"b"),
+    ],
 )
-def test_many_small_requests_are_read_in_many_goes(one: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_requests_are_read_in_many_goes(
+    one: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One go reads so many arguments; and nothing is lost or changed, whatever is fed meanwhile."""
     monkeypatch.setattr(requests, "LONG_BYTES", 2000)
     monkeypatch.setattr(requests, "LINES_MAX", 300)

@@ -54,5 +54,7 @@ async def test_it_needs_the_right_to_everything() -> None:
     async with doubles.Door(users=(user,)) as door:
         line = await door.dial()
         assert await line.call("AUTH", "ada", "pw") == b"OK"
-        assert str(await line.call("R.TRANSFER")).startswith("DENIED R.TRANSFER needs the right admin")
+        assert str(await line.call("R.TRANSFER")).startswith(
+            "DENIED R.TRANSFER needs the right admin"
+        )
         assert door.steering.calls == []

@@ -35,7 +35,12 @@ def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
     assert {name for name in SERVED if COMMANDS[name.encode()].needs == "user"} == {
         n for n in SERVED if n[:2] in ("T.", "V.")
     }
-    assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {"HELLO", "AUTH", "QUIT", "RESET"}
+    assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {
+        "HELLO",
+        "AUTH",
+        "QUIT",
+        "RESET",
+    }
 
 
 def test_each_is_described_in_the_protocol() -> None:

@@ -32,7 +32,14 @@ async def parsed(line: Any) -> Any:
 async def test_hello_switches_maps() -> None:
     async with Door() as door:
         line = await door.dial()
-        line.send("HELLO", "HELLO 3 SETNAME worker-1", "CLIENT GETNAME", "HELLO 2", "HELLO 4", "HELLO 3 NOISE")
+        line.send(
+            "HELLO",
+            "HELLO 3 SETNAME worker-1",
+            "CLIENT GETNAME",
+            "HELLO 2",
+            "HELLO 4",
+            "HELLO 3 NOISE",
+        )
         assert (await parsed(line))[:2] == [b"server", b"tidewarden"]
         found = await parsed(line)
         assert found[b"proto"] == 3
@@ -71,7 +78,14 @@ async def test_tokens_need_a_named_user_even_where_the_door_is_open() -> None:
     async with Door() as door:
         line = await door.dial()
         assert await line.ask("PING") == b"+PONG"
-        for request in ("T.GET p/a", "T.PUT p/a {}", "T.LIST", "T.STATS", "T.DELETE p/a", "T.REFRESH p/a"):
+        for request in (
+            "T.GET p/a",
+            "T.PUT p/a {}",
+            "T.LIST",
+            "T.STATS",
+            "T.DELETE p/a",
+            "T.REFRESH p/a",
+        ):
             assert (await line.ask(request)).startswith(b"-NOAUTH")
         assert not door.tokens.calls
 
@@ -139,7 +153,9 @@ async def test_small_talk(request_: str, reply: object) -> None:
 async def test_command_lists_and_counts_every_verb() -> None:
     async with Door() as door:
         line = await door.dial()
-        line.send("COMMAND", "COMMAND COUNT", "COMMAND LIST", "COMMAND NONSENSE", "SELECT 1", "INFO")
+        line.send(
+            "COMMAND", "COMMAND COUNT", "COMMAND LIST", "COMMAND NONSENSE", "SELECT 1", "INFO"
+        )
         rows, count, names, *wrong = [await parsed(line) for _ in range(5)]
         assert len(rows) == count == len(names)
         assert b"q.take" in names
@@ -151,7 +167,12 @@ async def test_command_lists_and_counts_every_verb() -> None:
 
 @pytest.mark.parametrize(
     ("word", "more"),
-    [("Q.PUTT", "; did you mean Q.PUT?"), ("q.ackk", "; did you mean Q.ACK?"), ("GET", ""), ("X.Y", "")],
+    [
+        ("Q.PUTT", "; did you mean Q.PUT?"),
+        ("q.ackk", "; did you mean Q.ACK?"),
+        ("GET", ""),
+        ("X.Y", ""),
+    ],
 )
 async def test_a_misspelt_verb(word: str, more: str) -> None:
     async with Door() as door:

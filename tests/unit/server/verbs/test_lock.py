@@ -40,7 +40,9 @@ async def test_a_lock_as_a_map_and_nothing_as_a_null() -> None:
         line.send("HELLO 3")
         line.send("PING", "L.PEEK a", "L.ACQUIRE taken 5", "QUIT")
         found = await line.rest()
-        assert found.endswith(b"+PONG\r\n%2\r\n$4\r\nname\r\n$1\r\na\r\n$5\r\nfence\r\n:5\r\n_\r\n+OK\r\n")
+        assert found.endswith(
+            b"+PONG\r\n%2\r\n$4\r\nname\r\n$1\r\na\r\n$5\r\nfence\r\n:5\r\n_\r\n+OK\r\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,10 @@ async def test_an_acquire_that_waits_holds_up_its_connection_and_ends_with_it() 
         line.send("L.ACQUIRE waits 5 WAIT 1000", "PING")
         while not door.locks.calls:
             await asyncio.sleep(0.001)
-        assert await other.ask("L.ACQUIRE waits 5 WAIT 1000") == (
-            b"-FULL 1 requests wait at this node already. Acquire without WAIT, or try another node."
+        assert (
+            await other.ask("L.ACQUIRE waits 5 WAIT 1000")
+            == b"-FULL 1 requests wait at this node already. Acquire without WAIT, or try another"
+            b" node."
         )
         assert await other.ask("L.ACQUIRE a 5") == b":137438953472"
         assert door.server.waiting == 1

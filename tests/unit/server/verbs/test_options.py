@@ -24,7 +24,11 @@ TABLE = Options(
 
 
 def test_any_order_and_case() -> None:
-    assert TABLE.parse([b"X", b"force", b"Delay", b"5", b"ID", b"a"], 1) == {"force": True, "delay_ms": 5, "id": "a"}
+    assert TABLE.parse([b"X", b"force", b"Delay", b"5", b"ID", b"a"], 1) == {
+        "force": True,
+        "delay_ms": 5,
+        "id": "a",
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,10 @@ def test_options_may_end_at_a_word() -> None:
 
 
 @hypothesis.given(
-    st.lists(st.binary(max_size=8) | st.sampled_from([b"ID", b"DELAY", b"AT", b"FORCE", b"7"]), max_size=8)
+    st.lists(
+        st.binary(max_size=8) | st.sampled_from([b"ID", b"DELAY", b"AT", b"FORCE", b"7"]),
+        max_size=8,
+    )
 )
 def test_rubbish_is_a_badarg_or_nothing(words: list[bytes]) -> None:
     with contextlib.suppress(BadArg):

@@ -28,7 +28,10 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
     [
         ("Q.PUT mail x", ("put", "mail", TaskSpec(b"x"))),
         (
-            "q.put mail x id a delay 5 within 6 priority 7 lease 8 attempts 9 backoff 10 ifexists REPLACE",
+            (
+                "q.put mail x id a delay 5 within 6 priority 7 lease 8 attempts 9 backoff 10"
+                " ifexists REPLACE"
+            ),
             ("put", "mail", TaskSpec(b"x", "a", 5, None, None, 6, 7, 8, 9, 10, "replace")),
         ),
         ("Q.PUT mail x WAIT 0", ("put", "mail", TaskSpec(b"x"))),
@@ -49,7 +52,10 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.TOUCH mail a 5 LEASE 6", ("touch", "mail", "a", 5, 6)),
         ("Q.KICK mail COUNT 5 REASON no", ("kick", "mail", 5, "", "no")),
         ("Q.KICK mail ID a", ("kick", "mail", 0, "a", "")),
-        ("Q.UPDATE mail a PAYLOAD y PRIORITY 3 LEASE 4", ("update", "mail", "a", Changes(b"y", priority=3, lease=4))),
+        (
+            "Q.UPDATE mail a PAYLOAD y PRIORITY 3 LEASE 4",
+            ("update", "mail", "a", Changes(b"y", priority=3, lease=4)),
+        ),
         ("Q.DELETE mail a", ("delete", "mail", "a", 0, False)),
         ("Q.DELETE mail a FORCE", ("delete", "mail", "a", 0, True)),
         ("Q.DELETE mail a LEASE 5", ("delete", "mail", "a", 5, False)),
@@ -65,7 +71,10 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
         ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", 5)),
-        ("Q.CONFIG mail SET shards 4 order edf", ("configure", "mail", {"shards": "4", "order": "edf"})),
+        (
+            "Q.CONFIG mail SET shards 4 order edf",
+            ("configure", "mail", {"shards": "4", "order": "edf"}),
+        ),
     ],
 )
 async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> None:
@@ -88,7 +97,10 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.ACK mail a 5 b 6 RESULT ok", "Q.ACK takes a RESULT with one task only"),
         ("Q.WAIT mail a soon", "The time to wait must be an integer"),
         ("Q.KICK mail REASON x", "Q.KICK needs COUNT n, ALL or ID id"),
-        ("Q.KICK mail COUNT 1 ID a", "Q.KICK takes ID id, which names the task, with no other option"),
+        (
+            "Q.KICK mail COUNT 1 ID a",
+            "Q.KICK takes ID id, which names the task, with no other option",
+        ),
         ("Q.KICK mail COUNT 1 ALL", "ALL excludes COUNT"),
         ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
         ("Q.DELETE mail a LEASE 5 FORCE", "Q.DELETE"),
@@ -99,7 +111,10 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.LIST QUEUES", "Q.LIST has no option 'QUEUES'. It knows TOPICS"),
         ("Q.STATS mail ALL", "Q.STATS has no option 'ALL'. It knows SHARDS"),
         ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given beside its rival or twice"),
-        ("Q.MOVE dead TO mail", "Q.MOVE has 3 arguments here; its form is: Q.MOVE queue {COUNT n | ALL} TO queue"),
+        (
+            "Q.MOVE dead TO mail",
+            "Q.MOVE has 3 arguments here; its form is: Q.MOVE queue {COUNT n | ALL} TO queue",
+        ),
     ],
 )
 async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str) -> None:
@@ -143,7 +158,10 @@ async def test_topics_filters_and_sizes() -> None:
 async def test_names_and_ids_are_utf8() -> None:
     async with doubles.Door() as door:
         replies = await ask(
-            door, ("Q.PUT", b"\xff", "x"), ("Q.PUT", "mail", "x", "ID", b"\xff"), ("Q.PUT", "mail", b"\xff")
+            door,
+            ("Q.PUT", b"\xff", "x"),
+            ("Q.PUT", "mail", "x", "ID", b"\xff"),
+            ("Q.PUT", "mail", b"\xff"),
         )
         assert [str(reply)[:6] for reply in replies[:2]] == ["BADARG", "BADARG"]
         assert door.queues.calls == [("put", "mail", TaskSpec(b"\xff"))]
@@ -178,9 +196,21 @@ async def test_replies_of_the_others() -> None:
             "Q.CHECK mail", "Q.CHECK", "Q.CHECK * REPAIR",
         )  # fmt: skip
         assert str(replies[0]) == "NOTHELD this lease has ended +OK"
-        checked, system = [b"queue", b"mail", b"problems", 0], [b"queue", b"_tokens:x", b"problems", 0]
+        checked, system = (
+            [b"queue", b"mail", b"problems", 0],
+            [b"queue", b"_tokens:x", b"problems", 0],
+        )
         assert replies[1:5] == [b"OK", 2**41, 3, 1]
-        assert replies[5] == [b"id", b"a", b"state", b"ready", b"payload", b"\x00\xff", b"reason", None]
+        assert replies[5] == [
+            b"id",
+            b"a",
+            b"state",
+            b"ready",
+            b"payload",
+            b"\x00\xff",
+            b"reason",
+            None,
+        ]
         assert replies[6] == [[[b"id", b"a"]], b"next"]
         assert replies[7] == [b"ready", 0, b"puts_total", 7]
         assert replies[8] == [b"mail", replies[7]]

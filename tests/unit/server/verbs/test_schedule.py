@@ -33,10 +33,16 @@ Door = doubles.Door
             Spec.cron("0 3 * * *", "Europe/Berlin", "all"),
             TaskSpec(b"\xff", priority=7),
         ),
-        (("S.PUT", "n", "AT", "1800000000000", "mail", "TZ"), Spec.at(1_800_000_000_000), TaskSpec(b"TZ")),
+        (
+            ("S.PUT", "n", "AT", "1800000000000", "mail", "TZ"),
+            Spec.at(1_800_000_000_000),
+            TaskSpec(b"TZ"),
+        ),
     ],
 )
-async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spec: Spec, task: TaskSpec) -> None:
+async def test_what_reaches_the_schedules(
+    request_: tuple[str | bytes, ...], spec: Spec, task: TaskSpec
+) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send(request_)

@@ -18,7 +18,9 @@ Door = doubles.Door
         (("SESSION", "u-1", "GRACE", "7"), ("default", "u-1", 7), b"u-1"),
     ],
 )
-async def test_what_reaches_the_queue(request_: tuple[str, ...], call: tuple[object, ...], reply: bytes) -> None:
+async def test_what_reaches_the_queue(
+    request_: tuple[str, ...], call: tuple[object, ...], reply: bytes
+) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send(request_)

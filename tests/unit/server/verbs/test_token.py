@@ -11,7 +11,11 @@ Door = doubles.Door
 @pytest.mark.parametrize(
     ("request_", "call", "reply"),
     [
-        (("T.PUT", "p/a@b:c/d", '{"refresh_token": "r"}'), ("put", "p/a@b:c/d", {"refresh_token": "r"}), b":5"),
+        (
+            ("T.PUT", "p/a@b:c/d", '{"refresh_token": "r"}'),
+            ("put", "p/a@b:c/d", {"refresh_token": "r"}),
+            b":5",
+        ),
         (("T.PUT", "p/a", "{}", "verbose", "keep"), ("put", "p/a", {}, "keep"), b"*3"),
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
@@ -28,8 +32,16 @@ Door = doubles.Door
         (("T.GET", "p/a", "NEWER", "7", "WAIT", "9"), ("get", "p/a", 0, 9, 7), b"*5"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),
-        (("T.EXPORT", "00", "0aff", "7", "COUNT", "5"), ("export", (b"\0", b"\n\xff", 7), "", 5, ""), b"*3"),
-        (("T.IMPORT", "00", "0aff", "7", "a", "b"), ("import", (b"\0", b"\n\xff", 7), [b"a", b"b"]), b"*1"),
+        (
+            ("T.EXPORT", "00", "0aff", "7", "COUNT", "5"),
+            ("export", (b"\0", b"\n\xff", 7), "", 5, ""),
+            b"*3",
+        ),
+        (
+            ("T.IMPORT", "00", "0aff", "7", "a", "b"),
+            ("import", (b"\0", b"\n\xff", 7), [b"a", b"b"]),
+            b"*1",
+        ),
         (("V.STATUS",), ("status",), b"*2"),
         (("V.ROTATE",), ("rotate", False), b"*2"),
         (("V.ROTATE", "force"), ("rotate", True), b"*2"),
@@ -41,7 +53,9 @@ Door = doubles.Door
         ),
     ],
 )
-async def test_what_reaches_the_tokens(request_: tuple[str, ...], call: tuple[object, ...], reply: bytes) -> None:
+async def test_what_reaches_the_tokens(
+    request_: tuple[str, ...], call: tuple[object, ...], reply: bytes
+) -> None:
     async with Door(users=(doubles.ADMIN,)) as door:
         line = await door.dial()
         assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
@@ -82,7 +96,9 @@ async def test_a_token_brings_what_else_its_provider_said_as_a_sixth_item(resp: 
     async with Door(users=(doubles.ADMIN,)) as door:
         door.tokens.extras = {"instance_url": "https://x", "ok": True}
         line = await door.dial()
-        line.send(("HELLO", resp, "AUTH", "admin", doubles.SECRET), "T.GET p/a", "T.MGET p/a", "QUIT")
+        line.send(
+            ("HELLO", resp, "AUTH", "admin", doubles.SECRET), "T.GET p/a", "T.MGET p/a", "QUIT"
+        )
         text = b'{"instance_url":"https://x","ok":true}'
         one = b"*6\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n$%d\r\n%s\r\n" % (
             2**41,
@@ -96,7 +112,10 @@ async def test_get_replies_with_five_items() -> None:
     async with Door(users=(doubles.ADMIN,)) as door:
         line = await door.dial()
         line.send(("AUTH", doubles.SECRET), "T.GET p/a", "QUIT")
-        expected = b"+OK\r\n*5\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n+OK\r\n" % 2**41
+        expected = (
+            b"+OK\r\n*5\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n+OK\r\n"
+            % 2**41
+        )
         assert await line.rest() == expected
 
 
@@ -113,9 +132,18 @@ async def test_a_provider_is_steered_and_its_story_answered(action: str) -> None
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (("T.PROVIDER", "mend", "p"), b"T.PROVIDER has no action 'mend'; there are RELEASE, PROBE, QUARANTINE."),
-        (("T.PROVIDER", "RELEASE", "p/a"), b"A provider is named alone, without an account: found 'p/a'."),
-        (("T.PROVIDER", "RELEASE", ""), b"A provider is named alone, without an account: found ''."),
+        (
+            ("T.PROVIDER", "mend", "p"),
+            b"T.PROVIDER has no action 'mend'; there are RELEASE, PROBE, QUARANTINE.",
+        ),
+        (
+            ("T.PROVIDER", "RELEASE", "p/a"),
+            b"A provider is named alone, without an account: found 'p/a'.",
+        ),
+        (
+            ("T.PROVIDER", "RELEASE", ""),
+            b"A provider is named alone, without an account: found ''.",
+        ),
         (("T.WHY", ""), b"A provider is named alone, without an account: found ''."),
         (("T.WHY", "/a"), b"An account is named provider/account."),
         (("T.WHY", "p/"), b"An account is named provider/account."),

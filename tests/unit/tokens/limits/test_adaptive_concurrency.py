@@ -1,4 +1,7 @@
-"""How many refreshers a node has where nobody set the number: a provider played in steps of a tenth of a second."""
+"""
+How many refreshers a node has where nobody set the number: a provider played in steps of a tenth of
+a second.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ Latency = Callable[[int], float]
 
 
 class Play:
-    """Accounts that fall due at ``rate`` a second, and are late once they have waited for ten seconds."""
+    """
+    Accounts that fall due at ``rate`` a second, and are late once they have waited for ten seconds.
+    """
 
     def __init__(self, latency: Latency, waiting: float = 0.0) -> None:
         self.crew = AdaptiveConcurrency(16, 256)

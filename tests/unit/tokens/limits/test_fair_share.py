@@ -53,10 +53,20 @@ async def test_whoever_waits_hears_of_a_seat() -> None:
     assert seats.free("b") == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["take", "leave", "wait"])), max_size=100))
-def test_what_is_counted_along_is_what_a_look_at_all_would_find(moves: list[tuple[str, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["take", "leave", "wait"])), max_size=100
+    )
+)
+def test_what_is_counted_along_is_what_a_look_at_all_would_find(
+    moves: list[tuple[str, str]],
+) -> None:
     async def play() -> None:
-        seats, held, waiting = FairShare(10), dict.fromkeys("abcd", 0), dict[str, asyncio.Task[None]]()
+        seats, held, waiting = (
+            FairShare(10),
+            dict.fromkeys("abcd", 0),
+            dict[str, asyncio.Task[None]](),
+        )
         for name, move in moves:
             if move == "take" and seats.free(name):
                 seats.take(name, 1)
@@ -70,9 +80,14 @@ def test_what_is_counted_along_is_what_a_look_at_all_would_find(moves: list[tupl
                 await asyncio.sleep(0)
             waiting = {each: task for each, task in waiting.items() if not task.done()}
             for one in "abcd":
-                others = sum(1 for each in "abcd" if each != one and (held[each] or each in waiting))
+                others = sum(
+                    1 for each in "abcd" if each != one and (held[each] or each in waiting)
+                )
                 empty = 10 - sum(held.values())
-                share, beyond = max(1, 10 // (others + 1)) - held[one], empty - 1 if others else empty
+                share, beyond = (
+                    max(1, 10 // (others + 1)) - held[one],
+                    empty - 1 if others else empty,
+                )
                 assert seats.free(one) == max(0, min(empty, max(share, beyond)))
         for task in waiting.values():
             task.cancel()
@@ -83,7 +98,9 @@ def test_what_is_counted_along_is_what_a_look_at_all_would_find(moves: list[tupl
     asyncio.run(play())
 
 
-async def test_of_thousands_that_wait_a_seat_wakes_those_who_waited_longest_and_no_more_than_it_may_serve() -> None:
+async def test_of_thousands_that_wait_a_seat_wakes_those_who_waited_longest_and_no_more_than_it_may_serve() -> (
+    None
+):
     seats, woken = FairShare(100), list[str]()
 
     async def want(name: str) -> None:
@@ -97,8 +114,12 @@ async def test_of_thousands_that_wait_a_seat_wakes_those_who_waited_longest_and_
         seats.leave("hangs")
         for _ in range(3):
             await asyncio.sleep(0)
-        assert woken == [f"p{number:04}" for number in range(left if left < 11 else 10 + (left - 10) * (left - 9) // 2)]
+        assert woken == [
+            f"p{number:04}"
+            for number in range(left if left < 11 else 10 + (left - 10) * (left - 9) // 2)
+        ]
     for _ in range(88):
         seats.leave("hangs")
-    await asyncio.wait_for(asyncio.gather(*tasks), 20)  # When nobody has any, nobody else would wake them.
+    # When nobody has any, nobody else would wake them.
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
     assert len(woken) == 3000

@@ -1,4 +1,7 @@
-"""Holds, rates and quarantines, decided by evidence alone: fleets and providers played in time that is handed in."""
+"""
+Holds, rates and quarantines, decided by evidence alone: fleets and providers played in time that is
+handed in.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,17 @@ class Play:
     now_ms: int = 1_000_000
     events: list[str] = field(default_factory=list)
 
-    def tell(self, goodput: float = 10.0, wait_ms: int = 0, short: bool = False, **counts: int) -> None:
+    def tell(
+        self, goodput: float = 10.0, wait_ms: int = 0, short: bool = False, **counts: int
+    ) -> None:
         others = sum(counts.get(name, 0) for name in ("erring", "client", "refused"))
         counts.setdefault("others", others)
-        for kind in ("client", "erring"):  # All of them were refreshed well before, unless it is said otherwise.
+        # All of them were refreshed well before, unless it is said otherwise.
+        for kind in ("client", "erring"):
             counts.setdefault(f"proven_{kind}", counts.get(kind, 0))
-        in_a_row: dict[Any, int] = {kind: counts[kind] for kind in ("client", "erring") if kind in counts}
+        in_a_row: dict[Any, int] = {
+            kind: counts[kind] for kind in ("client", "erring") if kind in counts
+        }
         told = Told(
             "n0",
             Bucket(**counts),
@@ -166,10 +174,13 @@ def test_a_probe_that_is_not_sent_makes_way() -> None:
 # --- rates
 
 
-def played(limit: float, need: float, seconds: float, *, limited_share: float = 0.0) -> tuple[float, float]:
+def played(
+    limit: float, need: float, seconds: float, *, limited_share: float = 0.0
+) -> tuple[float, float]:
     """
-    Goodput and the share of 429 at a provider that bears ``limit`` requests a second (0: any), and answers some 429
-    whatever comes, when ``need`` are needed: what is sent follows the rate, what was refused is sent again.
+    Goodput and the share of 429 at a provider that bears ``limit`` requests a second (0: any), and
+    answers some 429 whatever comes, when ``need`` are needed: what is sent follows the rate, what
+    was refused is sent again.
     """
     play, budget, wanted, due_share, granted = Play(), limit, 0.0, 0.0, 0.0
     ok_sum = limited_sum = 0
@@ -193,9 +204,13 @@ def played(limit: float, need: float, seconds: float, *, limited_share: float = 
     return ok_sum / seconds, limited_sum / max(1, ok_sum + limited_sum)
 
 
-@pytest.mark.parametrize(("limit", "share_max"), [(5.0, 0.25), (20.0, 0.05), (100.0, 0.05), (250.0, 0.05)])
+@pytest.mark.parametrize(
+    ("limit", "share_max"), [(5.0, 0.25), (20.0, 0.05), (100.0, 0.05), (250.0, 0.05)]
+)
 def test_a_true_limit_is_found_and_kept(limit: float, share_max: float) -> None:
-    """The first crowd, before anything is known, is a good part of all requests where few are borne."""
+    """
+    The first crowd, before anything is known, is a good part of all requests where few are borne.
+    """
     goodput, share = played(limit, 1.25 * limit, 300)
     assert goodput >= 0.9 * limit
     assert share <= share_max
@@ -228,7 +243,10 @@ def test_all_rest_where_every_answer_says_so_and_not_before() -> None:
 
 
 def test_a_few_accounts_limits_of_a_day_do_not_rest_all_for_a_day() -> None:
-    """At a quiet time they are all that is answered; whoever is asked after a minute shows that others are well."""
+    """
+    At a quiet time they are all that is answered; whoever is asked after a minute shows that others
+    are well.
+    """
     play = Play()
     play.tell(ok=50)
     play.now_ms += 60_000
@@ -255,13 +273,19 @@ def test_all_rest_for_as_long_as_is_named_where_it_is_said_again_and_again() -> 
 
 def test_a_day_that_one_error_names_does_not_hold_all_for_a_day() -> None:
     play = Play()
-    play.note(fold(play.record, Told("n0", Bucket(erring=10), error_wait_ms=86_400_000), play.now_ms))
+    play.note(
+        fold(play.record, Told("n0", Bucket(erring=10), error_wait_ms=86_400_000), play.now_ms)
+    )
     found, pauses = play.record.hold, []
     assert found is not None
     for _ in range(12):
         pauses.append((found.until_ms - play.now_ms) // 1000)
         play.now_ms = found.until_ms
-        fold(play.record, Told("n0", Bucket(others=1), probe=False, error_wait_ms=86_400_000), play.now_ms)
+        fold(
+            play.record,
+            Told("n0", Bucket(others=1), probe=False, error_wait_ms=86_400_000),
+            play.now_ms,
+        )
     assert pauses == [60 << n for n in (0, *range(1, 11))] + [86_400]
     fold(play.record, Told("n0", probe=False), play.now_ms)
     assert found.until_ms - play.now_ms <= 15_000
@@ -394,7 +418,9 @@ def test_errors_that_are_mended_by_the_next_try_are_no_incident() -> None:
     assert not play.events
 
 
-def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_when_it_is_over() -> None:
+def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_when_it_is_over() -> (
+    None
+):
     """No witness is left after a while; it is not forgotten for that."""
     play = Play()
     play.run(60, ok=4, erring=6)
@@ -422,7 +448,9 @@ def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
 
 
 def test_a_release_lasts_until_those_that_were_refused_have_been_asked_again() -> None:
-    """What others were answered before it says nothing of that, nor do some that go well beside it."""
+    """
+    What others were answered before it says nothing of that, nor do some that go well beside it.
+    """
     play = Play()
     play.tell(ok=300)
     play.now_ms += 60_000

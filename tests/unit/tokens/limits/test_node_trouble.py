@@ -1,4 +1,7 @@
-"""What one node meets with at a provider: what is told to all nodes and said in the log, in time that is handed in."""
+"""
+What one node meets with at a provider: what is told to all nodes and said in the log, in time that
+is handed in.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,21 @@ class Bench:
         self, node: NodeTrouble, verdict: Verdict, account: str = "a", *, name: str = "n0",
         silent: bool = False, known_well: bool = True,
     ) -> None:  # fmt: skip
-        node.heard(account, verdict, kind_of(verdict), known_well=known_well, silent=silent, now_s=self.now_s)
+        node.heard(
+            account,
+            verdict,
+            kind_of(verdict),
+            known_well=known_well,
+            silent=silent,
+            now_s=self.now_s,
+        )
         if not node.due:
             return
         told = Told(name)
         clock_ms = int(self.now_s * 1000)
-        told.silence, told.silent, told.answered = node.take(self.now_s, clock_ms, 4000 if silent else 0)
+        told.silence, told.silent, told.answered = node.take(
+            self.now_s, clock_ms, 4000 if silent else 0
+        )
         self.told += [tuple(event) for event in fold(self.record, told, clock_ms)]
 
     def seen(self) -> dict[str, Silence]:
@@ -62,8 +74,10 @@ def test_trouble_is_told_from_the_second_on_and_again_when_it_is_over(caplog: An
         bench.hears(node, OK)
     assert not bench.seen()
     assert [record.getMessage() for record in caplog.records] == [
-        "p does not answer: no connection: Connection refused. See whether http://127.0.0.1:9 is up, and whether this host "
-        "reaches it; its accounts are tried again by themselves",
+        (
+            "p does not answer: no connection: Connection refused. See whether http://127.0.0.1:9"
+            " is up, and whether this host reaches it; its accounts are tried again by themselves"
+        ),
         "p answers again, after 8 s",
     ]
 
@@ -101,7 +115,9 @@ def test_a_node_that_was_started_again_knows_since_when() -> None:
     again = NodeTrouble(PROVIDER)
     for _ in range(2):
         bench.hears(again, REFUSED)
-    assert [(one.since_ms, one.last_ms) for one in bench.seen().values()] == [(1_000_000, 1_060_000)]
+    assert [(one.since_ms, one.last_ms) for one in bench.seen().values()] == [
+        (1_000_000, 1_060_000)
+    ]
     third = NodeTrouble(PROVIDER)
     third.over()  # As its limits say, which see the note in the record.
     bench.hears(third, OK)

@@ -30,7 +30,10 @@ def test_figures_of_a_provider_that_answers() -> None:
     [
         (
             ClientRecord(
-                silences={"n1": Silence(20, 40, 80, "refused", "no"), "n0": Silence(10, 30, 70, "tls", "bad")}
+                silences={
+                    "n1": Silence(20, 40, 80, "refused", "no"),
+                    "n0": Silence(10, 30, 70, "tls", "bad"),
+                }
             ),
             ("silent", 1010, 1070, "refused", ["n0", "n1"]),
         ),
@@ -39,16 +42,36 @@ def test_figures_of_a_provider_that_answers() -> None:
             ("erring", 1020, 1060, "unavailable", ["n1"]),
         ),
         (
-            ClientRecord(hold=Hold("client", 15, 90, 2, outcome="invalid_client", brief="HTTP 401", failed=5, asked=6)),
+            ClientRecord(
+                hold=Hold(
+                    "client",
+                    15,
+                    90,
+                    2,
+                    outcome="invalid_client",
+                    brief="HTTP 401",
+                    failed=5,
+                    asked=6,
+                )
+            ),
             ("refusing", 1015, 1090, "invalid_client", []),
         ),
         (ClientRecord(rate=Rate(2.5, 3.0, 30)), ("limiting", 1030, 1060, "rate_limited", [])),
-        (ClientRecord(rest_ms=80, rest_brief="HTTP 429"), ("limiting", 0, 1080, "rate_limited", [])),
+        (
+            ClientRecord(rest_ms=80, rest_brief="HTTP 429"),
+            ("limiting", 0, 1080, "rate_limited", []),
+        ),
     ],
 )
 def test_figures_of_a_provider_in_trouble(record: ClientRecord, expected: tuple[Any, ...]) -> None:
     found = of(record, 1060)
-    assert (found["state"], found["since_ms"], found["next_ms"], found["error"], found["nodes"]) == expected
+    assert (
+        found["state"],
+        found["since_ms"],
+        found["next_ms"],
+        found["error"],
+        found["nodes"],
+    ) == expected
     assert found["advice"]
 
 

@@ -27,7 +27,9 @@ def test_every_failure_has_its_advice(error: str) -> None:
 
 
 def test_who_has_to_do_something() -> None:
-    assert "https://auth.example.org:8443 is up" in advice.of_account(PROVIDER, "failing", "refused")
+    assert "https://auth.example.org:8443 is up" in advice.of_account(
+        PROVIDER, "failing", "refused"
+    )
     assert "[providers.shop.errors]" in advice.of_account(PROVIDER, "failing", "rejected")
     assert "client_id" in advice.of_provider(PROVIDER, "invalid_client")
     for state in ("dead", "lost_rotation"):
@@ -75,11 +77,16 @@ def test_who_fails_while_others_do_not_is_told_of_alone() -> None:
 def test_an_answer_that_is_kept_is_told_of_first() -> None:
     for state in ("lost_rotation", "failing"):
         text = advice.of_account(PROVIDER, state, "unknown", "n1")
-        assert text.startswith("n1 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; ")
+        assert text.startswith(
+            "n1 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; "
+        )
         assert text.endswith(advice.of_account(PROVIDER, state, "unknown"))
     assert advice.of_account(PROVIDER, "fresh", "", "n1") == ""
 
 
 def test_each_standing_has_its_failures() -> None:
-    found = {advice.standing(error) for error in ("refused", "unavailable", "rate_limited", "invalid_client")}
+    found = {
+        advice.standing(error)
+        for error in ("refused", "unavailable", "rate_limited", "invalid_client")
+    }
     assert found == advice.STANDING.keys() - {"answers"}

@@ -10,20 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.config.provider import CLASSES
-from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, RequestNotSent, classify, rules_of, scrub
+from tidewarden.tokens.provider.token_response import (
+    HttpAnswer,
+    NoAnswer,
+    RequestNotSent,
+    classify,
+    rules_of,
+    scrub,
+)
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
 def answer(status: int, body: Any = b"", **headers: str) -> HttpAnswer:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return HttpAnswer(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
+    return HttpAnswer(
+        status, {name.replace("_", "-"): value for name, value in headers.items()}, raw
+    )
 
 
 def microsoft(error: str, number: int, suberror: str = "", status: int = 400) -> HttpAnswer:
     said = f"AADSTS{number}: It is so. Trace ID: 0000aaaa-11bb-cccc-dd33-eeeeee333333"
     more = {"suberror": suberror} if suberror else {}
-    return answer(status, {"error": error, "error_description": said, "error_codes": [number], **more})
+    return answer(
+        status, {"error": error, "error_description": said, "error_codes": [number], **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,8 +54,9 @@ def microsoft(error: str, number: int, suberror: str = "", status: int = 400) ->
         (answer(400, {"error": "unsupported_grant_type"}), "unsupported_grant_type", "client"),
         (answer(200, {"error": "incorrect_client_credentials"}), "invalid_client", "client"),
         (answer(200, {"ok": False, "error": "ratelimited"}), "rate_limited", "provider"),  # Slack.
-        # One account's trouble, told as if it were the client's: the scope is a hint (MicrosoftDocs/entra-docs,
-        # reference-error-codes.md: "isn't added to the user's Microsoft Entra tenant").
+        # One account's trouble, told as if it were the client's: the scope is a hint
+        # (MicrosoftDocs/entra-docs, reference-error-codes.md: "isn't added to the user's Microsoft
+        # Entra tenant").
         (microsoft("unauthorized_client", 700016), "unauthorized_client", "client"),
         (microsoft("unauthorized_client", 7000112), "unauthorized_client", "client"),
         (
@@ -122,7 +134,15 @@ def test_lives_as_they_are_told(told: Any, life_s: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "scope"), [("a b", "a b"), (["a", "b"], "a b"), ([], ""), (["a", 1], None), ({"a": 1}, None), (None, None)]
+    ("told", "scope"),
+    [
+        ("a b", "a b"),
+        (["a", "b"], "a b"),
+        ([], ""),
+        (["a", 1], None),
+        ({"a": 1}, None),
+        (None, None),
+    ],
 )
 def test_a_scope_is_read_also_from_a_list(told: Any, scope: str | None) -> None:
     pair = classify(answer(200, {"access_token": "a", "scope": told}), NOW_MS).pair
@@ -132,7 +152,9 @@ def test_a_scope_is_read_also_from_a_list(told: Any, scope: str | None) -> None:
 
 def test_a_form_is_read_where_it_says_so() -> None:
     body = b"access_token=a&expires_in=28800&refresh_token=r&scope=&token_type=bearer"
-    pair = classify(answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS).pair
+    pair = classify(
+        answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS
+    ).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 28800)
 
@@ -144,8 +166,12 @@ def test_a_success_that_cannot_be_read_is_kept() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp1252"])
 def test_a_pair_is_read_in_whichever_encoding_it_comes(encoding: str) -> None:
-    raw = '{"access_token": "a", "refresh_token": "r", "name": "Zoë", "expires_in": 60}'.encode(encoding)
-    pair = classify(answer(200, raw, content_type="application/json;charset=ISO-8859-1"), NOW_MS).pair
+    raw = '{"access_token": "a", "refresh_token": "r", "name": "Zoë", "expires_in": 60}'.encode(
+        encoding
+    )
+    pair = classify(
+        answer(200, raw, content_type="application/json;charset=ISO-8859-1"), NOW_MS
+    ).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 60)
     broken = classify(HttpAnswer(200, {}, raw[:-2], "it broke off"), NOW_MS).pair
@@ -177,7 +203,8 @@ def test_a_pair_that_had_come_before_the_answer_broke_off_is_saved(end: int) -> 
 def test_a_pair_of_which_a_part_is_missing_is_none(end: int) -> None:
     verdict = classify(HttpAnswer(200, {}, CUT[:end], "it broke off"), NOW_MS)
     assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
-    assert classify(answer(200, CUT), NOW_MS).outcome == "unknown"  # Not cut, and still no JSON: who knows what it is.
+    # Not cut, and still no JSON: who knows what it is.
+    assert classify(answer(200, CUT), NOW_MS).outcome == "unknown"
 
 
 def test_error_texts_lose_what_looks_like_a_token() -> None:
@@ -191,7 +218,10 @@ def test_error_texts_lose_what_looks_like_a_token() -> None:
 def test_error_texts_lose_what_was_sent_whatever_it_looks_like() -> None:
     token, secret = "1|abc def:ghi!", "hunter2"
     for status in (200, 400, 401):
-        body = {"error": "rejected", "error_description": f"{token} of client c ({secret}) is no good"}
+        body = {
+            "error": "rejected",
+            "error_description": f"{token} of client c ({secret}) is no good",
+        }
         raw = json.dumps(body).encode()
         verdict = classify(HttpAnswer(status, {}, raw, secrets=(token, secret, "c", "")), NOW_MS)
         assert verdict.message == f"HTTP {status} rejected … of client c (…) is no good"
@@ -220,15 +250,22 @@ SMITH = "Mr. Smith is gone"
 @pytest.mark.parametrize(
     ("outcome", "brief"),
     [
-        (answer(401, {"error": "Invalid_Client", "error_description": SMITH}), "HTTP 401 invalid_client"),
-        (answer(200, {"error": "invalid_code", "error_description": SMITH}), "HTTP 200 invalid_code"),
+        (
+            answer(401, {"error": "Invalid_Client", "error_description": SMITH}),
+            "HTTP 401 invalid_client",
+        ),
+        (
+            answer(200, {"error": "invalid_code", "error_description": SMITH}),
+            "HTTP 200 invalid_code",
+        ),
         (answer(400, {"error": "AADSTS7000112"}), "HTTP 400 aadsts7000112"),
         (microsoft("unauthorized_client", 7000112), "HTTP 400 unauthorized_client 7000112"),
         (answer(400, {"error": "1//0gabcDEF-ghiJKL_mno"}), "HTTP 400"),
         (answer(400, {"error": SMITH}), "HTTP 400"),
         (answer(400, {"error": "smith@example.com"}), "HTTP 400"),
         (answer(400, {"error": "5551234567"}), "HTTP 400"),
-        (answer(400, {"error": "Access Denied"}), "HTTP 400 access denied"),  # Named by a map of errors.
+        # Named by a map of errors.
+        (answer(400, {"error": "Access Denied"}), "HTTP 400 access denied"),
         (HttpAnswer(400, {}, b'{"error": "Hunter2"}', secrets=("", "c", "hunter2")), "HTTP 400"),
         (answer(503, b"<html>Mr. Smith</html>"), "HTTP 503"),
         (answer(200, b"<html>", content_type="text/smith"), "HTTP 200 without an access_token"),
@@ -243,7 +280,9 @@ def test_what_may_stand_in_a_record_of_the_provider(outcome: Any, brief: str) ->
 
 
 def test_a_code_loses_what_was_sent_too() -> None:
-    verdict = classify(HttpAnswer(400, {}, b'{"error": "no Hunter2 here"}', secrets=("Hunter2",)), NOW_MS)
+    verdict = classify(
+        HttpAnswer(400, {}, b'{"error": "no Hunter2 here"}', secrets=("Hunter2",)), NOW_MS
+    )
     assert (verdict.message, verdict.brief) == ("HTTP 400 no … here", "HTTP 400")
 
 
@@ -259,7 +298,9 @@ def test_error_texts_are_one_short_line(text: str) -> None:
     st.binary(max_size=200),
     st.dictionaries(st.sampled_from(["retry-after", "date"]), st.text(max_size=30)),
 )
-def test_nothing_that_comes_is_an_exception(status: int, body: bytes, headers: dict[str, str]) -> None:
+def test_nothing_that_comes_is_an_exception(
+    status: int, body: bytes, headers: dict[str, str]
+) -> None:
     assert classify(HttpAnswer(status, headers, body), NOW_MS).scope in (
         "ok",
         "account",
@@ -273,18 +314,35 @@ def test_a_map_of_errors_goes_before_what_is_usual_and_the_closest_entry_counts(
     rules = rules_of(
         {}, {"400 Invalid_Request": "invalid_grant", "invalid_request": "rejected", "409": "too_early", "access denied": "account_limited"}
     )  # fmt: skip
-    assert classify(answer(400, {"error": "invalid_request"}), NOW_MS, rules).outcome == "invalid_grant"
+    assert (
+        classify(answer(400, {"error": "invalid_request"}), NOW_MS, rules).outcome
+        == "invalid_grant"
+    )
     assert classify(answer(401, {"error": "invalid_request"}), NOW_MS, rules).outcome == "rejected"
     assert classify(answer(409, {"error": "else"}), NOW_MS, rules).outcome == "too_early"
     assert classify(answer(409, b"<html>"), NOW_MS, rules).outcome == "too_early"
     found = classify(answer(200, {"error": "Access Denied"}), NOW_MS, rules)  # Zoho.
     assert (found.outcome, found.scope) == ("account_limited", "account")
-    assert classify(answer(200, {"access_token": "a"}), NOW_MS, rules_of({}, {"200": "unknown"})).outcome == "ok"
+    assert (
+        classify(
+            answer(200, {"access_token": "a"}), NOW_MS, rules_of({}, {"200": "unknown"})
+        ).outcome
+        == "ok"
+    )
 
 
 def test_members_may_lie_elsewhere() -> None:
-    paths = {"access_token": "authed_user.access_token", "refresh_token": "tokens.0.value", "error": "fault.code"}
-    body = {"access_token": "bot", "authed_user": {"access_token": "user"}, "tokens": [{"value": "r"}], "expires_in": 5}
+    paths = {
+        "access_token": "authed_user.access_token",
+        "refresh_token": "tokens.0.value",
+        "error": "fault.code",
+    }
+    body = {
+        "access_token": "bot",
+        "authed_user": {"access_token": "user"},
+        "tokens": [{"value": "r"}],
+        "expires_in": 5,
+    }
     pair = classify(answer(200, body), NOW_MS, rules_of(paths, {})).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("user", "r", 5)
@@ -317,11 +375,15 @@ ENDING = rules_of({"expires_at": "end"}, {})
         (True, {}, None),
     ],
 )
-def test_an_end_tells_a_life_where_a_path_names_it(end: Any, headers: dict[str, str], life_s: float | None) -> None:
+def test_an_end_tells_a_life_where_a_path_names_it(
+    end: Any, headers: dict[str, str], life_s: float | None
+) -> None:
     body = {"access_token": "a", "end": end}
     pair = classify(answer(200, body, **headers), NOW_MS, ENDING).pair
     assert pair is not None
-    assert pair.life_s == pytest.approx(life_s, abs=1) if life_s is not None else pair.life_s is None
+    assert (
+        pair.life_s == pytest.approx(life_s, abs=1) if life_s is not None else pair.life_s is None
+    )
     told = classify(answer(200, {**body, "expires_in": 77}, **headers), NOW_MS, ENDING).pair
     assert told is not None
     assert told.life_s == 77
@@ -330,7 +392,12 @@ def test_an_end_tells_a_life_where_a_path_names_it(end: Any, headers: dict[str, 
     assert plain.life_s is None
 
 
-@given(st.text(max_size=30) | st.floats() | st.integers() | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z"))
+@given(
+    st.text(max_size=30)
+    | st.floats()
+    | st.integers()
+    | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")
+)
 def test_no_end_is_an_exception(end: Any) -> None:
     pair = classify(answer(200, {"access_token": "a", "end": end}), NOW_MS, ENDING).pair
     assert pair is not None

@@ -1,4 +1,7 @@
-"""Metadata: where they are looked for, what is refused in them; a real server's are read in tests/live/tokens/provider/test_clients.py."""
+"""
+Metadata: where they are looked for, what is refused in them; a real server's are read in
+tests/live/tokens/provider/test_clients.py.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def test_metadata_that_will_not_do(found: Any, fault: str) -> None:
 
 
 def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
-    raw = json.dumps({**GOOD, "mtls_endpoint_aliases": {"token_endpoint": "https://mtls.as.example/t"}}).encode()
+    raw = json.dumps(
+        {**GOOD, "mtls_endpoint_aliases": {"token_endpoint": "https://mtls.as.example/t"}}
+    ).encode()
     assert read_metadata(provider(), raw) == "https://as.example/t"
     assert read_metadata(provider(tls_cert="c", tls_key="k"), raw) == "https://mtls.as.example/t"
 
@@ -71,7 +76,10 @@ def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
     ],
 )
 def test_where_tokens_are_revoked(url: Any, found: str) -> None:
-    assert read_revocation(provider(), json.dumps({**GOOD, "revocation_endpoint": url}).encode()) == found
+    assert (
+        read_revocation(provider(), json.dumps({**GOOD, "revocation_endpoint": url}).encode())
+        == found
+    )
 
 
 async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
@@ -95,13 +103,18 @@ async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
         assert len(asked) == 4
         other = Discovery(clock)
         for _ in range(2):
-            with pytest.raises(NotFoundError, match=r"HTTP 404; /tenant/.well-known/openid-configuration: HTTP 503"):
+            with pytest.raises(
+                NotFoundError, match=r"HTTP 404; /tenant/.well-known/openid-configuration: HTTP 503"
+            ):
                 await other.endpoint(provider(), client)
         assert len(asked) == 6
         status = 200
         await clock.advance(RETRY_S)
         assert await other.endpoint(provider(), client) == "https://as.example/t"
-        assert await other.endpoint(Provider(name="q", token_url="https://q/t"), client) == "https://q/t"
+        assert (
+            await other.endpoint(Provider(name="q", token_url="https://q/t"), client)
+            == "https://q/t"
+        )
 
 
 @pytest.mark.thorough
@@ -121,20 +134,33 @@ async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_know
         hanging = True
         await clock.advance(FRESH_S)
         async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
-            first, second = await asyncio.gather(discovery.endpoint(slow, client), discovery.endpoint(slow, client))
+            first, second = await asyncio.gather(
+                discovery.endpoint(slow, client), discovery.endpoint(slow, client)
+            )
         assert first == second == "https://as.example/t"
         other = Discovery(clock)
         with pytest.raises(NotFoundError, match="no answer"):
             await other.endpoint(slow, client)
 
 
-OWN = Provider(name="p", issuer="https://{tenant}.as.example", client_id="c", account_parameters={"tenant": "[a-z]+"})
+OWN = Provider(
+    name="p",
+    issuer="https://{tenant}.as.example",
+    client_id="c",
+    account_parameters={"tenant": "[a-z]+"},
+)
 
 
-@pytest.mark.parametrize("url", ["https://b.as.example/t", "https://evil.example/t", "https://a.as.example:444/t"])
+@pytest.mark.parametrize(
+    "url", ["https://b.as.example/t", "https://evil.example/t", "https://a.as.example:444/t"]
+)
 def test_an_accounts_own_issuer_names_no_address_of_another_host(url: str) -> None:
     its = filled(OWN, {"tenant": "a"})
-    raw = {"issuer": its.issuer, "token_endpoint": "https://a.as.example/t", "revocation_endpoint": url}
+    raw = {
+        "issuer": its.issuer,
+        "token_endpoint": "https://a.as.example/t",
+        "revocation_endpoint": url,
+    }
     assert read_metadata(its, json.dumps(raw).encode()) == "https://a.as.example/t"
     assert read_revocation(its, json.dumps(raw).encode()) == ""
     with pytest.raises(NotFoundError, match="at another host than the issuer"):

@@ -1,4 +1,6 @@
-"""What answers say of an error, in the shapes that token endpoints give it, and where they were seen."""
+"""
+What answers say of an error, in the shapes that token endpoints give it, and where they were seen.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["error", "errors", "code", "data", "message", "field", "token", "x"]), inner, max_size=4
+            st.sampled_from(["error", "errors", "code", "data", "message", "field", "token", "x"]),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=12,
 )
 
 
-def verdict_of(status: int, body: Any, content_type: str = "application/json", **errors: str) -> Any:
+def verdict_of(
+    status: int, body: Any, content_type: str = "application/json", **errors: str
+) -> Any:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     rules = rules_of({}, {name.replace("_", ":"): word for name, word in errors.items()})
     return classify(HttpAnswer(status, {"content-type": content_type}, raw), NOW_MS, rules)
@@ -67,9 +73,20 @@ MICROSOFT = {
     "suberror": "consent_required",
     "error_uri": "https://login.microsoftonline.com/error?code=65001",
 }
-HUBSPOT = {"status": "BAD_REFRESH_TOKEN", "message": "missing or unknown refresh token", "error": "invalid_request"}
-GOOGLE_API = {"error": {"code": 400, "message": "Request had bad arguments.", "status": "INVALID_ARGUMENT"}}
-PROBLEM = {"type": "about:blank", "title": "Forbidden", "status": 403, "detail": "The grant was withdrawn."}
+HUBSPOT = {
+    "status": "BAD_REFRESH_TOKEN",
+    "message": "missing or unknown refresh token",
+    "error": "invalid_request",
+}
+GOOGLE_API = {
+    "error": {"code": 400, "message": "Request had bad arguments.", "status": "INVALID_ARGUMENT"}
+}
+PROBLEM = {
+    "type": "about:blank",
+    "title": "Forbidden",
+    "status": 403,
+    "detail": "The grant was withdrawn.",
+}
 ZOOM = {"reason": "Invalid Token!", "error": "invalid_request"}
 
 
@@ -84,9 +101,21 @@ ZOOM = {"reason": "Invalid Token!", "error": "invalid_request"}
         # developers.facebook.com/docs/graph-api/guides/error-handling
         (400, FACEBOOK, "rejected", "account", "HTTP 400 oauthexception 190 463"),
         # an Apigee gateway, as a client of one tests for it
-        (400, APIGEE, "invalid_grant", "account", "HTTP 400 keymanagement.service.invalid_refresh_token"),
+        (
+            400,
+            APIGEE,
+            "invalid_grant",
+            "account",
+            "HTTP 400 keymanagement.service.invalid_refresh_token",
+        ),
         # MicrosoftDocs/entra-docs, identity-platform/reference-error-codes.md
-        (400, MICROSOFT, "invalid_grant", "account", "HTTP 400 invalid_grant consent_required 65001"),
+        (
+            400,
+            MICROSOFT,
+            "invalid_grant",
+            "account",
+            "HTTP 400 invalid_grant consent_required 65001",
+        ),
         # seen in 2026-10; the generic word is no reason to overlook the particular one
         (400, HUBSPOT, "invalid_grant", "account", "HTTP 400 invalid_request bad_refresh_token"),
         # Zoom, as its clients read it
@@ -98,14 +127,26 @@ ZOOM = {"reason": "Invalid Token!", "error": "invalid_request"}
         (400, {"message": "no such grant"}, "rejected", "account", "HTTP 400"),
         (400, {"error": True, "message": "no"}, "rejected", "account", "HTTP 400"),
         (400, {"error": {"refresh_token": ["is bad"]}}, "rejected", "account", "HTTP 400"),
-        (400, [{"errorCode": "INVALID_SESSION_ID"}], "rejected", "account", "HTTP 400 invalid_session_id"),
+        (
+            400,
+            [{"errorCode": "INVALID_SESSION_ID"}],
+            "rejected",
+            "account",
+            "HTTP 400 invalid_session_id",
+        ),
         (400, [], "rejected", "account", "HTTP 400"),
         (403, "no", "rejected", "account", "HTTP 403"),
         (409, {"errors": ["invalid_grant"]}, "invalid_grant", "account", "HTTP 409 invalid_grant"),
         (400, {"error": "Invalid Refresh Token."}, "invalid_grant", "account", "HTTP 400"),
         (400, {"error": "x" * 80}, "rejected", "account", "HTTP 400"),
         (401, {"code": 10001, "message": "no"}, "invalid_client", "client", "HTTP 401 10001"),
-        (401, {"errors": [{"errorType": "invalid_token"}]}, "invalid_grant", "account", "HTTP 401 invalid_token"),
+        (
+            401,
+            {"errors": [{"errorType": "invalid_token"}]},
+            "invalid_grant",
+            "account",
+            "HTTP 401 invalid_token",
+        ),
         (404, {"message": "no route"}, "misdirected", "client", "HTTP 404"),
     ],
 )
@@ -122,16 +163,33 @@ def test_a_refusal_is_the_accounts_matter_in_whatever_shape(
         # WeChat, as its clients quote it
         ({"errcode": 40030, "errmsg": "invalid refresh_token"}, "rejected", "HTTP 200 40030"),
         ({"code": 20026, "msg": "refresh token not supported"}, "rejected", "HTTP 200 20026"),
-        ({"data": {"error_code": 10008, "description": "expired"}, "message": "error"}, "rejected", "HTTP 200 10008"),
-        ({"error": {"type": "OAuthException", "code": 190}}, "rejected", "HTTP 200 oauthexception 190"),
-        ({"errors": [{"errorType": "invalid_grant"}], "success": False}, "invalid_grant", "HTTP 200 invalid_grant"),
+        (
+            {"data": {"error_code": 10008, "description": "expired"}, "message": "error"},
+            "rejected",
+            "HTTP 200 10008",
+        ),
+        (
+            {"error": {"type": "OAuthException", "code": 190}},
+            "rejected",
+            "HTTP 200 oauthexception 190",
+        ),
+        (
+            {"errors": [{"errorType": "invalid_grant"}], "success": False},
+            "invalid_grant",
+            "HTTP 200 invalid_grant",
+        ),
         ({"success": False, "message": "no"}, "rejected", "HTTP 200"),
         ({"ok": False, "error": "token_revoked"}, "invalid_grant", "HTTP 200 token_revoked"),
     ],
 )
 def test_a_refusal_inside_a_success_too(body: Any, word: str, brief: str) -> None:
     verdict = verdict_of(200, body)
-    assert (verdict.outcome, verdict.scope, verdict.brief, verdict.keep_body) == (word, "account", brief, False)
+    assert (verdict.outcome, verdict.scope, verdict.brief, verdict.keep_body) == (
+        word,
+        "account",
+        brief,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +224,8 @@ def test_a_success_that_is_not_understood_is_no_refusal(body: Any) -> None:
         (b"\xef\xbb\xbf \n<html>blocked", "", "unavailable", "provider"),
         (b"Request blocked", "text/html; charset=utf-8", "unavailable", "provider"),
         (b"The refresh token is invalid", "text/plain", "rejected", "account"),
-        (b' {"message": "no"}', "text/html", "rejected", "account"),  # What PHP says unless it is told.
+        # What PHP says unless it is told.
+        (b' {"message": "no"}', "text/html", "rejected", "account"),
         (b'{"error": "inval', "application/json", "rejected", "account"),
         (b"", "", "rejected", "account"),
     ],
@@ -181,8 +240,13 @@ def test_a_page_is_of_somebody_before_the_server_and_a_text_is_the_servers(
 def test_what_is_said_is_told_without_secrets() -> None:
     assert verdict_of(400, STRAVA).message == "HTTP 400 refresh_token:invalid Bad Request"
     assert verdict_of(400, APIGEE).message.endswith("invalid_refresh_token Invalid Refresh Token")
-    assert verdict_of(400, PROBLEM | {"status": 403}).message == "HTTP 400 403 The grant was withdrawn."
-    assert verdict_of(400, b"Token t0ken-0123456789abcdef is bad", "text/plain").message == ("HTTP 400 Token … is bad")
+    assert (
+        verdict_of(400, PROBLEM | {"status": 403}).message
+        == "HTTP 400 403 The grant was withdrawn."
+    )
+    assert verdict_of(400, b"Token t0ken-0123456789abcdef is bad", "text/plain").message == (
+        "HTTP 400 Token … is bad"
+    )
     assert verdict_of(400, b"\x00\x01" * 99, "application/octet-stream").message == "HTTP 400"
     raw = json.dumps({"fault": {"code": "hunter2", "message": "not Hunter2"}}).encode()
     found = classify(HttpAnswer(400, {}, raw, secrets=("hunter2", "Hunter2")), NOW_MS)

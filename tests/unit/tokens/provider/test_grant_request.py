@@ -34,7 +34,9 @@ CLOCK = ManualClock()
 
 
 def provider(grant: str, **settings: Any) -> Provider:
-    return Provider(name="p", token_url=ENDPOINT, client_id="c0", grant=grant, rotation="none", **settings)
+    return Provider(
+        name="p", token_url=ENDPOINT, client_id="c0", grant=grant, rotation="none", **settings
+    )
 
 
 def text_of(one: Provider, **fields: Any) -> str:
@@ -65,7 +67,9 @@ def test_client_credentials_ask_for_the_accounts_scope_or_the_sections(
 
 def test_an_assertion_says_who_for_whom_and_until_when(tmp_path: Path) -> None:
     _, key = make(tmp_path)
-    one = provider("jwt_bearer", jwt_key_file=key, scope="mail", jwt_claims={"box_sub": "u:{account}"})
+    one = provider(
+        "jwt_bearer", jwt_key_file=key, scope="mail", jwt_claims={"box_sub": "u:{account}"}
+    )
     first, second = said(one, "ann@x"), said(one, "ann@x")
     assert {name: first.members[name] for name in ("grant_type", "scope")} == {
         "grant_type": JWT_BEARER,
@@ -84,7 +88,12 @@ def test_an_assertion_says_who_for_whom_and_until_when(tmp_path: Path) -> None:
 
 def test_a_scope_may_be_a_claim_and_a_subject_may_be_absent(tmp_path: Path) -> None:
     _, key = make(tmp_path)
-    settings = {"jwt_subject": "", "jwt_issuer": "svc@x", "jwt_audience": "urn:aud", "scope_in": "assertion"}
+    settings = {
+        "jwt_subject": "",
+        "jwt_issuer": "svc@x",
+        "jwt_audience": "urn:aud",
+        "scope_in": "assertion",
+    }
     asked = said(provider("jwt_bearer", jwt_key_file=key, **settings), scope="cal")
     assert set(asked.members) == {"grant_type", "assertion"}
     claims = claims_of(asked.members["assertion"])
@@ -100,7 +109,8 @@ def test_a_bearer_assertion_stands_in_the_header_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"), [("jwt", "urn:ietf:params:oauth:token-type:jwt"), ("urn:my:kind", "urn:my:kind")]
+    ("kind", "sent"),
+    [("jwt", "urn:ietf:params:oauth:token-type:jwt"), ("urn:my:kind", "urn:my:kind")],
 )
 def test_a_token_is_exchanged(kind: str, sent: str) -> None:
     one = provider("token_exchange", subject_token_type=kind)
@@ -162,7 +172,9 @@ TOKENS = st.text("st{}\"'", max_size=5)
 
 
 @given(st.tuples(SCOPES, TOKENS.filter(bool)), st.tuples(SCOPES, TOKENS.filter(bool)))
-def test_two_accounts_that_ask_alike_are_alike_and_others_are_not(one: tuple[str, str], two: tuple[str, str]) -> None:
+def test_two_accounts_that_ask_alike_are_alike_and_others_are_not(
+    one: tuple[str, str], two: tuple[str, str]
+) -> None:
     texts = [text_of(OWN, scope=scope, subject_token=token) for scope, token in (one, two)]
     assert (texts[0] == texts[1]) == (one == two)
     own = own_of(texts[0])

@@ -21,7 +21,13 @@ NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
         ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30),
         ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0),
         # By the provider's own clock, which is an hour ahead of ours.
-        ({"retry-after": "Tue, 14 Nov 2023 23:13:50 GMT", "date": "Tue, 14 Nov 2023 23:13:20 GMT"}, 30),
+        (
+            {
+                "retry-after": "Tue, 14 Nov 2023 23:13:50 GMT",
+                "date": "Tue, 14 Nov 2023 23:13:20 GMT",
+            },
+            30,
+        ),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
         ({}, None),
