@@ -69,7 +69,7 @@ async def drained(here: Site, queue: str = "jobs") -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("concurrency", [1, 7])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.thorough), 7])
 async def test_an_ack_and_the_next_take_are_one_write(
     here: Site, writes: list[bytes], concurrency: int
 ) -> None:

@@ -225,6 +225,7 @@ async def test_the_silent_are_found_although_the_stores_clock_was_stepped(
     assert [dead.node for dead in dead_nodes(n0.seen, "n0", lambda _: 9e9)] == ["n1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("away", ["the store", "this process"])
 async def test_nobody_is_taken_for_dead_who_could_not_say_anything(
     nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch, away: str

@@ -169,6 +169,7 @@ async def test_any_number_of_arguments_to_any_verb(victim: Victim) -> None:
     await victim.work()
 
 
+@pytest.mark.thorough
 async def test_any_arguments_to_any_verb(victim: Victim) -> None:
     numbers = iter(range(10**9))
 

@@ -125,7 +125,9 @@ async def test_one_who_rests_at_that_very_moment_does_not(
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["before", "never"])
+@pytest.mark.parametrize(
+    "first", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["before", "never"]
+)
 async def test_a_full_store_syncs_and_rests(
     with_aof: redis.Redis,
     disk: FsyncCommit,

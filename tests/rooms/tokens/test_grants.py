@@ -36,6 +36,7 @@ async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
         assert await side.tokens.put("p/b", fields) == 1
 
 
+@pytest.mark.thorough
 async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(
     valkey: Any, tmp_path: Path
 ) -> None:

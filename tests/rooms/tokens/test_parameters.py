@@ -22,6 +22,7 @@ from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import AccountDetails
+from tidewarden.tokens.events import revocation
 
 SEALING = (b"k" * 32, b"i" * 16, 1)
 EVIL = "127.0.0.3"
@@ -103,6 +104,12 @@ def grant(number: int, name: str = "a", **more: Any) -> dict[str, Any]:
         "refresh_token": f"{name}.0",
         "parameters": {"host": f"127.0.0.{number}", "tenant": f"t{number}"},
     } | more
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is revoked is revoked at once."""
+    monkeypatch.setattr(revocation, "DELAY_MS", 50)
 
 
 async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_path: Path) -> None:
@@ -187,6 +194,7 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
             assert {host for host, *_ in there.got} == {"127.0.0.2"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept_before", [False, True])
 async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
     valkey: Any, tmp_path: Path, kept_before: bool
@@ -212,6 +220,7 @@ async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
         assert (await side.tokens.stats())["p"]["spares"] == 0
 
 
+@pytest.mark.thorough
 async def test_a_spare_of_the_same_tenant_is_kept(valkey: Any, tmp_path: Path) -> None:
     async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
         there.held["a.0"] = asyncio.Event()
@@ -244,7 +253,10 @@ async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(
 async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
+    async with (
+        hosts() as there,
+        harness.node(valkey, tmp_path, provider(there), forced_ms=1) as side,
+    ):
         there.extras = {
             "api_domain": "https://eu.example",
             "org": {"id": 7},
@@ -310,7 +322,7 @@ async def test_each_account_has_a_client_of_its_own(
 ) -> None:
     async with hosts() as there:
         chosen = own_clients(there, on_delete="revoke")
-        async with harness.node(valkey, tmp_path, chosen) as side:
+        async with harness.node(valkey, tmp_path, chosen, forced_ms=1) as side:
             put = side.tokens.put_told
             for number, name in ((1, "a"), (2, "b")):
                 await put(f"p/{name}", grant(number, name, client_secret=f"hush-{name}"))

@@ -68,6 +68,7 @@ async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -
             await side.tokens.put("p/a", {"refresh_token": "r"})
 
 
+@pytest.mark.thorough
 async def test_tokens_are_renewed_life_after_life_and_a_narrower_answer_narrows_no_request(
     valkey: Any, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(
         assert endpoint.forms[-1]["audience"] == "https://api"
 
 
+@pytest.mark.thorough
 async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: Path) -> None:
     """
     Its file is read for each request; while it is not there the provider cannot be asked, which is
@@ -203,6 +205,7 @@ async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: P
             assert (await side.tokens.stats())["p"]["dead"] == 0
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_cannot_be_read_is_not_kept_but_asked_for_again(
     valkey: Any, tmp_path: Path
 ) -> None:
@@ -251,6 +254,7 @@ async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_pat
             assert (await fresh(side, "p/gone")).access_token.startswith("at-gone-")
 
 
+@pytest.mark.thorough
 async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_anew(
     valkey: Any, tmp_path: Path
 ) -> None:
@@ -361,6 +365,7 @@ async def held(valkey: Any, folder: Path) -> AsyncIterator[tuple[harness.Side, G
             endpoint.let_go()
 
 
+@pytest.mark.thorough
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 @example(["put one", "arrive", "put two", "answer"])

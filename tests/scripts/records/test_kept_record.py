@@ -116,6 +116,7 @@ def test_what_a_look_found_is_not_kept(shard: Any) -> None:
     shard.audit()
 
 
+@pytest.mark.thorough
 async def test_what_somebody_writes_by_hand_counts_within_a_second(
     shard: Any, eventually: Any
 ) -> None:

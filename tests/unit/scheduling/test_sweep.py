@@ -321,6 +321,7 @@ async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
     assert s.sweep.rounds > rounds
 
 
+@pytest.mark.thorough
 async def test_a_look_at_thousands_may_take_longer_than_an_answer_may(
     stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,6 +313,7 @@ def test_a_quarantine_stops_nobody_either() -> None:
         assert after_failure(case).what == what
 
 
+@pytest.mark.thorough
 def test_an_outage_of_four_days_stops_nobody() -> None:
     """
     Its own failures before and after it are counted, and the time in between, in which the queue is

@@ -370,6 +370,7 @@ async def test_a_store_that_stands_still_loses_no_wake_up(
 # On a cluster each server has a link of its own.
 
 
+@pytest.mark.thorough
 async def test_a_lost_answer_of_one_server_of_a_cluster(
     three_primaries: ClusterSet, queue_scripts: Any, eventually: Any
 ) -> None:

@@ -319,6 +319,7 @@ def test_nodes_that_are_gone_for_good_are_forgotten() -> None:
 # --- quarantine
 
 
+@pytest.mark.thorough
 def test_refusals_that_jump_are_noticed_and_time_alone_ends_nothing() -> None:
     play = Play()
     play.run(1800, ok=10)
@@ -368,6 +369,7 @@ def test_accounts_that_never_were_well_are_no_evidence() -> None:
     assert play.record.quarantine is None
 
 
+@pytest.mark.thorough
 def test_accounts_that_were_never_refreshed_begin_no_quarantine() -> None:
     play = Play()
     play.run(600, ok=2, erring=1, proven_erring=0)
@@ -397,6 +399,7 @@ def test_one_of_the_quarantined_that_is_accepted_is_not_enough() -> None:
     assert not play.record.quarantine.ending_ms
 
 
+@pytest.mark.thorough
 def test_refusals_and_well_answers_mixed_for_long_are_one_incident() -> None:
     play = Play()
     for _ in range(600):
@@ -418,6 +421,7 @@ def test_errors_that_are_mended_by_the_next_try_are_no_incident() -> None:
     assert not play.events
 
 
+@pytest.mark.thorough
 def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_when_it_is_over() -> (
     None
 ):
@@ -432,6 +436,7 @@ def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_wh
     assert play.record.rouse_ms
 
 
+@pytest.mark.thorough
 def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
     play = Play()
     play.run(60, refused=2)
@@ -447,6 +452,7 @@ def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
     assert play.events == ["quarantine_begun", "quarantine_over", "quarantine_begun"]
 
 
+@pytest.mark.thorough
 def test_a_release_lasts_until_those_that_were_refused_have_been_asked_again() -> None:
     """
     What others were answered before it says nothing of that, nor do some that go well beside it.
