@@ -174,7 +174,7 @@ def test_trap_entries_with_no_payload(desk: Any, place: str) -> None:
     assert desk.ids() == ["good"]
     for verb, args in (
         ("sweep", (1, 100)),
-        ("free", (100,)),
+        ("release_all", (100,)),
         ("purge", ("ready", 100)),
         ("reap", (1, "n0", 1, 100)),
     ):

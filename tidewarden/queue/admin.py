@@ -222,7 +222,7 @@ class QueueAdmin(Topics):
         new = msgspec.structs.replace(new, version=old.version + 1, layout=old.layout + bool(cut))
         if cut:
             await self._close_cut(queue, raw, old, new, cut)
-        if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
+        if not await self._by_name("queue.swap_settings", queue, raw, msgspec.json.encode(new)):
             raw, stored = await self._stored(queue)
             if cut and stored.layout < new.layout:  # what was closed for nothing
                 await self._keep_cut(queue, raw, stored, new.layout)

@@ -40,7 +40,7 @@ class Bulk(QueueAdmin):
     async def release_all(self, queue: str) -> int:
         """End every lease as a release, whoever holds it; how many."""
         pieces = (
-            self._pieces(shard, "leased", "queue.free", ())
+            self._pieces(shard, "leased", "queue.release_all", ())
             for shard in await self._open(check_name(queue))
         )
         return sum(await asyncio.gather(*pieces))
@@ -90,7 +90,7 @@ class Bulk(QueueAdmin):
                     till_ms,
                     age_ms,
                 )
-                rows, behind = await shard.run("queue.pick", args)
+                rows, behind = await shard.run("queue.read_buried", args)
                 till_ms = till_ms or max(1, shard.now_ms - age_ms)
                 copies = await asyncio.gather(
                     *(self._copy(targets, row) for row in rows), return_exceptions=True

@@ -152,7 +152,9 @@ class Catalog(QueueNames):
             raw, stored = await self._stored(queue)
             if stored.version < newer:
                 above = msgspec.structs.replace(stored, version=newer + 1)
-                if await self._by_name("queue.change", queue, raw, msgspec.json.encode(above)):
+                if await self._by_name(
+                    "queue.swap_settings", queue, raw, msgspec.json.encode(above)
+                ):
                     self._build(queue, above)
 
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
@@ -257,7 +259,7 @@ class Catalog(QueueNames):
         """
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         await set_order(self._cut(queue, kept), kept.order)  # the closed ones may have got another
-        if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
+        if await self._by_name("queue.swap_settings", queue, raw, msgspec.json.encode(kept)):
             self._build(queue, kept)
 
     def _lost_take(self, shard: Shard) -> None:

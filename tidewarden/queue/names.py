@@ -51,13 +51,16 @@ class QueueNames:
         self, queue: str, settings: QueueSettings, queues_max: int = 0
     ) -> tuple[bytes, bytes]:
         """
-        What a name stands for, as of ``queue.make``. The system's queues, and with 0 all, are made
-        however many there are.
+        What a name stands for, as of ``queue.create_queue``.
+
+        The system's queues, and with 0 all, are made however many there are.
 
         Raises: StoreDown; Full: the store's memory, or there are ``queues_max`` queues.
         """
         most = 0 if queue.startswith("_") else queues_max
-        what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings), most)
+        what, raw = await self._by_name(
+            "queue.create_queue", queue, msgspec.json.encode(settings), most
+        )
         if what == b"full":
             found = (
                 f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"

@@ -181,7 +181,7 @@ def test_a_purge_and_a_release_of_all_get_through_a_full_store(desk: Any) -> Non
     desk.take(3)
     desk.client.config_set("maxmemory", "1")
     try:
-        assert desk.run("queue.free", 2) == 2
+        assert desk.run("queue.release_all", 2) == 2
         assert desk.run("queue.purge", "leased", 10) == 1
         assert desk.run("queue.purge", "ready", 10, "t5", "none") == 1
         assert desk.run("queue.purge", "ready", 10) == 4

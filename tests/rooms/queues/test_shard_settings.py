@@ -211,7 +211,7 @@ async def test_an_order_whose_settings_came_too_late(
     change = n0.queues._by_name
 
     async def changed_meanwhile(name: str, *args: Any) -> Any:
-        if name == "queue.change":
+        if name == "queue.swap_settings":
             monkeypatch.undo()
             await n1.link.call(
                 "HSET",

@@ -71,7 +71,7 @@ def test_fences_grow_whatever_becomes_of_the_lock(desk: Any) -> None:
             assert desk.end(("a", lease), "loss") == 1
         else:
             desk.run("queue.reap", 1, "n0", 0, 100)
-            assert desk.run("queue.free", 100) == 1
+            assert desk.run("queue.release_all", 100) == 1
         if desk.views:
             desk.set_view(n + 2)
     assert fences == sorted(set(fences))
@@ -136,9 +136,9 @@ def test_a_sessions_lock_outlives_its_node_and_ends_with_the_session(desk: Any) 
     assert acquire(desk, "a", "=k", holder="n1.1")[0] == fence, (
         "by a bare connection that knows the key"
     )
-    assert desk.run("queue.lose", uuid, 10) == [0, 0]
+    assert desk.run("queue.session_release", uuid, 10) == [0, 0]
     assert acquire(desk, "a", "=k", holder="n1.1", uuid=uuid)[0] == fence
-    assert desk.run("queue.lose", uuid, 10) == [1, 0]
+    assert desk.run("queue.session_release", uuid, 10) == [1, 0]
     assert acquire(desk, "a", "=k", holder="n1.1")[0] > fence
     assert release(desk, "a", acquire(desk, "a", holder="n1.1", uuid=uuid)[0])
 

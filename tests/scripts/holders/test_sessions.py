@@ -236,14 +236,14 @@ def test_the_end_of_a_session_ends_what_it_holds_bit_by_bit(desk: Any) -> None:
     take(desk, A, 5)
     take(desk, B, 2)
     desk.take(1)
-    assert desk.run("queue.lose", A, 2) == [2, 1]
+    assert desk.run("queue.session_release", A, 2) == [2, 1]
     assert desk.woke
-    assert desk.run("queue.lose", A, 3) == [3, 1]
-    assert desk.run("queue.lose", A, 2) == [0, 0]
+    assert desk.run("queue.session_release", A, 3) == [3, 1]
+    assert desk.run("queue.session_release", A, 2) == [0, 0]
     assert desk.counts() == {"delayed": 0, "ready": 7, "leased": 3, "buried": 0}
     assert desk.peek("t0")["losses"] == 1
     assert desk.run("queue.reap", 1, "n0", 9, 100) == [1, 0], "a node's death ends its own"
-    assert desk.run("queue.lose", B, 100) == [2, 0]
+    assert desk.run("queue.session_release", B, 100) == [2, 0]
     assert desk.client.exists("{tw:q:0}:held", "{tw:q:0}:leased:~") == 0
 
 
@@ -255,7 +255,7 @@ def test_a_sessions_lease_runs_out_by_its_time(desk: Any) -> None:
     assert desk.run("queue.sweep", 1, 10) == [1, -1]
     assert (desk.peek("a")["state"], desk.peek("a")["attempts"]) == (b"ready", 1)
     assert take(desk, B)[0][0] == b"a"
-    assert desk.run("queue.lose", A, 10) == [0, 0], "another session's now"
+    assert desk.run("queue.session_release", A, 10) == [0, 0], "another session's now"
     assert desk.state("a") == "leased"
 
 
@@ -291,7 +291,7 @@ def test_the_doctor_finds_what_sessions_and_tasks_know_differently(desk: Any) ->
     assert look(0) == [(*problem, 0) for problem in wrong]
     assert look(1) == [(*problem, 1) for problem in wrong]
     assert look(0) == []
-    assert desk.run("queue.lose", A, 100) == [3, 0]
+    assert desk.run("queue.session_release", A, 100) == [3, 0]
 
 
 def test_the_doctor_brings_back_a_sessions_task_that_lies_nowhere(desk: Any) -> None:

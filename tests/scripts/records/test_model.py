@@ -258,7 +258,7 @@ class Life(RuleBasedStateMachine):
         held = [(name, task) for name, task in self.tasks.items() if task.holder == uuid]
         more, ended = 1, 0
         while more:
-            n, more = self.desk.run("queue.lose", uuid, most)
+            n, more = self.desk.run("queue.session_release", uuid, most)
             ended += n
         assert ended == len(held)
         for name, task in held:
@@ -268,7 +268,7 @@ class Life(RuleBasedStateMachine):
     def release_all(self, node: str) -> None:
         """Every lease ends as a release, whoever holds it."""
         held = [(name, task) for name, task in self.tasks.items() if task.state == "leased"]
-        assert self.desk.run("queue.free", 100, holder=node) == len(held)
+        assert self.desk.run("queue.release_all", 100, holder=node) == len(held)
         for name, task in held:
             task.attempts -= 1
             self.move(name, "release")

@@ -31,10 +31,10 @@ GOOD: dict[str, list[list[str]]] = {
     "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],
     "unwait": [["ready1"]],
     "purge": [["ready", "10"], ["buried", "1", "buried1"], ["leased", "5"]],
-    "free": [["10"]],
+    "release_all": [["10"]],
     "check_record": [["1"]],
     "check": [["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"], ["held", "0", "5", "1"]],
-    "pick": [["10", "100", "0", "", "0", "0"], ["1", "5", "0", "b", "0", "7"]],
+    "read_buried": [["10", "100", "0", "", "0", "0"], ["1", "5", "0", "b", "0", "7"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],
     "lock_acquire": [["lock", "=k", "100", "1", "0", ""], ["lock", "=k", "100", "1", "1", UUID, "lock", "=x", "5", "0", "1", ""]],
@@ -49,7 +49,7 @@ GOOD: dict[str, list[list[str]]] = {
     "stats": [[]],
     "sweep": [["1", "10"]],
     "reap": [["1", "n1", "5", "10"]],
-    "lose": [[UUID, "10"]],
+    "session_release": [[UUID, "10"]],
 }  # fmt: skip
 
 

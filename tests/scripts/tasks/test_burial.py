@@ -104,9 +104,9 @@ def test_a_filter_by_age_and_by_reason(desk: Any) -> None:
     assert desk.state("t0") == "ready"
     assert desk.run("queue.kick", 10, "", "", 0, desk.now - 2000, 0) == [2, -1]
     assert [desk.state(f"t{n}") for n in range(4)] == ["ready", "ready", "ready", "buried"]
-    assert desk.run("queue.pick", 10, 1000, 0, "dns", 0, 0) == [[], -1]
-    assert desk.run("queue.pick", 10, 1000, 0, "http", 0, 1001) == [[], -1]
-    rows, rank = desk.run("queue.pick", 10, 1000, 0, "http", 0, 1000)
+    assert desk.run("queue.read_buried", 10, 1000, 0, "dns", 0, 0) == [[], -1]
+    assert desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1001) == [[], -1]
+    rows, rank = desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1000)
     assert ([row[0] for row in rows], rank) == ([b"t3"], -1)
 
 

@@ -148,7 +148,7 @@ class LostTakes:
         seen, more = 0, True
         while more and self._holder() == holder and (now := self._current(shard)) is not None:
             try:
-                *flat, looked = await now.run("queue.mine", (seen, PAGE))
+                *flat, looked = await now.run("queue.leases_of", (seen, PAGE))
             except (StoreDown, Resharded):
                 # the latter came with the settings, unless the store went away
                 await sleep(self._clock, RETRY_S)

@@ -100,7 +100,7 @@ class SessionExpiry(CapacityWait):
         shards = await self._open(queue)
         more = index < len(shards)  # a queue that was cut anew was empty
         while more:
-            _, more = await shards[index].run("queue.lose", (uuid, PIECE))
+            _, more = await shards[index].run("queue.session_release", (uuid, PIECE))
 
     # --- what the leader does
 

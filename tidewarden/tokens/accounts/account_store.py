@@ -212,9 +212,9 @@ class AccountStore:
     ) -> list[bytes]:
         """
         What has become of a shard's accounts and is to be told, the oldest first, this node's to
-        tell for ``claim_ms``; ``told``: what was. See ``tokens/lua/tell.lua``.
+        tell for ``claim_ms``; ``told``: what was. See ``tokens/lua/outbox_claim.lua``.
         """
-        return list(await self.script("tokens.tell", queue, shard, (most, claim_ms, *told)))
+        return list(await self.script("tokens.outbox_claim", queue, shard, (most, claim_ms, *told)))
 
     async def consents(
         self, queue: str, shard: int, most: int, days: Sequence[int]

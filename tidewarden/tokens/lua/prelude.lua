@@ -15,7 +15,7 @@
 --   account_stopped   set of dead accounts of whose grants nobody knows that they ended
 --   account_client    see client.lua; first shard only
 --   account_told      set of living accounts whose troubles were reported
---   account_outbox    zset event by time, not delivered yet (see tell.lua)
+--   account_outbox    zset event by time, not delivered yet (see outbox_claim.lua)
 --   account_first     hash account → the grant that it began with, where it had another since (see
 --                     another() of stored.lua)
 --   account_forced    zset account by time, of those that somebody had refreshed by hand in the

@@ -7,7 +7,7 @@
 --         account), row (its details before it, else there are none from now on), due ms, deadline
 --         ms
 -- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see
---         tell.lua), 0 the account is no longer as it was read
+--         outbox_claim.lua), 0 the account is no longer as it was read
 open()
 growing = true
 local items = {}

@@ -7,13 +7,13 @@
 --         take the place of the account's), due ms, deadline ms, the row it came from if its token
 --         may be needed again (without its access token, see SPARES), else empty; `drop`: what does
 --         not fit is no spare
--- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this
---         very pair is there, perhaps sealed anew since, or its refresh token), SPARE (kept aside:
---         the row had moved on), MOVED (it had, and the pair was to be dropped then, or has other
---         parameters: nobody sends it to where the account is now), PAST (dropped: refreshes have
---         followed this one or its like, and where tokens are used once its use now would end the
---         grant), GONE (no such account; or one of its name that was put after it was deleted: what
---         came for the old one may be somebody else's)
+-- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see outbox_claim.lua),
+--         ALREADY (this very pair is there, perhaps sealed anew since, or its refresh token), SPARE
+--         (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then,
+--         or has other parameters: nobody sends it to where the account is now), PAST (dropped:
+--         refreshes have followed this one or its like, and where tokens are used once its use now
+--         would end the grant), GONE (no such account; or one of its name that was put after it was
+--         deleted: what came for the old one may be somebody else's)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}

@@ -265,8 +265,8 @@ def test_a_lease_with_an_open_intent_is_not_listed(desk: Any) -> None:
     raw = bytearray(desk.client.hget(f"{desk.prefix}:tries", "b"))
     raw[flags] |= 1
     desk.client.hset(f"{desk.prefix}:tries", "b", bytes(raw))
-    assert desk.run("queue.mine", 0, 10) == [b"a", a.lease, 2]
-    assert desk.run("queue.mine", 1, 10) == [1]
+    assert desk.run("queue.leases_of", 0, 10) == [b"a", a.lease, 2]
+    assert desk.run("queue.leases_of", 1, 10) == [1]
     assert b.id == "b"
 
 

@@ -1,5 +1,5 @@
--- mine: reads which leases a holder has, the earliest to end first, without sticky ones; changes
--- nothing.
+-- leases_of: reads which leases a holder has, the earliest to end first, without sticky ones;
+-- changes nothing.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the shard  2 the view

@@ -1,4 +1,4 @@
--- free: ends leases as releases, whoever holds them. Sticky ones stay.
+-- release_all: ends leases as releases, whoever holds them. Sticky ones stay.
 -- DURABILITY queue
 -- GROWS   no
 -- KEYS    1 the shard  2 the view

@@ -1,4 +1,4 @@
--- make: reads what a name stands for; a name that stands for nothing yet becomes a queue.
+-- create_queue: reads what a name stands for; a name that stands for nothing yet becomes a queue.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`

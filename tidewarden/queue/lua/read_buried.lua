@@ -1,4 +1,4 @@
--- pick: reads buried tasks as they would be put elsewhere; changes nothing.
+-- read_buried: reads buried tasks as they would be put elsewhere; changes nothing.
 -- DURABILITY queue
 -- GROWS   no
 -- KEYS    1 the shard  2 the view

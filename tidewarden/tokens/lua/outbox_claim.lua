@@ -1,5 +1,5 @@
--- tell: hands out the shard's outbox of events to one node at a time, until that says that they
--- were delivered.
+-- outbox_claim: hands out the shard's outbox of events to one node at a time, until that says that
+-- they were delivered.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the shard  2 the view

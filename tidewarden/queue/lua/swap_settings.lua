@@ -1,5 +1,5 @@
--- change: writes a queue's settings, unless somebody else has changed them since they were read,
--- and tells every node.
+-- swap_settings: writes a queue's settings, unless somebody else has changed them since they were
+-- read, and tells every node.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`

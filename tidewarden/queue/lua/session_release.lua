@@ -1,5 +1,5 @@
--- lose: ends what a session holds in this shard as losses, once its grace is over. Sticky leases
--- end by their time.
+-- session_release: ends what a session holds in this shard as losses, once its grace is over.
+-- Sticky leases end by their time.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the shard  2 the view
