@@ -64,8 +64,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Folders that are marks, too.
-MARKS = {"live", "soak"}
+# Which mark whatever stands in a folder has.
+MARKS = {"live": "live", "soak": "soak", "transcripts": "live"}
 # These look through a history for what must never be: one finding is enough, and is not run again
 # to be rid of it.
 ONCE = {
@@ -74,9 +74,22 @@ ONCE = {
 }  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--rewrite`` records the stories of ``tests/transcripts`` anew instead of comparing them."""
+    parser.addoption(
+        "--rewrite", action="store_true", help="record tests/transcripts/**/*.txt anew"
+    )
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Tell whether transcripts are recorded anew."""
+    return bool(request.config.getoption("--rewrite"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    The longest files come first, the others in their order; what stands in ``live`` or ``soak`` is
+    The longest files come first, the others in their order; what stands in a folder of ``MARKS`` is
     marked so.
 
     `make test` runs a failed test a second time (``--reruns``), for a machine that stalls; but not
@@ -89,7 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder, *_ = item.path.relative_to(here).parts
         if folder in MARKS:
-            item.add_marker(folder)
+            item.add_marker(MARKS[folder])
         if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
 
