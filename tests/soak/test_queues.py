@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from support.inspect import shards_of, transport_of
 
 from tidewarden.queue import TaskSpec
 
@@ -83,7 +84,7 @@ class World:
             await asyncio.sleep(self.dice.random() / 4)
             node, what = self.dice.choice(self.nodes), self.dice.random()
             if what < 0.4 and node.ears.up:
-                node.ears._transport.abort()
+                transport_of(node.ears).abort()
             elif what < 0.6:
                 await node.queues.pause("q", 30)
             elif what < 0.7:
@@ -99,7 +100,7 @@ async def test_every_task_is_done_once_and_none_is_forgotten(
 ) -> None:
     nodes = [await node(f"n{n}") for n in range(3)]
     await nodes[0].queues.configure("q", {"shards": shards, "losses_max": 0, "dedup_ms": 0})
-    await eventually(lambda: all(len(n.queues._shards.get("q", ())) == shards for n in nodes))
+    await eventually(lambda: all(len(shards_of(n.queues, "q")) == shards for n in nodes))
     world = World(nodes, seed)
     consumers = [asyncio.create_task(world.consume(n)) for n in nodes for _ in range(4)]
     await asyncio.gather(

@@ -17,6 +17,7 @@ from typing import Any
 import hiredis
 import pytest
 from support.doors.trap_doors import HOUR_MS, Pair, doors, reach, turns
+from support.inspect import shards_of, transport_of
 
 __all__ = ["doors"]  # a fixture
 
@@ -79,7 +80,7 @@ async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -
         await reach(lambda: doors[0].server.waiting + doors[1].server.waiting == 3)
         putter.send(f"Q.PUT q x ID t{n}")
         await turns(dice.randrange(10))
-        ear = doors[dice.randrange(2)].ears._transport  # None: it is cut still
+        ear = transport_of(doors[dice.randrange(2)].ears)  # None: it is cut still
         if ear is not None and dice.random() < 0.2:
             ear.abort()
         victim = dice.choice(list(waiting))
@@ -243,7 +244,7 @@ async def test_trap_pop_with_a_long_wait_never_returns(doors: Pair, why: str) ->
     loop = asyncio.get_running_loop()
     if why == "sixteen shards":
         await doors[0].queues.configure("q", {"shards": 16})
-        await reach(lambda: len(doors[1].queues._shards.get("q", ())) == 16)
+        await reach(lambda: len(shards_of(doors[1].queues, "q")) == 16)
     elif why == "paused":
         await other.call("Q.PUT", "q", "x", "ID", "a")
         await other.call("Q.PAUSE", "q")

@@ -9,6 +9,7 @@ import socket
 
 import pytest
 from support.doors.trap_doors import HOUR_MS, Pair, doors, reach
+from support.inspect import transport_of
 
 from tidewarden.server.access import peer
 
@@ -66,7 +67,7 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     await doors[0].dial()
     await reach(lambda: doors[0].server.connections)
     (connection,) = doors[0].server.connections
-    accepted = connection._transport.get_extra_info("socket")
+    accepted = transport_of(connection).get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     idle, every, tries, unanswered_ms = (
         accepted.getsockopt(socket.IPPROTO_TCP, name)

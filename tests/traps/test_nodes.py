@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotHeld
@@ -53,7 +54,7 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
     await n1.queues.shards("q")
-    await eventually(lambda: len(n1.queues._shards["q"]) == 4)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     done: list[str] = []
     stop = asyncio.Event()
 
@@ -86,7 +87,7 @@ async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) ->
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 8})
     await n1.queues.shards("q")
-    await eventually(lambda: len(n1.queues._shards["q"]) == 8)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 8)
     for n in (n0, n1, n0):
         await n.queues.put("q", TaskSpec(id="a"))
     taken = await n1.queues.take(n1.queues.open_session(), ["q"], count=10)

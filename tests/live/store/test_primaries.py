@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import transport_of
 from support.providers import certificate
 from support.store.clusters import ClusterSet, cluster_set
 from support.store.store_process import process
@@ -200,7 +201,7 @@ async def test_a_call_that_was_under_way_when_its_connection_went_is_not_sent_ag
     clean.client(clean.owner(SLOT)).execute_command("CLIENT", "PAUSE", 300, "ALL")
     lost = [route.call("INCR", "{t:0}:k") for _ in range(3)]
     await asyncio.sleep(0.05)
-    transport = link._transport
+    transport = transport_of(link)
     assert transport is not None
     transport.abort()
     for one in lost:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from support.inspect import transport_of
 from support.store.clusters import ClusterSet
 from support.store.store_process import Process, process
 
@@ -124,8 +125,8 @@ async def test_what_was_missed_while_not_subscribed_is_looked_for(
     taking = there.queues.take(there.queues.open_session(), ["load"], wait_ms=60_000)
     await parked(there)
     for link in there.shard_ears._primaries.each():
-        assert link._transport is not None
-        link._transport.abort()
+        assert transport_of(link) is not None
+        transport_of(link).abort()
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rooms.cluster.test_nodes import MakeNodes, nodes  # noqa: F401  # a fixture
+from support.inspect import clock_of, link_of
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
@@ -49,10 +50,10 @@ async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     n0.folder, copy.folder, n0.address = "a", "b", "10.0.0.5:7420"
     await n0.come()
     coming = asyncio.create_task(copy.come())
-    clock: ManualClock = copy._clock
+    clock: ManualClock = clock_of(copy)
     while not coming.done():
         await clock.advance(module.BEAT_S)
-        await copy._link.call("PING")
+        await link_of(copy).call("PING")
     with pytest.raises(
         ConfigError, match=r"found 'n0', and another node of this name lives, at 10\.0\.0\.5:7420"
     ):
@@ -63,7 +64,7 @@ async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     again.folder = "a"  # the same folder: this host, started again
     await again.come()
     older = f"{again.boot} {again.boot - 2 * 10**9}"
-    await n0._link.call("HSET", "{tw}:nodes", "n0", older)
+    await link_of(n0).call("HSET", "{tw}:nodes", "n0", older)
     await copy.come()  # it went: another folder has its name now
     with pytest.raises(ConfigError, match="another node of this name lives"):
         await again.run()  # it was but paused

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import clock_of, link_of, scripts_of
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
@@ -48,10 +49,10 @@ async def test_a_boot_grows_although_the_stores_clock_stepped_back(
 ) -> None:
     n0, _ = await nodes()
     far = 4_000_000_000_000
-    await n0._link.call("HSET", "{tw}:nodes", "n0", f"{far} {far}")
+    await link_of(n0).call("HSET", "{tw}:nodes", "n0", f"{far} {far}")
     await n0.register()
     assert n0.boot == far + 1
-    await n0._link.call("DEL", "{tw}:nodes")  # and although the store forgot it
+    await link_of(n0).call("DEL", "{tw}:nodes")  # and although the store forgot it
     await n0.register()
     assert n0.boot == far + 2
 
@@ -65,8 +66,8 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(
-        n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot]
+    run = scripts_of(n0).run(
+        link_of(n0), "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot]
     )
     now_ms, flat = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
@@ -141,7 +142,7 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     n0, holders = await nodes()
-    clock: ManualClock = n0._clock
+    clock: ManualClock = clock_of(n0)
     await n0.register()
     task = asyncio.create_task(n0.run())
 
@@ -170,7 +171,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     """
     n0, holders = await nodes()
     await n0.register()
-    real, down = n0._scripts.run, [True]
+    real, down = scripts_of(n0).run, [True]
 
     def run(link: Any, name: str, keys: Any, args: Any) -> Any:
         if down[0] and name == "cluster.register":
@@ -180,17 +181,17 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
         return real(link, name, keys, args)
 
     monkeypatch.setattr(n0, "_scripts", type("Away", (), {"run": staticmethod(run)}))
-    await n0._link.call("DEL", "{tw}:nodes")
-    clock: ManualClock = n0._clock
+    await link_of(n0).call("DEL", "{tw}:nodes")
+    clock: ManualClock = clock_of(n0)
     task = asyncio.create_task(n0.run())
     for _ in range(5):
         await clock.advance(module.BEAT_S)
-        await n0._link.call("PING")
+        await link_of(n0).call("PING")
     assert len(holders) == 1
     down[0] = False
     for _ in range(5):
         await clock.advance(module.BEAT_S)
-        await n0._link.call("PING")
+        await link_of(n0).call("PING")
     assert holders[1:] == [n0.holder]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -199,7 +200,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
 async def beats(n0: Registration, count: int) -> dict[str, int]:
     """So many further beats of n0's, half a second apart; how long it has found each silent, ms."""
     for _ in range(count):
-        await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
+        await clock_of(n0).advance(module.BEAT_S)  # type: ignore[attr-defined]
         await n0.beat()
     return {seen.node: seen.age_ms for seen in n0.seen}
 
@@ -216,10 +217,10 @@ async def test_the_silent_are_found_although_the_stores_clock_was_stepped(
     await n0.register()
     now_ms = n0.boot
     for name in ("n1", "n2"):
-        await n0._link.call("HSET", "{tw}:nodes", name, f"5 {now_ms - step_ms}")
+        await link_of(n0).call("HSET", "{tw}:nodes", name, f"5 {now_ms - step_ms}")
     assert max((await beats(n0, 1)).values()) < DEAD_MS, "after one look nobody can tell"
     assert max((await beats(n0, 2)).values()) < DEAD_MS
-    await n0._link.call("HSET", "{tw}:nodes", "n2", f"5 {now_ms + 1}")
+    await link_of(n0).call("HSET", "{tw}:nodes", "n2", f"5 {now_ms + 1}")
     ages = await beats(n0, 3)
     assert ages["n1"] >= DEAD_MS > ages["n2"]
     assert [dead.node for dead in dead_nodes(n0.seen, "n0", lambda _: 9e9)] == ["n1"]
@@ -241,13 +242,13 @@ async def test_nobody_is_taken_for_dead_who_could_not_say_anything(
     await beats(n0, 3)
     if away == "the store":
         with monkeypatch.context() as patch:
-            patch.setattr(n0._scripts, "run", _failing)
+            patch.setattr(scripts_of(n0), "run", _failing)
             with pytest.raises(StoreDown):
                 await n0.beat()
-    await n0._clock.advance(60)  # type: ignore[attr-defined]
+    await clock_of(n0).advance(60)  # type: ignore[attr-defined]
     await n0.beat()
     assert dead_nodes(n0.seen, "n0", lambda _: 9e9) == []
-    while n1.boot >= 1000 * int((await n1._link.call("TIME"))[0]):
+    while n1.boot >= 1000 * int((await link_of(n1).call("TIME"))[0]):
         await asyncio.sleep(0.05)  # what is said in the same moment of the store's is nothing new
     await n1.beat()
     assert (await beats(n0, 1))["n1"] < DEAD_MS
@@ -266,9 +267,9 @@ async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_cl
     """Below it the shards would refuse all its takes, until the clock has come so far again."""
     n0, _ = await nodes("n0")
     far = 4_000_000_000_000
-    await n0._link.call("HSET", "{tw}:nodes", "n1", f"{far} {far}")
+    await link_of(n0).call("HSET", "{tw}:nodes", "n1", f"{far} {far}")
     await n0.bury(NodeRecord("n1", far, DEAD_MS))
-    assert await n0._link.call("HGET", "{tw}:nodes", "n1") is None
+    assert await link_of(n0).call("HGET", "{tw}:nodes", "n1") is None
     n1, _ = await nodes("n1")
     await n1.register()
     assert n1.boot == far + 1
@@ -290,10 +291,10 @@ async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_b
     n0.refused(Stale(f"{first} was declared dead; the node has to register again"))
     task = asyncio.create_task(n0.run())
     await eventually(lambda: len(holders) == 2)
-    calls = n0._link.calls
-    while n0._link.calls < calls + 3:  # it goes on to beat
-        await n0._link.call("PING")
-        await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
+    calls = link_of(n0).calls
+    while link_of(n0).calls < calls + 3:  # it goes on to beat
+        await link_of(n0).call("PING")
+        await clock_of(n0).advance(module.BEAT_S)  # type: ignore[attr-defined]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert holders == [first, n0.holder], "once"
@@ -357,15 +358,15 @@ async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(
     nodes: MakeNodes, eventually: Any
 ) -> None:
     n0, _ = await nodes("n0")
-    clock: ManualClock = n0._clock
+    clock: ManualClock = clock_of(n0)
     await n0.register()
     raft = SimpleNamespace(status=lambda: {"tick_age_s": 0.0})
     health: Any = SimpleNamespace(clock=clock, nodes=n0, raft=raft)
-    await n0._link.call("DEL", "{tw}:nodes")
-    await n0._link.call("SET", "{tw}:nodes", "of another type")
+    await link_of(n0).call("DEL", "{tw}:nodes")
+    await link_of(n0).call("SET", "{tw}:nodes", "of another type")
     task = asyncio.create_task(n0.run())
     for _ in range(5):
-        await eventually(lambda: clock.monotonic() == n0.turned_at and not n0._link._waiting)
+        await eventually(lambda: clock.monotonic() == n0.turned_at and not link_of(n0)._waiting)
         await clock.advance(SILENT_S_MAX / 4)
     await eventually(lambda: clock.monotonic() == n0.turned_at)
     assert clock.monotonic() - n0.beat_at > SILENT_S_MAX
@@ -374,7 +375,7 @@ async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(
     await asyncio.gather(task, return_exceptions=True)
     await clock.advance(SILENT_S_MAX + 1)
     assert "has not come round for 31 s" in Status.dead(health)
-    await n0._link.call("DEL", "{tw}:nodes")
+    await link_of(n0).call("DEL", "{tw}:nodes")
 
 
 RUBBISH = [b"", b"x", b"\xff\x00", b"5", b"x 5", b"5 x", b"1.5 2", b"nan nan"]
@@ -391,11 +392,11 @@ async def test_a_registration_that_nobody_can_read_keeps_no_other_node(
     (n0, _), (n1, _) = await nodes("n0"), await nodes("n1")
     for one in (n0, n1):
         await one.register()
-    await n0._link.call("HSET", "{tw}:nodes", "ghost", value)
-    await n0._link.call("HSET", "{tw}:nodes", b"\xff", "1 2")
-    await n0._link.call("HSET", "{tw}:nodes:at", b"\xff", b"\xff")
-    await n0._link.call("HSET", "{tw}:nodes", "n1", value)
-    await n0._link.call("HSET", "{tw}:nodes:boots", "n1", value)
+    await link_of(n0).call("HSET", "{tw}:nodes", "ghost", value)
+    await link_of(n0).call("HSET", "{tw}:nodes", b"\xff", "1 2")
+    await link_of(n0).call("HSET", "{tw}:nodes:at", b"\xff", b"\xff")
+    await link_of(n0).call("HSET", "{tw}:nodes", "n1", value)
+    await link_of(n0).call("HSET", "{tw}:nodes:boots", "n1", value)
     await n0.beat()
     assert {seen.node for seen in n0.seen} == {"n0"}
     boot = n1.boot
@@ -411,6 +412,6 @@ async def test_a_registration_that_nobody_can_read_keeps_no_other_node(
 async def test_a_fence_that_nobody_can_read_is_none(nodes: MakeNodes, value: bytes) -> None:
     """Raft's epochs only grow, and each shard keeps its own: whoever claims next has it."""
     n0, _ = await nodes("n0")
-    await n0._link.call("HSET", "{tw}:fence", "epoch", value, "holder", value)
-    assert await n0._scripts.run(n0._link, "cluster.claim", ["{tw}:fence"], [6, "n0.1"]) == 1
-    assert await n0._link.call("HGET", "{tw}:fence", "epoch") == b"6"
+    await link_of(n0).call("HSET", "{tw}:fence", "epoch", value, "holder", value)
+    assert await scripts_of(n0).run(link_of(n0), "cluster.claim", ["{tw}:fence"], [6, "n0.1"]) == 1
+    assert await link_of(n0).call("HGET", "{tw}:fence", "epoch") == b"6"

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import transport_of
 
 from tidewarden import log
 from tidewarden.clock import ManualClock
@@ -128,7 +129,7 @@ async def test_a_store_that_is_away_is_waited_for(
 ) -> None:
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
-    scene.link._transport.abort()
+    transport_of(scene.link).abort()
     scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0

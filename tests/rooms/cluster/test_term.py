@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import scripts_of
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.leadership import LOOK_S, PATIENCE, RETRY_S, Leadership, stored_epoch
@@ -172,7 +173,7 @@ async def test_a_fence_that_moved_while_it_was_claimed(scene: Scene) -> None:
 
 
 async def test_the_same_epoch_under_another_holder_is_refused(scene: Scene) -> None:
-    run = scene.term._scripts.run
+    run = scripts_of(scene.term).run
     assert await run(scene.link, "cluster.claim", ["{tw}:fence"], [3, "n0.7"]) == 1
     assert await run(scene.link, "cluster.claim", ["{tw}:fence"], [3, "n0.7"]) == 1
     for epoch, holder in ((3, "n1.1"), (2, "n0.7")):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.growth import by_container, entries, stored_bytes
+from support.inspect import background_tasks_of, link_of, looks_of, shards_of, topics_of
 from support.store.proxy import Proxy
 
 from tidewarden.errors import Full, StoreDown
@@ -55,7 +56,7 @@ async def test_sessions_that_are_asked_for_while_the_store_is_away(
     )
     assert all(isinstance(one, StoreDown) for one in found)
     await asyncio.gather(*(queues.close_session(one) for one in sessions))
-    assert len(queues._tasks) < 10
+    assert len(background_tasks_of(queues)) < 10
     store_proxy.calm()
 
 
@@ -70,7 +71,7 @@ async def test_topics_count_as_queues_do(node: Any) -> None:
     for n in range(100):
         with pytest.raises(Full, match="queues_max"):
             await queues.link(f"over{n}", "q")
-    assert len(await queues.topics()) == len(queues._topics) == 20
+    assert len(await queues.topics()) == len(topics_of(queues)) == 20
     assert await queues.unlink("topic9", "q")
 
 
@@ -109,7 +110,7 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
         assert await queues.delete("q", task.id) == 1
         if n in (99, 399):
             kept.append(entries(queues, locks))
-            stored.append(await stored_bytes(queues._link))
+            stored.append(await stored_bytes(link_of(queues)))
     assert kept[1] <= kept[0] + 5, by_container(queues, locks)
     assert sum(stored[1].values()) <= sum(stored[0].values()) + 1_000, stored
 
@@ -125,7 +126,7 @@ async def test_a_queue_that_is_cut_anew_again_and_again(node: Any) -> None:
         await asyncio.sleep(0)
         waiting.cancel()
     await queues.configure("q", {"shards": 2})
-    while queues._tasks:
+    while background_tasks_of(queues):
         await asyncio.sleep(0.05)
     gc.collect()
     assert sum(isinstance(one, Shard) and one.queue == "q" for one in gc.get_objects()) <= 4
@@ -135,12 +136,12 @@ async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     """One look at a time, and one more for all that were lost meanwhile."""
     queues = (await node("n0")).queues
     await queues.put("q", TaskSpec())
-    (shard,) = queues._shards["q"]
+    (shard,) = shards_of(queues, "q")
     before = entries(queues.strays)
     for _ in range(ROUNDS):
         queues.strays.lost(shard)
     assert entries(queues.strays) <= before + 2, by_container(queues.strays)
-    looks = list(queues.strays._looks.values())
+    looks = list(looks_of(queues.strays).values())
     assert len(looks) == 1
     looks[0].cancel()
     await asyncio.gather(*looks, return_exceptions=True)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import link_of, shards_of
 
 from tidewarden.errors import BadArg, Full, StoreDown
 from tidewarden.queue import TaskSpec
@@ -63,9 +64,9 @@ async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: An
     queues, _ = await filled(node, 1, 2)
     wait = asyncio.ensure_future(queues.wait("q", "ready1", 60_000))
     await eventually(lambda: queues._awaited)
-    while not (
-        await queues.script("queue.unwait", "q", 0, ["none"])
-    ) and not await queues._link.call("HLEN", "{tw:q:0}:waits"):
+    while not (await queues.script("queue.unwait", "q", 0, ["none"])) and not await link_of(
+        queues
+    ).call("HLEN", "{tw:q:0}:waits"):
         await asyncio.sleep(0.002)
     await queues.purge("q", "ready")
     assert await wait == ("deleted", b"")
@@ -121,7 +122,7 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
 ) -> None:
     """Put there, not yet removed here: the same move again removes it, and it runs once."""
     queues, session = await filled(node, 1, 5)
-    (shard,) = queues._shards["q"]
+    (shard,) = shards_of(queues, "q")
     run = shard.run
 
     async def broken(name: str, *args: Any) -> Any:
@@ -156,12 +157,12 @@ async def test_an_id_that_another_task_has_there_stays(node: Any) -> None:
 async def test_a_move_into_a_full_store_loses_nothing(node: Any) -> None:
     queues, _ = await filled(node, 1, 5)
     await queues.shards("again")
-    await queues._link.call("CONFIG", "SET", "maxmemory", "1")
+    await link_of(queues).call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full):
             await queues.move("q", "again", count=5)
     finally:
-        await queues._link.call("CONFIG", "SET", "maxmemory", "0")
+        await link_of(queues).call("CONFIG", "SET", "maxmemory", "0")
     assert (await counts(queues))["buried"] == 5
     assert await queues.move("q", "again", count=5) == 5
 

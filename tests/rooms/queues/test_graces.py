@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 import redis
+from support.inspect import run_session_script
 
 from tidewarden.errors import Internal, Stale, StoreDown
 from tidewarden.queue import TaskSpec
@@ -74,8 +75,8 @@ async def test_what_a_node_left_behind_on_its_way_is_ended_by_the_leader(
     n1 = await node("n1")
     for task_id in ("a", "b"):
         _, uuid = await holding(n1.queues, task_id)
-        await n1.queues._session_script("leave", UUID(uuid).hex, 1)
-    await n1.queues._session_script("end", UUID(uuid).hex, 1)
+        await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
+    await run_session_script(n1.queues, "end", UUID(uuid).hex, 1)
     pages: list[int] = []
     assert await n0.queues.end_due_sessions(lambda: pages.append(1)) == 2
     assert pages, "who waits for it sees that it gets on"
@@ -89,7 +90,7 @@ async def test_a_shard_that_refuses_does_not_stop_the_others(
     _, bad = await holding(n1.queues, "a")
     _, good = await holding(n1.queues, "b")
     for uuid in (bad, good):
-        await n1.queues._session_script("leave", UUID(uuid).hex, 1)
+        await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
     real = n0.queues._lose
 
     async def refuse(uuid: str, places: Any) -> None:
@@ -115,7 +116,7 @@ async def test_sessions_that_cannot_be_ended_do_not_keep_those_behind_them(
     bad = []
     for task_id in ("a", "b", "c", "d", "e", "f", "g", "good"):
         _, uuid = await holding(n1.queues, task_id)
-        await n1.queues._session_script("leave", UUID(uuid).hex, 1)
+        await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
         bad.append(UUID(uuid).hex)
         await n0.link.call("ZADD", "{tw}:session:graces", len(bad), bad[-1])
     good = bad.pop()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.growth import entries
+from support.inspect import shards_of
 
 from tidewarden.errors import Full
 from tidewarden.queue import TaskSpec
@@ -34,7 +35,7 @@ async def take_all(queues: Any, session: Any, count: int, lease_ms: int = 60_000
 
 async def is_over(queues: Any, end_ms: int) -> None:
     """Wait until that moment has passed by the store's clock."""
-    while (await queues.stats("q"), queues._shards["q"][0].now_ms)[1] <= end_ms:
+    while (await queues.stats("q"), shards_of(queues, "q")[0].now_ms)[1] <= end_ms:
         pass
 
 

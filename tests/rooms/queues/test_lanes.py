@@ -9,6 +9,7 @@ import zlib
 from typing import Any
 
 import pytest
+from support.inspect import link_of, parked_in
 
 from tidewarden.errors import BadArg, Full
 from tidewarden.queue import TaskSpec
@@ -32,7 +33,7 @@ async def test_an_ack_wakes_a_consumer_that_waits_at_another_node_for_the_lane(
     (task,) = await queues.take(session, ["q"])
     assert await other.take(other.open_session(), ["q"]) == []
     waiting = other.take(other.open_session(), ["q"], wait_ms=60_000)
-    await eventually(lambda: other._shards["q"][0].parked)
+    await eventually(lambda: parked_in(other, "q"))
     await queues.ack(session, "q", [(task.id, task.lease)])
     assert [one.id for one in await waiting] == ["0-1"]
 
@@ -41,7 +42,7 @@ async def test_a_closed_connection_gives_its_lane_to_who_waits(node: Any, eventu
     queues, session = await filled(node, lanes=1)
     await queues.take(session, ["q"])
     waiting = queues.take(queues.open_session(), ["q"], wait_ms=60_000)
-    await eventually(lambda: queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(queues, "q"))
     await queues.close_session(session)
     assert [one.id for one in await waiting] == ["0-0"]
 
@@ -61,7 +62,7 @@ async def test_settings_are_felt_while_running(node: Any, eventually: Any) -> No
     queues, session = await filled(node, lanes=300, each=2)
     assert len(await queues.take(session, ["q"], count=1000)) == 300
     waiting = queues.take(session, ["q"], wait_ms=60_000)
-    await eventually(lambda: queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(queues, "q"))
     assert (await queues.configure("q", {"lane_limit": 2}))["lane_limit"] == 2
     assert len(await waiting) == 1
     assert (await queues.stats("q"))["ready"] == 299
@@ -82,7 +83,7 @@ async def test_a_rate_that_is_none_is_refused(node: Any, value: str) -> None:
 async def test_a_rate_may_be_a_fraction(node: Any) -> None:
     queues = (await node()).queues
     assert (await queues.configure("q", {"lane_rate": "0.125"}))["lane_rate"] == 0.125
-    assert await queues._link.call("HGET", "{tw:q:0}:shard", "lane_rate") == b"125"
+    assert await link_of(queues).call("HGET", "{tw:q:0}:shard", "lane_rate") == b"125"
     assert (await queues.settings("q"))["lane_rate"] == 0.125
 
 
@@ -127,7 +128,7 @@ async def test_a_purge_of_all_leaves_nothing_of_a_lane(node: Any) -> None:
     assert await queues.purge("q") == 20 + 1 + 600
     assert (await queues.stats("q"))["total"] == 0
     assert (
-        await queues._link.call(
+        await link_of(queues).call(
             "EXISTS", *(f"{{tw:q:0}}:{name}" for name in ("lanes", "waiting", "running"))
         )
         == 0

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 from support.queues.waiting_locks import LONG_MS, locks_of, waits_noted
 
 from tidewarden.errors import Draining, NotFound, NotHeld, StoreDown
@@ -85,7 +86,7 @@ async def test_one_release_costs_one_try_however_many_wait(node: Any) -> None:
     await waits_noted(n0, 200)
     asked: list[str] = []
     for i in range(await n1.queues.shards(QUEUE)):
-        shard = n1.queues._shards[QUEUE][i]
+        shard = shards_of(n1.queues, QUEUE)[i]
         original = shard.batched
         shard.batched = lambda name, *args, original=original: (
             asked.append(args[0]),

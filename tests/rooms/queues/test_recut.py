@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.inspect import settings_of
 
 from tidewarden.errors import BadArg, Error, Stale
 from tidewarden.queue import TaskSpec
@@ -134,7 +135,7 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
     names = [f"t{n}" for n in range(20)]
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names))
     assert "broke off; it keeps its 2" in caplog.text
-    await eventually(lambda: n0.queues._settings["q"].layout == 3)
+    await eventually(lambda: settings_of(n0.queues)["q"].layout == 3)
     for name in names:
         assert (await n0.queues.peek("q", name))["state"] == "ready"
     raw = await n0.link.call("HGET", "{tw}:queues", "q")

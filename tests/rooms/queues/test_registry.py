@@ -11,6 +11,7 @@ import zlib
 from typing import Any
 
 import pytest
+from support.inspect import background_tasks_of, parked_in, settings_of, shards_of, transport_of
 
 from tidewarden.errors import BadArg
 from tidewarden.queue import TaskSpec
@@ -48,7 +49,7 @@ async def test_another_nodes_change_is_heard(node: Any, eventually: Any) -> None
     n0, n1 = await node("n0"), await node("n1")
     assert await n1.queues.shards("q") == 1
     await n0.queues.configure("q", {"shards": 3, "urgent_ms": 7})
-    await eventually(lambda: len(n1.queues._shards["q"]) == 3)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 3)
     assert (await n1.queues.settings("q"))["urgent_ms"] == 7
 
 
@@ -86,7 +87,7 @@ async def test_a_script_on_another_connection_wakes_those_who_wait_here(
     await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.script("queue.take", "q", 0, [200, 1, 0, 0, ""])
     take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=60_000)
-    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(n0.queues, "q"))
     now_ms, next_ms, items = await n0.queues.script_on(
         n1.link, "queue.reap", "q", 0, [1, "n1", 1, 10]
     )
@@ -132,15 +133,15 @@ async def test_settings_that_cannot_be_read_anew_stay_until_they_can(
 ) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"lease_ms": 123})
-    await eventually(lambda: not n0.queues._tasks)
-    n0.link._transport.pause_reading()
+    await eventually(lambda: not background_tasks_of(n0.queues))
+    transport_of(n0.link).pause_reading()
     asked = n0.link.calls
     n0.queues.forget("q")
     await eventually(lambda: n0.link.calls > asked)
-    n0.link._transport.abort()
+    transport_of(n0.link).abort()
     await eventually(lambda: "could not be read anew" in caplog.text)
-    assert n0.queues._settings["q"].lease_ms == 123
-    await eventually(lambda: not n0.queues._tasks)
+    assert settings_of(n0.queues)["q"].lease_ms == 123
+    await eventually(lambda: not background_tasks_of(n0.queues))
     assert n0.link.calls > asked + 1
 
 
@@ -176,7 +177,7 @@ async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> 
         await n0.queues.configure(queue, {"shards": 16})
         for task in range(20):
             await n0.queues.put(queue, TaskSpec(id=f"t{task}"))
-            assert len(n0.queues._shards[queue]) == 16
+            assert len(shards_of(n0.queues, queue)) == 16
         for task in range(20):
             assert (await n0.queues.peek(queue, f"t{task}"))["state"] == "ready"
 
@@ -193,11 +194,11 @@ async def test_when_something_happens_in_each_shard_is_read_of_its_record(node: 
     delays_ms = await queues.delays("q")
     assert 50_000 < delays_ms[0] <= 60_000
     assert 10_000 < delays_ms[1] <= 20_000
-    await call("HSET", queues._shards["q"][2].keys[0] + ":shard", "tick", "5")
-    await call("HSET", queues._shards["q"][3].keys[0] + ":shard", "alarm", "soon")
+    await call("HSET", shards_of(queues, "q")[2].keys[0] + ":shard", "tick", "5")
+    await call("HSET", shards_of(queues, "q")[3].keys[0] + ":shard", "alarm", "soon")
     assert (await queues.delays("q"))[2:] == [0, 0]
-    await call("HDEL", queues._shards["q"][2].keys[0] + ":shard", "tick")
-    await call("HDEL", queues._shards["q"][3].keys[0] + ":shard", "alarm")
+    await call("HDEL", shards_of(queues, "q")[2].keys[0] + ":shard", "tick")
+    await call("HDEL", shards_of(queues, "q")[3].keys[0] + ":shard", "alarm")
 
 
 async def test_which_shards_have_a_key_is_asked_for_many_at_a_time(node: Any) -> None:
@@ -208,9 +209,9 @@ async def test_which_shards_have_a_key_is_asked_for_many_at_a_time(node: Any) ->
         await queues.configure(name, {"shards": 16})
     assert await queues.having(names, "letters") == []
     for name, shard in (("q3", 0), ("q3", 15), ("q19", 7)):
-        await call("SET", f"{queues._shards[name][shard].keys[0]}:letters", "x")
+        await call("SET", f"{shards_of(queues, name)[shard].keys[0]}:letters", "x")
     calls = n0.link.calls
     assert await queues.having(names, "letters") == [("q3", 0), ("q3", 15), ("q19", 7)]
     assert n0.link.calls - calls <= 320 / 64 + 2 * 64
     for name, shard in (("q3", 0), ("q3", 15), ("q19", 7)):
-        await call("DEL", f"{queues._shards[name][shard].keys[0]}:letters")
+        await call("DEL", f"{shards_of(queues, name)[shard].keys[0]}:letters")

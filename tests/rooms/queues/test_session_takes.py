@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import redis
+from support.inspect import parked_in
 from support.queues.shared_sessions import LONG_MS, holder, joined, n0, one, state
 
 from tidewarden.queue import TaskSpec
@@ -40,7 +41,7 @@ async def test_a_waiting_take_of_a_closed_connection_takes_nothing(
     await joined(queues, uuid)
     await queues.settings("q")
     waiting = queues.take(gone, ["q"], wait_ms=60_000)
-    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(n0.queues, "q"))
     await queues.close_session(gone)
     await eventually(waiting.cancelled)
     await queues.put("q", TaskSpec(id="a"))

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import redis
+from support.inspect import run_session_script, shards_of
 from support.queues.shared_sessions import graces_held, joined, keys, n0, one, state
 
 from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale
@@ -106,21 +107,21 @@ async def test_a_lower_attach_number_does_nothing(node: Any, n0: Any) -> None:
     queues = n0.queues
     session, uuid = await joined(queues)
     digits = UUID(uuid).hex
-    assert await n1.queues._session_script("join", digits, "bob", -1, 0) == 2
-    assert await queues._session_script("leave", digits, 0) == -1
-    assert await n1.queues._session_script("leave", digits, 1) == -1, "the other node's number"
-    assert await n1.queues._session_script("leave", digits, 2) == -1, "n0 still has it"
-    assert await queues._session_script("end", digits, 2) == [-1, []]
+    assert await run_session_script(n1.queues, "join", digits, "bob", -1, 0) == 2
+    assert await run_session_script(queues, "leave", digits, 0) == -1
+    assert await run_session_script(n1.queues, "leave", digits, 1) == -1, "the other node's number"
+    assert await run_session_script(n1.queues, "leave", digits, 2) == -1, "n0 still has it"
+    assert await run_session_script(queues, "end", digits, 2) == [-1, []]
     again, _ = await joined(queues, uuid, grace_ms=0)
-    assert await queues._session_script("leave", digits, 1) == -1
+    assert await run_session_script(queues, "leave", digits, 1) == -1
     assert session.shared is again.shared
     assert again.shared.number == 3
-    assert await queues._session_script("leave", digits, 3) == 0
-    assert await queues._session_script("end", digits, 2) == [-1, []]
-    assert await queues._session_script("end", digits, 3) == [0, []]
-    assert await queues._session_script("leave", digits, 3) == -2
-    assert await queues._session_script("forget", digits) == 1
-    assert await queues._session_script("forget", digits) == 0
+    assert await run_session_script(queues, "leave", digits, 3) == 0
+    assert await run_session_script(queues, "end", digits, 2) == [-1, []]
+    assert await run_session_script(queues, "end", digits, 3) == [0, []]
+    assert await run_session_script(queues, "leave", digits, 3) == -2
+    assert await run_session_script(queues, "forget", digits) == 1
+    assert await run_session_script(queues, "forget", digits) == 0
 
 
 async def test_a_session_belongs_to_its_user(n0: Any) -> None:
@@ -233,7 +234,7 @@ async def test_a_shard_that_refuses_keeps_no_other_from_ending_its_leases(
     for queue in ("refuses", "q"):
         await queues.put(queue, TaskSpec(id="a"))
         await one(queues, session, queue)
-    (shard,) = queues._shards["refuses"]
+    (shard,) = shards_of(queues, "refuses")
     refused = asyncio.get_running_loop().create_future()
     refused.set_exception(Internal("the shard has format 9"))
     monkeypatch.setattr(shard, "end", lambda *_: refused)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.inspect import settings_of, topics_of, transport_of
 
 from tidewarden.errors import BadArg, Error, Stale, StoreDown
 from tidewarden.queue import TaskSpec
@@ -36,7 +37,7 @@ async def agree(nodes: Sequence[Any], name: str, absent: Any) -> Any:
         while True:
             there = {await in_force_word(n, name, absent) for n in nodes}
             told = [(await shown(n))[name] for n in nodes]
-            known = [getattr(n.queues._settings["q"], name) for n in nodes]
+            known = [getattr(settings_of(n.queues)["q"], name) for n in nodes]
             if len({*there, *told, *known}) == 1:
                 return told[0]
             await asyncio.sleep(0.005)
@@ -94,7 +95,7 @@ async def test_a_late_write_of_older_settings_changes_nothing(node: Any) -> None
 
 
 async def shard_args(n: Any) -> list[str | int]:
-    settings = n.queues._settings["q"]
+    settings = settings_of(n.queues)["q"]
     return ["version", settings.version, *settings.shard_fields()]
 
 
@@ -218,7 +219,7 @@ async def test_an_order_whose_settings_came_too_late(
                 "{tw}:queues",
                 "q",
                 msgspec.json.encode(
-                    msgspec.structs.replace(n1.queues._settings["q"], late_share=7, version=9)
+                    msgspec.structs.replace(settings_of(n1.queues)["q"], late_share=7, version=9)
                 ),
             )
         return await change(name, *args)
@@ -235,7 +236,7 @@ async def test_an_order_whose_settings_came_too_late(
 @pytest.mark.parametrize("closed", [1, SHARDS])
 async def test_who_dies_over_an_order(node: Any, closed: int) -> None:
     n0, n1 = await pair(node)
-    layout = n0.queues._settings["q"].layout + 1
+    layout = settings_of(n0.queues)["q"].layout + 1
     for at in range(closed):
         assert (
             await n0.queues.script(
@@ -268,7 +269,7 @@ async def test_settings_that_could_not_be_read_are_read_later(
 ) -> None:
     """Nobody repeats the message: its node would go on by what it knew."""
     n0, n1 = await pair(node)
-    n1.link._transport.pause_reading()
+    transport_of(n1.link).pause_reading()
     if how == "away":
         way, opened = n1.link._way, n1.link._way.open
         refusals = 3
@@ -285,21 +286,21 @@ async def test_settings_that_could_not_be_read_are_read_later(
     asked = n1.link.calls
     await n0.queues.configure("q", {"lease_ms": 1234})
     await eventually(lambda: n1.link.calls > asked)
-    n1.link._transport.abort()
-    await eventually(lambda: n1.queues._settings["q"].lease_ms == 1234)
+    transport_of(n1.link).abort()
+    await eventually(lambda: settings_of(n1.queues)["q"].lease_ms == 1234)
 
 
 async def test_a_topic_that_could_not_be_read_is_read_later(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     for n in (n0, n1):
         await n.queues.link("topic", "a")
-    await eventually(lambda: n1.queues._topics.get("topic") == ("a",))
-    n1.link._transport.pause_reading()
+    await eventually(lambda: topics_of(n1.queues).get("topic") == ("a",))
+    transport_of(n1.link).pause_reading()
     asked = n1.link.calls
     await n0.queues.link("topic", "b")
     await eventually(lambda: n1.link.calls > asked)
-    n1.link._transport.abort()
-    await eventually(lambda: set(n1.queues._topics.get("topic", ())) == {"a", "b"})
+    transport_of(n1.link).abort()
+    await eventually(lambda: set(topics_of(n1.queues).get("topic", ())) == {"a", "b"})
 
 
 def test_what_is_the_users_is_shown() -> None:

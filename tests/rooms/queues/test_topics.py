@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import topics_of
 
 from tidewarden.errors import BadArg, Full, NotFound
 from tidewarden.queue import TaskSpec
@@ -132,10 +133,10 @@ async def test_other_nodes_hear_of_links(node: Any, eventually: Any) -> None:
     await n0.queues.link("events", "mail")
     await n1.queues.put("events", TaskSpec(id="a"))
     await n0.queues.link("events", "audit")
-    await eventually(lambda: n1.queues._topics.get("events") == ("mail", "audit"))
+    await eventually(lambda: topics_of(n1.queues).get("events") == ("mail", "audit"))
     await n1.queues.put("events", TaskSpec(id="b"))
     await n0.queues.unlink("events", "mail")
-    await eventually(lambda: n1.queues._topics.get("events") == ("audit",))
+    await eventually(lambda: topics_of(n1.queues).get("events") == ("audit",))
     await n1.queues.put("events", TaskSpec(id="c"))
     assert sorted(await ids_of(n0.queues, "mail")) == ["a", "b"]
     assert sorted(await ids_of(n0.queues, "audit")) == ["b", "c"]

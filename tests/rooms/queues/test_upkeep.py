@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import parked_in
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, TooBig
 from tidewarden.queue import Changes, TaskSpec
@@ -180,7 +181,7 @@ async def test_stats_add_up(node: Any, eventually: Any) -> None:
     assert stats["next_ms"] > 0
     assert (stats["waiting_nodes"], stats["waiting_takes_here"]) == (0, 0)
     take = queues.take(session, ["other"], wait_ms=60_000)
-    await eventually(lambda: "other" in queues._shards and queues._shards["other"][0].parked)
+    await eventually(lambda: parked_in(queues, "other"))
     stats = await queues.stats("other")
     assert (stats["waiting_nodes"], stats["waiting_takes_here"]) == (1, 1)
     take.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 import hiredis
 import pytest
 from support.doors import doubles
+from support.inspect import parked_in
 
 from tidewarden.queue import TaskSpec
 
@@ -80,7 +81,7 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     queues, line, other = door.queues, await door.dial(), await door.dial()
     line.send("Q.TAKE WAIT 20000 FROM q", "PING")
     await other.ask("PING")
-    while not queues._shards["q"][0].parked:
+    while not parked_in(queues, "q"):
         await asyncio.sleep(0.005)
     assert door.server.waiting == 1
     await ask(other, "Q.PUT q x")
@@ -92,10 +93,10 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     assert found[0][0][3] == b"x"
     assert found[1] == b"PONG"
     line.send("Q.TAKE WAIT 20000 FROM q")
-    while not queues._shards["q"][0].parked:
+    while not parked_in(queues, "q"):
         await asyncio.sleep(0.005)
     await line.close()
-    while queues._shards["q"][0].parked:
+    while parked_in(queues, "q"):
         await asyncio.sleep(0.005)
     # what the first held came back as a loss
     ((row,),) = await ask(other, "Q.TAKE WAIT 20000 FROM q")
@@ -107,7 +108,7 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
 async def test_a_door_that_closes_tells_who_waits(door: Any) -> None:
     line = await door.dial()
     line.send("Q.TAKE WAIT 20000 FROM q")
-    while not door.queues._shards["q"][0].parked:
+    while not parked_in(door.queues, "q"):
         await asyncio.sleep(0.005)
     stopped = asyncio.ensure_future(door.server.stop(5))
     assert (await line.line()).startswith(b"-DRAINING")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import link_of, transport_of
 from support.store.replicas import (
     LIMIT_MS,
     PATIENT_MS,
@@ -250,7 +251,7 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
     async with seat(three.url(), replicas=1) as one:
         commit = quorum(one)
         await write(one, "k")
-        connects = one.data.reconnects, commit._link.reconnects
+        connects = one.data.reconnects, link_of(commit).reconnects
         ground = commit.ground()
         await one.data.call("SET", "lost", "v")
         with three.client() as client, three.client(second) as other:
@@ -259,7 +260,7 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
             wait(lambda: client.execute_command("ROLE")[3] == "connected")
             client.replicaof("no", "one")
             other.replicaof("127.0.0.1", first)
-        assert (one.data.reconnects, commit._link.reconnects) == connects
+        assert (one.data.reconnects, link_of(commit).reconnects) == connects
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with hurried(one.commits, FOUND_OUT_MS):
             commit.add(ground, future)
@@ -275,8 +276,8 @@ async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_
     firm = quorum(one).begun()
     await one.data.call("SET", "k", "v")
     connects = one.data.reconnects
-    assert one.data._transport is not None
-    one.data._transport.abort()
+    assert transport_of(one.data) is not None
+    transport_of(one.data).abort()
     while one.data.reconnects == connects:
         await asyncio.sleep(0.01)
     with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
@@ -291,14 +292,14 @@ async def test_a_commit_whose_connection_was_lost_before_its_wait_vouches_for_no
     """Then the wait is on a connection that wrote nothing."""
     commit = quorum(one)
     await write(one, "k")
-    link, written = commit._link, commit._written
+    link, written = link_of(commit), commit._written
 
     async def lost() -> Any:
         reply = await written()
         await reply
         connects = link.reconnects
-        assert link._transport is not None
-        link._transport.abort()
+        assert transport_of(link) is not None
+        transport_of(link).abort()
         while link.reconnects == connects:
             await asyncio.sleep(0.005)
         if not guarded:

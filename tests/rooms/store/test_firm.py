@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from support.inspect import link_of
 from support.store.servers import StoreServer
 
 from tidewarden.clock import SystemClock
@@ -111,7 +112,7 @@ async def test_one_who_rests_at_that_very_moment_does_not(
 ) -> None:
     await write(disk, "k")
     monkeypatch.setattr(fsync_commit, "REST_MS", 0)
-    watching = disk._link.call("WATCH", "{tw}:commits")
+    watching = link_of(disk).call("WATCH", "{tw}:commits")
     await watching
     await write(disk, "k2")
     words = (
@@ -120,7 +121,7 @@ async def test_one_who_rests_at_that_very_moment_does_not(
         ("CONFIG", "SET", "appendfsync", "everysec"),
         ("EXEC",),
     )
-    *_, done = await asyncio.gather(*(disk._link.call(*one) for one in words))
+    *_, done = await asyncio.gather(*(link_of(disk).call(*one) for one in words))
     assert done is None
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 

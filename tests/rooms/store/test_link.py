@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import transport_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
@@ -371,7 +372,7 @@ async def test_stopped_while_it_connects_again(
     await double()
     link = make(tmp_path / "d")
     await link.start()
-    link._transport.abort()
+    transport_of(link).abort()
     for _ in range(turns):
         await asyncio.sleep(0)
     async with asyncio.timeout(10):

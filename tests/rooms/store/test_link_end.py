@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import transport_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
@@ -34,7 +35,7 @@ async def test_one_who_cannot_be_told_keeps_nobody_waiting(
     try:
         link.send(pack(("BLPOP", "nothing", 60)), Faulty())
         after = link.call("PING")
-        link._transport.abort()  # type: ignore[union-attr]
+        transport_of(link).abort()  # type: ignore[union-attr]
         with pytest.raises(StoreDown, match="was lost"):
             async with asyncio.timeout(20):
                 await after

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.inspect import scripts_of, shards_of
 from support.queues.desk import SENT, queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
@@ -309,7 +310,7 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(
     await n0.queues.script_each("queue.stats", "q", ())  # it knows the script now
     if forgets:
         await n0.link.call("SCRIPT", "FLUSH")
-        if n0.queues._scripts.uses_library:
+        if scripts_of(n0.queues).uses_library:
             await n0.link.call("FUNCTION", "FLUSH")
     calls = n0.link.calls
     rows = await n0.queues.script_each("queue.stats", "q", ())
@@ -334,7 +335,7 @@ async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
     await n1.queues.configure("q", {"shards": 2})
     assert [row[1] for row in await n0.queues.script_each("queue.stats", "q", ())] == [0, 0]
     assert (await n0.queues.stats("q"))["shards"] == 2
-    await n0.link.call("HSET", n0.queues._shards["q"][1].keys[0] + ":shard", "format", "99")
+    await n0.link.call("HSET", shards_of(n0.queues, "q")[1].keys[0] + ":shard", "format", "99")
     with pytest.raises(Error, match="has format 99"):
         await n0.queues.script_each("queue.stats", "q", ())
 

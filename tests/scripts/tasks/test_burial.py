@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 
 from tidewarden.errors import BadArg
 from tidewarden.queue import TaskSpec
@@ -138,7 +139,7 @@ async def test_what_fails_at_once_is_kicked_once(
 ) -> None:
     """A kick of all ends, although its tasks are buried again behind it faster than it goes on."""
     queues, session = await buried(node, 1, 5)
-    (shard,) = queues._shards["q"]
+    (shard,) = shards_of(queues, "q")
     run = shard.run
 
     async def slow(name: str, args: Any, now_ms: int = 0) -> Any:

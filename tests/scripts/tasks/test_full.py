@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.inspect import link_of
 
 from tidewarden.errors import Full
 from tidewarden.queue import TaskSpec
@@ -229,7 +230,7 @@ async def test_who_acknowledges_with_a_result_is_told(node: Any) -> None:
     session = queues.open_session()
     await queues.put("q", TaskSpec(id="a", payload=b"x" * 50))
     (task,) = await queues.take(session, ["q"])
-    await queues._link.call("CONFIG", "SET", "maxmemory", "1")
+    await link_of(queues).call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full, match="longer than its task"):
             await queues.ack(session, "q", [("a", task.lease)], b"y" * 1000)
@@ -237,7 +238,7 @@ async def test_who_acknowledges_with_a_result_is_told(node: Any) -> None:
         assert await queues.touch(session, "q", "a", task.lease) > 0
         assert await queues.ack(session, "q", [("a", task.lease)], b"short") == [1]
     finally:
-        await queues._link.call("CONFIG", "SET", "maxmemory", "0")
+        await link_of(queues).call("CONFIG", "SET", "maxmemory", "0")
     assert await queues.wait("q", "a", 0) == ("done", b"short")
 
 
@@ -245,7 +246,7 @@ async def test_a_node_says_full(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
     await queues.put("q", TaskSpec(id="a"))
-    link = queues._link
+    link = link_of(queues)
     await link.call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full, match="take and acknowledge tasks"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 
 from tidewarden.errors import BadArg
 from tidewarden.queue import TaskSpec
@@ -125,7 +126,7 @@ async def test_what_is_heard_of_other_nodes(node: Any, eventually: Any) -> None:
     nexts: list[tuple[str, int, int]] = []
     n0.queues.on_next = lambda *found: nexts.append(found)
     await n0.queues.configure("q", {"shards": 2})
-    shards = n0.queues._shards["q"]
+    shards = shards_of(n0.queues, "q")
     await eventually(lambda: ("q", 1, 0) in nexts)
     nexts.clear()
     wakes = [shard.wakes for shard in shards]

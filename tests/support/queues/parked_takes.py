@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from support.inspect import parked_in, shards_of
+
 from tidewarden.errors import StoreDown
 from tidewarden.store import Scripts
 
@@ -14,9 +16,7 @@ LONG_MS = 60_000
 async def parked(eventually: Any, queues: Any, count: int = 1, queue: str = "q") -> None:
     """Until so many takes wait in every shard of the queue."""
     await eventually(
-        lambda: (
-            queue in queues._shards and all(len(s.parked) == count for s in queues._shards[queue])
-        )
+        lambda: (shards := shards_of(queues, queue)) and all(len(s.parked) == count for s in shards)
     )
 
 
@@ -24,7 +24,7 @@ async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> 
     """A take that waits, parked."""
     session = n.queues.open_session()
     await n.queues.shards(queue)
-    before = len(n.queues._shards[queue][0].parked)
+    before = len(parked_in(n.queues, queue))
     take = n.queues.take(session, [queue], wait_ms=LONG_MS, **options)
     await parked(eventually, n.queues, before + 1, queue)
     return session, take

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.inspect import link_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
@@ -99,7 +100,7 @@ async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> 
     for one in (embedded, own):
         await one.stop()
     await single.stop()
-    await single._link.stop()
+    await link_of(single).stop()
 
 
 async def test_what_is_said_at_the_start() -> None:

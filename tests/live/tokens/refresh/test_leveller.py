@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import link_of
 from support.tokens import harness
 
 from tidewarden.clock import ManualClock
@@ -101,7 +102,7 @@ async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_
 ) -> None:
     await bench.put([bench.now_ms + HORIZON_MS - 1000] * 100)
     trouble = RefreshTroubles(tries=1, outcome="unavailable").pack()
-    await bench.queues._link.call(
+    await link_of(bench.queues).call(
         "HSET",
         f"{{t:{QUEUE}:0}}:account_troubles",
         *(part for name in sorted(bench.names[:100])[1:] for part in (name, trouble)),

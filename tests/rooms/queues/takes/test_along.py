@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import parked_in, shards_of
 from support.queues.parked_takes import LONG_MS, Asked, Lost, lose, many, parked, wait_in
 
 from tidewarden.errors import NoQuorum, StoreDown
@@ -49,7 +50,7 @@ async def test_puts_of_one_turn_take_as_many_along(
         f"t{number:02}" for number in range(20)
     ]
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 20)
-    assert len(n0.queues._shards["q"][0].parked) == 30
+    assert len(parked_in(n0.queues, "q")) == 30
     n0.queues.end_waits()
 
 
@@ -92,7 +93,7 @@ async def test_where_the_answer_of_a_put_is_lost_who_went_along_waits_on(
     lose(monkeypatch, n0, {"queue.batch"})
     with pytest.raises(StoreDown):
         await n0.queues.put("q", TaskSpec(id="a"))
-    assert len(n0.queues._shards["q"][0].parked) == count
+    assert len(parked_in(n0.queues, "q")) == count
     found = await asyncio.wait_for(takes[0], 20)
     assert [(task.id, task.attempt) for task in found] == [("a", 1)]
     n0.queues.end_waits()
@@ -103,7 +104,7 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(
 ) -> None:
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     through, refusing = shard.holding.through, True
 
     def impossible(durability: str, landing: Any) -> Any:
@@ -236,7 +237,7 @@ async def test_where_somebody_found_nothing_the_next_one_waits_without_asking(
     loop = asyncio.get_running_loop()
 
     async def one_more() -> Any:
-        count = len(n0.queues._shards["q"][0].parked)
+        count = len(parked_in(n0.queues, "q"))
         took: Any = loop.create_future()
         if plain:
             n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, took)
@@ -270,7 +271,7 @@ async def test_it_asks_all_the_same_when_that_was_long_ago_or_the_store_was_away
 ) -> None:
     n0 = await node("n0")
     await wait_in(eventually, n0)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     assert shard.bare.holds(shard)
     shard.missed()
     assert not shard.bare.holds(shard)
@@ -290,7 +291,7 @@ async def test_the_other_node_gets_its_turn_though_this_one_always_waits(
     n0, n1 = await node("n0"), await node("n1")
     _, other = await wait_in(eventually, n1)
     await many(eventually, n0, 1)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     for number in range(400):
         n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         await parked(eventually, n0.queues, 2)
@@ -409,7 +410,7 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
     await n0.queues.configure("p", {"lease_ms": 3_600_000})
     for n in (n0, n1):
         await n.queues.shards("p")
-        await eventually(lambda n=n: len(n.queues._shards.get("q", ())) == 1 + seed % 2 * 2)
+        await eventually(lambda n=n: len(shards_of(n.queues, "q")) == 1 + seed % 2 * 2)
     storm = Storm(seed, [n0, n1], ["q", "p"])
     storm.lose_some(monkeypatch)
     storm.losing = losing

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.doors import doubles
+from support.inspect import parked_in
 from support.store.replicas import LIMIT_MS, Replicas, Seat, seat, stopped
 from support.store.servers import StoreServer
 from support.store.shard_audit import audit_store
@@ -145,7 +146,7 @@ async def test_a_parked_take_is_answered_after_its_group(
 ) -> None:
     queues, session = one.queues, one.queues.open_session()
     waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
-    await eventually(lambda: "q" in queues._shards and queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(queues, "q"))
     with stopped(one, pair):
         await asyncio.gather(queues.put("q", TaskSpec(b"x", id="t")), return_exceptions=True)
         with pytest.raises(NoQuorum):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import configured
+from support.inspect import shards_of, transport_of
 from support.queues.desk import CLUSTER
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 from support.store.clusters import ClusterSet
@@ -38,10 +39,10 @@ LIMIT_S = 15.0  # a waiting take waits for a minute
 @contextlib.asynccontextmanager
 async def losing_answers(link: StoreConnection) -> AsyncIterator[None]:
     """What is sent within is run by the store, and its answers are lost with the connection."""
-    assert link._transport is not None
-    link._transport.pause_reading()
+    assert transport_of(link) is not None
+    transport_of(link).pause_reading()
     yield
-    link._transport.abort()
+    transport_of(link).abort()
 
 
 async def until_said(n: Any, condition: Callable[..., bool], *command: Any) -> None:
@@ -203,7 +204,7 @@ async def test_a_wake_up_whose_questions_fail_counts_again(
     await n0.queues.shards("q")
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(30)]
     await parked(eventually, n0.queues, 30)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     ask, failed = shard.take, 0
 
     def fail_at_first(question: Any, *args: Any, **options: Any) -> None:
@@ -261,7 +262,7 @@ async def other_link(node: Any, valkey: Any) -> AsyncIterator[StoreConnection]:
 async def due_unseen(n: Any, eventually: Any) -> Any:
     """A take that waits in a shard in which a task is due that nobody looked for yet."""
     _, take = await wait_in(eventually, n)
-    (shard,) = n.queues._shards["q"]
+    (shard,) = shards_of(n.queues, "q")
     shard.wake = lambda: None  # the moment itself
     await n.queues.put("q", TaskSpec(id="a", delay_ms=50))
     await asyncio.sleep(0.1)
@@ -289,12 +290,12 @@ async def test_the_sweep_was_given_up_before_its_answer(
     """Its leader was deposed, or its time was over."""
     n0, n1 = await node("n0"), await node("n1")
     take = await due_unseen(n0, eventually)
-    other_link._transport.pause_reading()
+    transport_of(other_link).pause_reading()
     sweeping = asyncio.ensure_future(swept(n0, other_link))
     await until_said(n1, bool, *READY)
     sweeping.cancel()
     await asyncio.gather(sweeping, return_exceptions=True)
-    other_link._transport.resume_reading()
+    transport_of(other_link).resume_reading()
     assert await got(take) == ["a"]
 
 
@@ -325,7 +326,7 @@ async def test_a_lost_call_that_the_store_runs_later(
     monkeypatch.setattr(module, "LOOKS_S", (0.5, 1.0))
     n0 = await node("n0")
     _, take = await wait_in(eventually, n0)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     shard.missed()
     await eventually(lambda: shard.parked and not shard._waiters._left)
     args = (shard.stamped(0), "n0.1", "a", "", b"x")

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import parked_in, transport_of
 
 from tidewarden.errors import StoreDown
 from tidewarden.queue import TaskSpec
@@ -90,7 +91,7 @@ async def test_a_take_that_finds_nothing_ends_at_once_or_waits(n0: Any, eventual
     await eventually(short.done)
     assert (empty.got, short.got) == ([None], [None])
     queues.take_plain(session, b"q", LONG_MS, woken)
-    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(n0.queues, "q"))
     assert queues.waiting() == 1
     task_id = await put(n0, eventually)
     await eventually(woken.done)
@@ -105,7 +106,7 @@ async def test_a_plain_put_takes_a_plain_take_that_waits_along(
     queues, boxes = n0.queues, [Box() for _ in range(50)]
     for box in boxes:
         queues.take_plain(queues.open_session(), b"q", LONG_MS, box)
-    await eventually(lambda: len(n0.queues._shards["q"][0].parked) == 50)
+    await eventually(lambda: len(parked_in(n0.queues, "q")) == 50)
     asked_of.clear()
     names = [await put(n0, eventually) for _ in range(3)]
     await eventually(lambda: all(box.done() for box in boxes[:3]))
@@ -121,7 +122,7 @@ async def test_a_cancelled_take_takes_nothing(n0: Any, eventually: Any, parked: 
         await put(n0, eventually)
     take = queues.take_plain(session, b"q", LONG_MS, box)
     if parked:
-        await eventually(lambda: n0.queues._shards["q"][0].parked)
+        await eventually(lambda: parked_in(n0.queues, "q"))
     take.cancel()
     take.cancel()
     await eventually(box.done)
@@ -149,7 +150,7 @@ async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(
 async def test_nothing_new_waits_at_a_node_that_goes_down(n0: Any, eventually: Any) -> None:
     box, parked = Box(), Box()
     n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, parked)
-    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    await eventually(lambda: parked_in(n0.queues, "q"))
     n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, box)
     n0.queues.end_waits()
     await eventually(box.done)
@@ -160,7 +161,7 @@ async def test_a_waiting_take_outlives_the_stores_absence(n0: Any, eventually: A
     queues, waiting, hasty = n0.queues, Box(), Box()
     queues.take_plain(queues.open_session(), b"q", LONG_MS, waiting)
     queues.take_plain(queues.open_session(), b"q", 0, hasty)
-    n0.link._transport.abort()
+    transport_of(n0.link).abort()
     await eventually(hasty.done)
     assert isinstance(hasty.got[0], StoreDown)
     task_id = await put(n0, eventually)
@@ -175,7 +176,7 @@ async def test_an_ack_of_unknown_end_leaves_the_task_held(n0: Any, eventually: A
     await eventually(taken.done)
     held = dict(session.held)
     queues.ack_plain(session, b"q", taken.got[0][0], taken.got[0][1], acked)
-    n0.link._transport.abort()
+    transport_of(n0.link).abort()
     await eventually(acked.done)
     assert isinstance(acked.got[0], StoreDown)
     assert session.held == held

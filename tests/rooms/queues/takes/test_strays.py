@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.processes import free_base_port
+from support.inspect import looks_of, shards_of, transport_of
 from support.queues.parked_takes import LONG_MS, lose
 from support.store.proxy import Proxy
 from support.store.replicas import Replicas, Seat, seat
@@ -151,11 +152,11 @@ async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any
     await queues.put("q", TaskSpec(id="a"))
     await queues.take(session, ["q"])
     session.held.clear()
-    (shard,) = queues._shards["q"]
+    (shard,) = shards_of(queues, "q")
     queues.strays.lost(shard)
     queues.strays.lost(shard)
     queues.holder = "n0.2"
-    await eventually(lambda: not queues.strays._looks)
+    await eventually(lambda: not looks_of(queues.strays))
     assert queues.strays.released == 0
     queues.holder = "n0.1"
     queues.strays.lost(shard)
@@ -173,7 +174,7 @@ async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
     await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.shards("q")
     await n0.ears.stop()
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     session = n0.queues.open_session()
     await n0.queues.take(session, ["q"])
     session.held.clear()
@@ -201,7 +202,7 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
     await queues.put("q", TaskSpec(id="a"))
     await queues.put("q", TaskSpec(id="b"))
     (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
-    (shard,) = queues._shards["q"]
+    (shard,) = shards_of(queues, "q")
     listing = queues.strays._list
     acks: list[Any] = []
 
@@ -229,12 +230,12 @@ async def test_a_release_that_is_lost_is_repeated(
     await n0.queues.take(session, ["q"])
     session.held.clear()
     lose(monkeypatch, n0, {"queue.end"}, request=lost == "request")
-    n0.queues.strays.lost(n0.queues._shards["q"][0])
+    n0.queues.strays.lost(shards_of(n0.queues, "q")[0])
     async with asyncio.timeout(20):
         while await state(n0.queues, "a") != ("ready", 0, 0):
             await asyncio.sleep(0.01)
-    assert n0.queues.strays._looks, "and once more, when what was lost may have been run"
-    for look in n0.queues.strays._looks.values():
+    assert looks_of(n0.queues.strays), "and once more, when what was lost may have been run"
+    for look in looks_of(n0.queues.strays).values():
         look.cancel()
 
 
@@ -318,10 +319,10 @@ async def test_what_waits_for_its_group_is_no_stray(
         ]
         await eventually(lambda: leased() == 4)
         await one.data.call("PING")  # so their answers were read
-        one.data._transport.pause_reading()
+        transport_of(one.data).pause_reading()
         lost = asyncio.ensure_future(queues.take(session, ["q"], count=2))
         await eventually(lambda: leased() == 6)
-        one.data._transport.abort()
+        transport_of(one.data).abort()
         with pytest.raises(StoreDown):
             await lost
         await eventually(lambda: leased() < 6)
@@ -329,6 +330,6 @@ async def test_what_waits_for_its_group_is_no_stray(
     tasks, row = await asyncio.gather(*kept)
     found = [(task.id, task.lease) for task in tasks] + [(row[0].decode(), row[1])]
     assert await queues.ack(session, "q", found) == [1] * 4
-    await eventually(lambda: not queues.strays._looks)
+    await eventually(lambda: not looks_of(queues.strays))
     assert queues.strays.released == 2, "that of which nobody knew"
     assert (await queues.stats("q"))["ready"] == 8

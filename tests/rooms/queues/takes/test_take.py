@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 
 from tidewarden.errors import Error
@@ -79,7 +80,7 @@ async def test_the_wait_ends_empty_when_its_time_is_over(node: Any) -> None:
     await queues.configure("q", {"shards": 4})
     assert await queues.take(queues.open_session(), ["q"], wait_ms=20) == []
     assert queues.waiting() == 0
-    assert not any(shard.parked for shard in queues._shards["q"])
+    assert not any(shard.parked for shard in shards_of(queues, "q"))
 
 
 async def test_a_consumer_that_goes_while_it_waits_takes_nothing(
@@ -117,7 +118,7 @@ async def test_a_consumer_that_goes_when_it_is_woken(node: Any, eventually: Any)
     n0, n1 = await node("n0"), await node("n1")
     session, take = await wait_in(eventually, n1)
     _, other = await wait_in(eventually, n1)
-    shard = n1.queues._shards["q"][0]
+    shard = shards_of(n1.queues, "q")[0]
     wakes = shard.wakes
     await n0.queues.put("q", TaskSpec(id="a"))
     await eventually(lambda: shard.wakes > wakes)
@@ -162,7 +163,7 @@ async def test_a_queue_cut_anew_sends_its_waiters_back(node: Any, eventually: An
     _, take = await wait_in(eventually, n1)
     await n0.queues.configure("q", {"shards": 4})
     assert await take == []
-    await eventually(lambda: len(n1.queues._shards["q"]) == 4)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     _, take = await wait_in(eventually, n1)
     await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import shards_of
 from support.queues.parked_takes import LONG_MS, Asked, lose, many, parked, wait_in
 
 from tidewarden.queue import TaskSpec
@@ -192,7 +193,7 @@ async def test_who_asks_beside_others_that_wait_leaves_the_node_registered(
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"order": order})
     takes = await many(eventually, n1, 3)
-    (shard,) = n1.queues._shards["q"]
+    (shard,) = shards_of(n1.queues, "q")
     woken, shard.wake = shard.wake, lambda: None  # its message is not heard yet
     await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"])] == ["a"]

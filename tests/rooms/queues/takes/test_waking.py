@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import shards_of, transport_of
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 
 from tidewarden.queue import Changes, TaskSpec
@@ -22,7 +23,7 @@ async def test_woken_by_a_put_on_the_same_node(node: Any, eventually: Any) -> No
 async def test_woken_by_a_put_on_another_node(node: Any, eventually: Any, shards: int) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": shards})
-    await eventually(lambda: len(n1.queues._shards.get("q", ())) == shards)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == shards)
     _, take = await wait_in(eventually, n1)
     await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
@@ -115,7 +116,7 @@ async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(
     await n0.queues.put("q", TaskSpec(id="a"))
     assert len(await n0.queues.take(holder, ["q"])) == 1
     _, take = await wait_in(eventually, n0)
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     fly = shard._fly
     shard._fly = lambda name, *rest: (sent.append((name, shard._flying)), fly(name, *rest))
     await n0.queues.close_session(holder)
@@ -164,7 +165,7 @@ async def test_woken_when_a_node_dies(node: Any, eventually: Any) -> None:
 async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
-    await eventually(lambda: len(n1.queues._shards.get("q", ())) == 4)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     await n0.queues.put("q", TaskSpec(id="far", delay_ms=10**6))
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(50)]
     await parked(eventually, n1.queues, 50)
@@ -187,7 +188,7 @@ async def test_a_wake_up_between_the_answer_and_the_parking_is_not_lost(
     n0 = await node()
     await n0.queues.put("q", TaskSpec(id="first"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
-    shard = n0.queues._shards["q"][0]
+    shard = shards_of(n0.queues, "q")[0]
     for n in range(20):
         take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         # the take is on its way, and the put behind it in the same connection
@@ -203,7 +204,7 @@ async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 3})
-    await eventually(lambda: len(n1.queues._shards.get("q", ())) == 3)
+    await eventually(lambda: len(shards_of(n1.queues, "q")) == 3)
     for n in range(30):
         take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)
         for _ in range(n % 6):
@@ -216,7 +217,7 @@ async def test_missed_messages_are_made_up_for_by_waking_all(node: Any, eventual
     """The ears were deaf for a while: when they hear again, every waiting take asks again."""
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n1)
-    n1.ears._transport.abort()
+    transport_of(n1.ears).abort()
     await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
@@ -228,7 +229,7 @@ async def test_an_older_reply_that_is_read_late_hides_nothing(node: Any) -> None
     """
     n0 = await node()
     await n0.queues.put("q", TaskSpec(id="a", delay_ms=10**6))
-    (shard,) = n0.queues._shards["q"]
+    (shard,) = shards_of(n0.queues, "q")
     loop, now_ms = asyncio.get_running_loop(), shard.now_ms + 10
     shard.heard(now_ms, now_ms + 2000, False)
     for older in (-1, now_ms + 60_000):
