@@ -1,5 +1,5 @@
 """
-Many small tasks: put, take and acknowledge them by the hundred.
+Put, take and acknowledge many small tasks, a hundred at a time.
 
     python examples/batches.py [HOW_MANY]
 """

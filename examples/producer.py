@@ -1,6 +1,7 @@
 """
-Put tasks: at once, later, wanted soon, many together. With a worker running (see worker_app.py) it
-shows a result, too.
+Put tasks in several ways: due at once, due later, with a deadline, and many together.
+
+If a worker is running (see worker_app.py), it also prints a result.
 
     tidewarden up                      # in one terminal
     python examples/producer.py        # in another, in the same folder
@@ -11,8 +12,7 @@ from tidewarden.client import Client
 with Client() as client:
     mails = client.queue("mails")
 
-    # An id of your own makes the put safe to repeat: by the SDK after a broken connection, and by
-    # you.
+    # With an id of your own the put is safe to repeat, for you and for the SDK.
     print("put", mails.put_json({"to": "ada@example.com"}, id="welcome-ada"))
     print("put", mails.put_json({"to": "bob@example.com"}, delay_ms=500))
     print(
@@ -30,4 +30,4 @@ with Client() as client:
     if ending.word == "done":
         print("the first report is done:", ending.result.decode())
     else:
-        print("nobody has made the first report yet:", ending.word)
+        print("no worker has done the first report yet:", ending.word)

@@ -1,5 +1,5 @@
 """
-Take tasks in a plain loop, until there are no more for a second.
+Take tasks in a plain loop, until none comes for a second.
 
     python examples/sync_consumer.py [QUEUE]
 """

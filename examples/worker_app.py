@@ -1,10 +1,10 @@
 """
-A worker for the tasks of producer.py.
+Run a worker for the tasks of producer.py.
 
     tidewarden worker examples.worker_app:worker      # or: python -m examples.worker_app
 
-Kill it while it works (kill -9) and start it again, or another one beside it: what it held is with
-the next worker at once.
+Kill it while it works (kill -9), and start it again or another one beside it: the next worker gets
+the tasks that it held.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ worker = Worker(concurrency=10)
 
 
 class MailServerAway(Exception):
-    """Worth another try, but not soon."""
+    """The mail server is down: try again, but not soon."""
 
 
 @worker.task("mails", backoff={MailServerAway: 30_000}, bury_on=(KeyError,))
 async def send(task: AsyncTask) -> None:
     """
-    A coroutine: many of them share the worker's one thread. A mail without an address is put aside:
-    no retry will help.
+    Send one mail as a coroutine; many coroutines share the worker's event loop.
+
+    A mail without an address is buried at once, because no retry will help.
     """
     address = task.json()["to"]
     await asyncio.sleep(0.1)
@@ -34,16 +35,15 @@ async def send(task: AsyncTask) -> None:
 @worker.task("reports", lease_ms=10_000)
 def report(task: Task) -> dict[str, str]:
     """
-    A plain function: it has a thread for itself. Its lease is renewed while it runs, however long
-    that is.
+    Make one report in a thread, while the worker renews its lease.
 
-    What it returns is the task's result, for those who wait for its end.
+    The return value is the task's result, for callers that wait for its end.
     """
     for _ in range(3):
-        if task.lost:  # somebody else has it by now
+        if task.lost:  # another worker has it by now
             raise RuntimeError("lost")
         time.sleep(0.1)
-    # Whatever the task changes can refuse a writer whose number is smaller than one it has seen.
+    # The fence lets whatever the task writes to refuse a writer with a smaller number.
     return {"report": task.text, "written under": str(task.fence)}
 
 
