@@ -30,4 +30,4 @@ with Client() as client:
     if ending.word == "done":
         print("the first report is done:", ending.result.decode())
     else:
-        print("no worker has done the first report yet:", ending.word)
+        print("nobody has made the first report yet:", ending.word)
