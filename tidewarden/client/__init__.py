@@ -5,9 +5,8 @@ The Python SDK of Tidewarden: ``Client`` and ``AsyncClient``, their queues and t
 See docs/client.md. Everything raises :mod:`tidewarden.errors`.
 """
 
-from .blocking import Client, Queue
+from .blocking import Client, Lock, Queue, Task
 from .client import AsyncClient
-from .held import Lock, Task
 from .lock import AsyncLock
 from .options import NewTask, PutOptions
 from .queue import AsyncQueue, BatchError

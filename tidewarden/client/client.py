@@ -78,11 +78,11 @@ class AsyncClient:
             name=name or f"python:{socket.gethostname()[:80]}:{os.getpid()}",
         )
         self.line = self._new_line()
-        self.toucher = LeaseKeeper(self.line, self.clock)
-        self.nodes.on_session_lost = self.toucher.lose_all
+        self.leases = LeaseKeeper(self.line, self.clock)
+        self.nodes.on_session_lost = self.leases.lose_all
         self._idle: list[FailoverConnection] = []
         self._waiting: set[FailoverConnection] = set()
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -107,8 +107,8 @@ class AsyncClient:
         if self._closed:
             return
         self._closed = True
-        held = self.toucher.held
-        await self.toucher.close()
+        held = self.leases.held
+        await self.leases.close()
         # what is still held then comes back by the end of the session
         with contextlib.suppress(TimeoutError, Error):
             async with asyncio.timeout(CLOSE_S):
@@ -116,8 +116,8 @@ class AsyncClient:
                     await self.quietly([one.returning() for one in held])
                 for line in list(self._waiting):
                     await line.close()
-                if self._errands:
-                    await asyncio.wait(self._errands)
+                if self._background:
+                    await asyncio.wait(self._background)
                 if self.line.up and self.nodes.session:
                     await self.line.run([("SESSION", self.nodes.session, "GRACE", 0)], again=False)
         for line in (*self._waiting, *self._idle, self.line):
@@ -187,11 +187,11 @@ class AsyncClient:
         if rows:
             self.send_off(self.quietly([("Q.RELEASE", row[0], row[1], row[2]) for row in rows]))
 
-    def send_off(self, errand: Coroutine[Any, Any, None]) -> None:
+    def send_off(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it beside everything else; a close waits for it."""
-        task = asyncio.get_running_loop().create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         """

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tidewarden.errors import BadArg
 
-from .held import Task
+from .blocking import Task
 from .task import AsyncTask
 
 Backoff = Mapping[type[BaseException], int] | Callable[[Exception, int], int | None]

@@ -81,7 +81,7 @@ class AsyncLock:
             fence, _ = only(await self.client.wait([command], turn_ms, orphan=self._orphaned))
             if fence:
                 self.fence = fence
-                self.client.toucher.keep(self)
+                self.client.leases.keep(self)
                 if turn_ms and clock.monotonic() - self.since > self.lease_ms / 10_000:
                     await self.renew()  # nobody knows when within the wait it began
                 return True
@@ -97,14 +97,14 @@ class AsyncLock:
         try:
             only(await self.client.line.run([self.renewal()], again=True))
         except NotHeld:
-            self.client.toucher.drop(self)
+            self.client.leases.drop(self)
             self.mark_lost()
             raise
         self.touched(None, asked_at)
 
     async def release(self) -> None:
         """Whoever waits gets it. Raises: NotHeld: it was not ours any more; Unreachable."""
-        self.client.toucher.drop(self)
+        self.client.leases.drop(self)
         fence, self.fence = self.fence, 0
         found = await self.client.line.run([("L.RELEASE", self.name, fence)], again=True)
         try:
@@ -114,7 +114,7 @@ class AsyncLock:
                 self.mark_lost()
                 raise
 
-    # What the toucher needs.
+    # What the leases needs.
 
     def renewal(self) -> tuple[Arg, ...]:
         """The request that renews it."""

@@ -201,7 +201,7 @@ class AsyncQueue:
             answers += [True] if isinstance(answer, bytes) else map(bool, answer)
         for task, done in zip(given, answers, strict=True):
             if isinstance(task, AsyncTask):
-                self.client.toucher.drop(task)
+                self.client.leases.drop(task)
                 task.settled = done or task.settled
         return answers
 

@@ -197,7 +197,7 @@ class AsyncTask:
         self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True
     ) -> None:
         """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
-        kept = self.client.toucher.drop(self)
+        kept = self.client.leases.drop(self)
         command = (verb, self.queue, self.id, self.lease, *options)
         found = await (
             self.client.line.run([command], again=True) if self.way is None else self.way(command)
@@ -210,7 +210,7 @@ class AsyncTask:
                 raise
         except Full:  # nothing was done, and the lease runs on
             if kept:
-                self.client.toucher.keep(self)
+                self.client.leases.keep(self)
             raise
         self.settled = True
 
@@ -235,7 +235,7 @@ class AsyncTask:
 
     async def __aenter__(self) -> Self:
         if not self.settled:
-            self.client.toucher.keep(self)
+            self.client.leases.keep(self)
         return self
 
     async def __aexit__(
@@ -244,7 +244,7 @@ class AsyncTask:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.client.toucher.drop(self)
+        self.client.leases.drop(self)
         if self.settled:
             return
         if error is None:

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Denied, Error, Full, NoAuth, NotHeld, Unreachable, WrongPass
 
-from .blocking import Client
+from .blocking import Client, Task
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
-from .held import Task
 from .loop_thread import Bridge
 from .options import encoded, words
 from .settling import Command, Settling
@@ -260,7 +259,7 @@ class Worker:
                 await task.touch(handler.lease_ms)
             if handler.is_async:
                 task.on_lost = job.cancel  # its work would collide with somebody else's
-            task.client.toucher.keep(task)
+            task.client.leases.keep(task)
             try:
                 result = await self._call(handler, task, blocking, threads)
             finally:
@@ -285,7 +284,7 @@ class Worker:
         except Exception as error:
             await self._failed(handler, task, error)
         finally:
-            task.client.toucher.drop(task)
+            task.client.leases.drop(task)
 
     async def _done(self, task: AsyncTask, result: bytes | None) -> None:
         """

@@ -51,7 +51,7 @@ async def test_a_result_that_a_full_store_refuses_leaves_the_task_in_hand(
             with pytest.raises(Full):
                 await task.ack(b"y" * 10_000)
             assert not task.settled
-            assert task in task.client.toucher.held
+            assert task in task.client.leases.held
             await task.ack(b"short")
         finally:
             await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "0")

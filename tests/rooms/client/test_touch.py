@@ -35,13 +35,13 @@ async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: 
         tasks = await queue.take_many(50, lease_ms=30_000)
         ends = {task.id: task.lease_end_ms for task in tasks}
         for task in tasks:
-            client.toucher.keep(task)
+            client.leases.keep(task)
         await eventually(lambda: all(task.lease_end_ms > ends[task.id] + 200 for task in tasks))
         assert not any(task.lost for task in tasks)
         assert here.doors[0].server.calls["Q.TOUCH"] % 50 == 0
         assert (await queue.stats())["leased"] == 50
         await queue.ack_many(tasks)
-        assert client.toucher.held == []
+        assert client.leases.held == []
 
 
 @pytest.mark.thorough
@@ -68,13 +68,13 @@ async def test_without_a_node_a_lease_is_lost_by_our_own_clock(here: Site, event
         task = await queue.take(lease_ms=1500)
         assert task is not None
         client.line._retry_s = 0.1  # from now on, for nobody is there any more
-        client.toucher.keep(task)
+        client.leases.keep(task)
         heard: list[str] = []
         task.on_lost = lambda: heard.append("lost")
         await asyncio.to_thread(proxy.close)
         await eventually(lambda: task.lost)
         assert heard == ["lost"]
-        assert client.toucher.held == []
+        assert client.leases.held == []
 
 
 async def test_the_end_of_the_session_loses_everything_at_once(here: Site, eventually: Any) -> None:
@@ -84,7 +84,7 @@ async def test_the_end_of_the_session_loses_everything_at_once(here: Site, event
         await queue.put("x", id="a")
         task = await queue.take()
         assert task is not None
-        client.toucher.keep(task)
+        client.leases.keep(task)
         session = client.nodes.session
         await asyncio.to_thread(proxy.cut)
         await eventually(lambda: task.lost)

@@ -138,13 +138,13 @@ class Held:
 
 async def test_leases_that_the_sdk_keeps_and_drops() -> None:
     clock = ManualClock()
-    toucher = LeaseKeeper(Line(), clock)  # type: ignore[arg-type]
+    leases = LeaseKeeper(Line(), clock)  # type: ignore[arg-type]
     for _ in range(ROUNDS // 10):
         held: Any = Held()
         held.since = clock.monotonic()
-        toucher.keep(held)
-        toucher.drop(held)
-    assert entries(toucher) == 0, by_container(toucher)
+        leases.keep(held)
+        leases.drop(held)
+    assert entries(leases) == 0, by_container(leases)
 
 
 async def test_acks_that_wait_for_a_take_that_never_comes() -> None:
