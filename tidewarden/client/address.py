@@ -1,4 +1,4 @@
-"""Where nodes are: ``redis://user:secret@host:port``, several of them separated by commas."""
+"""Parses the addresses of nodes: ``redis://user:secret@host:port``, several separated by commas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FORM = (
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    One node's RESP door, and as whom to knock. ``str()`` and ``repr()`` are without the secret.
+    The address of one node's RESP port, with the user and secret to authenticate with. ``str()``
+    and ``repr()`` are without the secret.
     """
 
     host: str
@@ -42,8 +43,9 @@ class Address:
 
 def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> list[Address]:
     """
-    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else
-    those of the local cluster whose data is in ``./tidewarden-data``, else 127.0.0.1:7420.
+    Return the addresses of the nodes to use, in order: those of ``urls``, else of
+    ``TIDEWARDEN_URL`` in ``environ``, else those of the local cluster whose data is in
+    ``./tidewarden-data``, else 127.0.0.1:7420.
 
     Raises: BadArg: one of them is no address; says which, without its secret.
     """
@@ -60,7 +62,7 @@ def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> l
 
 def parse(url: str) -> Address:
     """
-    One address. ``rediss://`` is TLS; ``?ca=FILE`` names whom to trust then.
+    Parse one address. ``rediss://`` is TLS; ``?ca=FILE`` names whom to trust then.
 
     Raises: BadArg.
     """

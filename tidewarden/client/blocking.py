@@ -1,6 +1,5 @@
 """
-The blocking client: the asyncio one, run by a thread beside yours. Any number of threads may use it
-at once.
+Offers the client to threads: a thread beside yours runs the asyncio client.
 
 Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and
 waits for its answer.
@@ -39,12 +38,12 @@ class Task:
 
     @property
     def bridge(self) -> Bridge:
-        """What runs the asyncio task."""
+        """The bridge to the loop that runs the asyncio task."""
         return self.client.bridge
 
     @property
     def queue(self) -> str:
-        """The queue's name."""
+        """The name of the queue."""
         return self.inner.queue
 
     @property
@@ -61,7 +60,7 @@ class Task:
 
     @property
     def payload(self) -> bytes:
-        """As put."""
+        """The payload, as it was put."""
         return self.inner.payload
 
     @property
@@ -71,17 +70,17 @@ class Task:
 
     @property
     def attempt(self) -> int:
-        """1 for the first."""
+        """The number of this attempt; the first is 1."""
         return self.inner.attempt
 
     @property
     def deadline_ms(self) -> int:
-        """Wanted done by, unix ms."""
+        """The time by which the task should be done, unix ms."""
         return self.inner.deadline_ms
 
     @property
     def lease_ms(self) -> int:
-        """How long the lease is."""
+        """The length of the lease, ms."""
         return self.inner.lease_ms
 
     @property
@@ -91,7 +90,7 @@ class Task:
 
     @property
     def settled(self) -> bool:
-        """Whether the task is no longer ours by a verb of ours."""
+        """Whether a verb of ours has ended the lease."""
         return self.inner.settled
 
     @property
@@ -100,7 +99,7 @@ class Task:
         return self.inner.lost
 
     def json(self) -> Any:
-        """The payload read as JSON. Raises: ValueError: it is none."""
+        """Read the payload as JSON. Raises: ValueError: it is none."""
         return self.inner.json()
 
     wait_lost = blocking(AsyncTask.wait_lost)
@@ -135,7 +134,7 @@ class Lock:
 
     @property
     def bridge(self) -> Bridge:
-        """What runs the asyncio lock."""
+        """The bridge to the loop that runs the asyncio lock."""
         return self.client.bridge
 
     @property
@@ -190,7 +189,7 @@ class Queue:
 
     @property
     def bridge(self) -> Bridge:
-        """What runs the asyncio queue."""
+        """The bridge to the loop that runs the asyncio queue."""
         return self.client.bridge
 
     @property
@@ -301,11 +300,14 @@ class Client:
         self._end()
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; it is made by its first use."""
+        """Return the queue of this name; its first use makes it."""
         return Queue(self, self.inner.queue(name))
 
     def lock(self, name: str, *, lease_ms: int = 30_000) -> Lock:
-        """A lock: ``with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
+        """
+        Return the lock of this name: ``with client.lock("report") as lock: …``; see
+        :class:`AsyncLock`.
+        """
         return Lock(self, self.inner.lock(name, lease_ms=lease_ms))
 
     def take(
@@ -328,7 +330,7 @@ class Client:
 
 
 def _end(thread: LoopThread, inner: AsyncClient, pid: int) -> None:
-    """The client was closed, has been forgotten, or the program ends."""
+    """Close the client and stop its thread."""
     if os.getpid() == pid and not thread.loop.is_closed():
         with contextlib.suppress(RuntimeError):
             thread.run(inner.close())

@@ -1,6 +1,5 @@
 """
-The asyncio client of a cluster: its queues, takes from several of them, tokens, and whatever else a
-node answers.
+The asyncio client of a cluster: its queues, takes, locks, tokens, and any other verb of a node.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class AsyncClient:
     # Queues and tasks.
 
     def queue(self, name: str) -> AsyncQueue:
-        """The queue of this name; it is made by its first use."""
+        """Return the queue of this name; its first use makes it."""
         return AsyncQueue(self, name)
 
     async def take(
@@ -153,7 +152,8 @@ class AsyncClient:
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> list[AsyncTask]:
         """
-        A take with these options beside WAIT. ``first`` may post what goes out with it, before it.
+        Take tasks with these options beside WAIT. ``first`` may post what goes out with it, before
+        it.
         """
         until = self.clock.monotonic() + wait_ms / 1000
         while True:
@@ -182,21 +182,21 @@ class AsyncClient:
         return tasks
 
     def _give_back_rows(self, replies: Replies) -> None:
-        """A take was answered after its caller had gone."""
+        """Release tasks whose take was answered after its caller had gone."""
         rows = replies[0] if isinstance(replies[0], list) else []
         if rows:
             self.send_off(self.quietly([("Q.RELEASE", row[0], row[1], row[2]) for row in rows]))
 
     def send_off(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside everything else; a close waits for it."""
+        """Run a coroutine in the background; a close waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         """
-        Give back what nobody is there for. Without a node it comes back by the end of the session
-        or of its lease.
+        Send commands that release something, and ignore errors. Without a node it comes back by the
+        end of the session or of its lease.
         """
         with contextlib.suppress(Error):
             await self.line.run(commands, again=True)
@@ -207,7 +207,7 @@ class AsyncClient:
         self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
     ) -> Token:
         """
-        The access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is
+        Return the access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is
         refreshed first, waiting at most ``wait_ms`` for that. ``newer``: the generation of a token
         that was refused where it was used; it is refreshed, and one of a later generation waited
         for.
@@ -236,16 +236,19 @@ class AsyncClient:
         return dict(zip(accounts, found, strict=True))
 
     async def queues(self) -> list[str]:
-        """The names of all queues."""
+        """Return the names of all queues."""
         names: list[str] = await self.execute("Q.LIST", again=True)
         return names
 
     def lock(self, name: str, *, lease_ms: int = 30_000) -> AsyncLock:
-        """A lock: ``async with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
+        """
+        Return the lock of this name: ``async with client.lock("report") as lock: …``; see
+        :class:`AsyncLock`.
+        """
         return AsyncLock(self, name, lease_ms)
 
     async def topics(self) -> dict[str, list[str]]:
-        """Every topic, and the queues that subscribe to it."""
+        """Return every topic, with the queues that subscribe to it."""
         found: dict[str, list[str]] = mapped(
             only(await self.line.run([("Q.LIST", "TOPICS")], again=True))[0]
         )
@@ -270,7 +273,7 @@ class AsyncClient:
 
     async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
         """
-        Any verb of the protocol; its answer, with text where the wire has bytes that are UTF-8.
+        Send any verb of the protocol and return its answer, bytes that are UTF-8 as text.
 
         Args: ``again``: it may be repeated when a connection broke. ``wait_ms``: how long its
         answer may wait for something. Raises: the Error that the node answers; Unreachable.
@@ -288,8 +291,8 @@ class AsyncClient:
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> tuple[list[Any], bool]:
         """
-        As :meth:`FailoverConnection.run`; what waits goes over a connection of its own, on which
-        ``first`` may post something before it.
+        Run commands as :meth:`FailoverConnection.run` does, over a connection of their own if they
+        wait. ``first`` may post something on that connection before them.
         """
         if not wait_ms:
             return await self.line.run(commands, again=again, orphan=orphan)

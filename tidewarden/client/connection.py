@@ -1,6 +1,5 @@
 """
-One connection to a node: requests of many callers under way at once, answered in their order. It
-repeats nothing.
+One pipelined connection to a node: answers come in the order of requests, and nothing is repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Orphan = Callable[[Replies], None]
 
 class Broken(Exception):
     """
-    The connection went before the answer came.
+    The connection was lost before the answer came.
 
     ``sent``: the request, or a part of it, may have reached the node, and it may or may not have
     happened.
@@ -33,7 +32,7 @@ class Broken(Exception):
 
 
 class _Batch:
-    """Requests that were sent as one piece: their answers, and who waits for them."""
+    """The requests of one piece: their answers, and the future that waits for them."""
 
     __slots__ = ("count", "future", "orphan", "replies")
 
@@ -46,8 +45,8 @@ class _Batch:
 
 class ClientConnection(asyncio.Protocol):
     """
-    What is asked in one turn of the loop goes out as one piece. ``on_lost`` is called once, when
-    the connection has gone.
+    Sends the requests of one turn of the loop as one piece, and reads their answers. ``on_lost`` is
+    called once, when the connection has gone.
     """
 
     def __init__(self, address: Address) -> None:
@@ -107,9 +106,7 @@ class ClientConnection(asyncio.Protocol):
             self.on_lost(self)
 
     def _last_word(self) -> str:
-        """
-        The error that the node hung up with, instead of answering all that it was asked, or "".
-        """
+        """Return the error with which the node hung up, or ""."""
         said = list(self._waiting[0].replies) if self._waiting else []
         try:
             while (reply := self._reader.gets()) is not False:
@@ -122,20 +119,20 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether requests may be sent."""
+        """Whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is owed."""
+        """Whether an answer is outstanding."""
         return bool(self._waiting)
 
     async def request(
         self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None
     ) -> Replies:
         """
-        Send these requests as one piece; a reply each, ``hiredis.ReplyError`` for one that was
-        refused.
+        Send requests as one piece and return their replies; ``hiredis.ReplyError`` stands for a
+        refusal.
 
         A connection that owes the answers for ``limit_s`` seconds is cut. ``orphan`` gets the
         replies when the caller was cancelled meanwhile and they came all the same.
@@ -159,10 +156,7 @@ class ClientConnection(asyncio.Protocol):
     def post(
         self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None
     ) -> asyncio.Future[Replies]:
-        """
-        As :meth:`request`, which goes out in one piece with what is asked later in this turn; a
-        future of the replies.
-        """
+        """Queue requests for the next piece of this turn, and return a future of their replies."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise Broken(self._why or "the connection is closed", sent=False)
@@ -202,13 +196,13 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Cut the connection; what is owed fails with ``why``."""
+        """Close the connection at once; outstanding requests fail with ``why``."""
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self, limit_s: float = 1.0) -> None:
-        """Hang up and wait until it is done; after ``limit_s`` seconds cut it."""
+        """Close the connection and wait for its end, at most ``limit_s`` seconds."""
         if self._transport is None:
             return
         self._why = self._why or "the client was closed"
@@ -222,6 +216,6 @@ class ClientConnection(asyncio.Protocol):
 
 
 def pack(*args: Arg) -> bytes:
-    """One request, as bytes."""
+    """Encode one request."""
     packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # a tuple is invariant in its items
     return packed

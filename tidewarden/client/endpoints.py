@@ -1,7 +1,4 @@
-"""
-The nodes of a cluster as one client uses them: which one next, who it is there, and the session its
-connections share.
-"""
+"""Chooses the node to connect to, and opens the session that all connections of a client share."""
 
 from __future__ import annotations
 
@@ -45,18 +42,18 @@ class Endpoints:
         self._ahead_ms: float | None = None  # the store's clock less our monotonic one
 
     def current(self) -> Address:
-        """The node to use."""
+        """The address of the node in use."""
         return self.addresses[self._turn % len(self.addresses)]
 
     def failed(self, address: Address) -> None:
-        """Use the next one instead, unless somebody has moved on already."""
+        """Use the next node instead, unless another caller has done so already."""
         if self.current() is address:
             self._turn += 1
 
     def store_ms(self) -> float:
         """
-        The store's clock now at the latest, unix ms, so that no lease is believed to be longer than
-        it is; known once connected.
+        The latest that the store's clock can show now, unix ms; known once a connection was made.
+        With it no lease is believed to be longer than it is.
         """
         assert self._ahead_ms is not None
         return self._clock.monotonic() * 1000 + self._ahead_ms
@@ -65,7 +62,7 @@ class Endpoints:
         self, address: Address, on_lost: Callable[[ClientConnection], None] | None
     ) -> ClientConnection:
         """
-        A connection to this node that belongs to the session.
+        Open a connection to this node that belongs to the session.
 
         Raises: OSError, TimeoutError, Broken: it cannot be reached; Error: what it refused with.
         """

@@ -1,6 +1,5 @@
 """
-A client's way to the cluster that outlives connections: reconnects to the next node and repeats
-what may be repeated.
+A connection that outlives nodes: it reconnects to the next node and repeats what may be repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)
 
 
 class PendingCall:
-    """What one call sends: answers by place, and what of it is to be sent again."""
+    """One call under way: the answers it has, and the requests that have to be sent again."""
 
     __slots__ = ("_again", "_places", "answers", "packed", "repeated")
 
@@ -88,8 +87,8 @@ class PendingCall:
 
 class FailoverConnection:
     """
-    At most one connection at a time, made when it is needed. Any number of callers may use it at
-    once.
+    Keeps at most one connection, opened when needed and replaced when it breaks. Any number of
+    callers may use it at once.
 
     ``retry_s``: how long a call goes on over broken connections. ``answer_s``: how long a node may
     take to answer.
@@ -121,7 +120,7 @@ class FailoverConnection:
 
     @property
     def up(self) -> bool:
-        """Whether it is connected."""
+        """Whether a connection is open."""
         return self._connection is not None and self._connection.up
 
     async def run(
@@ -133,7 +132,7 @@ class FailoverConnection:
         orphan: Orphan | None = None,
     ) -> tuple[list[Any], bool]:
         """
-        Send commands as one piece, and again at another node when that is called for.
+        Send commands as one piece, again at another node if they may be repeated.
 
         Args:
             again: they may be repeated also when they may have happened.
@@ -196,8 +195,8 @@ class FailoverConnection:
 
     async def _connected(self, until: float) -> ClientConnection:
         """
-        The connection, made if need be. Raises: Unreachable: not by ``until``; what a node refused
-        us with.
+        Return the connection; open it if there is none. Raises: Unreachable: not by ``until``; what
+        a node refused us with.
         """
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
@@ -243,7 +242,7 @@ class FailoverConnection:
         )
 
     def _drop(self, connection: ClientConnection) -> None:
-        """This connection is of no more use; go to the next node."""
+        """Give up this connection and choose the next node."""
         if self._connection is connection:
             self._connection = None
             self._nodes.failed(connection.address)
@@ -304,7 +303,9 @@ class FailoverConnection:
 
 
 def only(found: tuple[Replies, bool]) -> tuple[Any, bool]:
-    """The answer of one command, and whether it was sent twice. Raises: the Error that it is."""
+    """
+    Return the answer of one command, and whether it was sent twice. Raises: the Error that it is.
+    """
     (answer,), repeated = found
     if isinstance(answer, Error):
         raise answer

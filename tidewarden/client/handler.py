@@ -1,6 +1,4 @@
-"""
-What a worker does with the tasks of one queue: the function, and what becomes of its exceptions.
-"""
+"""Calls the function for a queue's tasks and decides what becomes of its exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ Function = Callable[[Task], Any] | Callable[[AsyncTask], Awaitable[Any]]
 @dataclass(frozen=True, slots=True)
 class Handler:
     """
-    A function for the tasks of ``queue``.
+    A function for the tasks of ``queue``, with its options.
 
     ``lease_ms``: how long a task is ours between two renewals, so how soon another worker has it
     when this host dies; ``None``: the put's or the queue's. ``bury_on``: exceptions after which a
@@ -41,15 +39,15 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        """Whether it runs in the loop; else in a thread."""
+        """Whether the function runs in the event loop, not in a thread."""
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
             getattr(self.function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
         )
 
     def verdict(self, error: Exception, attempt: int) -> tuple[Literal["bury", "fail"], int | None]:
         """
-        What becomes of a task whose handling raised ``error``: ``bury``, or ``fail`` and the pause
-        in ms.
+        Decide what becomes of a task whose function raised ``error``: ``bury``, or ``fail`` and the
+        pause in ms.
 
         Raises: BadArg: a backoff that is no number of milliseconds.
         """

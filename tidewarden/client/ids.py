@@ -1,7 +1,4 @@
-"""
-Ids for tasks: every put of the SDK carries one, so that repeating it after a broken connection puts
-one task.
-"""
+"""Makes the ids of tasks: each put carries one, so that repeating it puts one task."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Ids:
         self._head = ""
 
     def make(self) -> str:
-        """A new id."""
+        """Return a new id."""
         if os.getpid() != self._pid:  # a fork would go on with the parent's tag
             self._pid, self._tag = os.getpid(), _base32(secrets.randbits(40), 8)
         now_ms = self._clock.unix_ms()

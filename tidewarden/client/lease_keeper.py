@@ -1,7 +1,4 @@
-"""
-Keeps leases running: each held task is touched at a third of its lease, those of one moment
-together.
-"""
+"""Renews leases: each is touched after a third of its time, those due together in one request."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ SHARE = 3  # of its lease, after which a task is touched
 
 class Renewable(Protocol):
     """
-    What is held under a lease: a task, or a lock. ``since``: our monotonic clock at its latest
+    A task or lock under a lease that can be renewed. ``since``: our monotonic clock at its latest
     renewal, seconds.
     """
 
@@ -39,8 +36,8 @@ class Renewable(Protocol):
 
 class LeaseKeeper:
     """
-    The tasks that somebody works on, and the locks that somebody holds. One whose lease ended, by
-    the node's word or by our clock, is marked lost.
+    Renews the leases of tasks and locks in use. One whose lease ended, by the node's word or by our
+    clock, is marked lost.
 
     Args: ``clock``: judges when a lease that could not be renewed has ended.
     """
@@ -54,17 +51,17 @@ class LeaseKeeper:
 
     @property
     def held(self) -> list[Renewable]:
-        """What is kept now."""
+        """The tasks and locks whose leases are renewed."""
         return list(self._timers)
 
     def keep(self, task: Renewable) -> None:
-        """Touch it from now on, until :meth:`drop`."""
+        """Renew this lease from now on, until :meth:`drop`."""
         self._again(task, task.lease_ms / 1000 / SHARE - (self._clock.monotonic() - task.since))
         if len(self._timers) == 1:
             self._line.hold(True)
 
     def drop(self, task: Renewable) -> bool:
-        """No longer. Returns: whether it was kept."""
+        """Renew this lease no longer. Returns: whether it was kept."""
         timer = self._timers.pop(task, None)
         if timer is not None:
             timer.cancel()
@@ -73,12 +70,12 @@ class LeaseKeeper:
         return timer is not None
 
     def lose_all(self) -> None:
-        """The session has ended, and every lease with it."""
+        """Mark every lease as lost, since the session has ended."""
         for task in self.held:
             self._lose(task, "its session has ended")
 
     async def close(self) -> None:
-        """Touch nothing any more."""
+        """Stop renewing."""
         for task in self.held:
             self.drop(task)
         for sending in self._sending:

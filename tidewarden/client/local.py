@@ -1,4 +1,4 @@
-"""The nodes of a local cluster, found by the data folder of ``tidewarden up``."""
+"""Finds the nodes of a local cluster by the data folder of ``tidewarden up``."""
 
 from __future__ import annotations
 

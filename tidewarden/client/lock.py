@@ -1,4 +1,4 @@
-"""A lock: a name that one holds at a time, under a fence number, renewed while a block runs."""
+"""A lock: one holder at a time, under a fence number, renewed while a block runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TURN_MS = 20_000
 
 class AsyncLock:
     """
-    ``async with client.lock("report") as lock:`` waits for it, renews it while the block runs, and
-    releases it.
+    A lock of the cluster. ``async with client.lock("report") as lock:`` acquires it, renews it
+    while the block runs, and releases it.
 
     What a lock can promise and what it cannot: docs/locks.md. Hand :attr:`fence` to whatever the
     block writes to. ``lease_ms``: how long it is ours between two renewals, so how soon others may
@@ -44,7 +44,7 @@ class AsyncLock:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours, as far as is known."""
+        """Whether the lock is ours, as far as is known."""
         return self.fence > 0 and not self.lost
 
     @property
@@ -53,13 +53,13 @@ class AsyncLock:
         return self._loss.known
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is lost, at most ``timeout_s`` seconds; whether it is."""
+        """Wait until the lock is lost, at most ``timeout_s`` seconds; return whether it is."""
         return await self._loss.wait(timeout_s)
 
     async def acquire(self, wait_ms: int | None = None) -> bool:
         """
-        Acquire it, waiting at most ``wait_ms``, without an end when that is ``None``; whether it is
-        ours.
+        Acquire the lock, waiting at most ``wait_ms`` (``None``: without an end); return whether it
+        is ours.
 
         From then on it is renewed until :meth:`release`, or until it is lost. Not reentrant.
 
@@ -90,7 +90,7 @@ class AsyncLock:
 
     async def renew(self) -> None:
         """
-        Ours for another ``lease_ms`` from now on. Raises: NotHeld: somebody else has it or will
+        Extend the lease to ``lease_ms`` from now. Raises: NotHeld: somebody else has it or will
         have it; Unreachable.
         """
         asked_at = self.client.clock.monotonic()
@@ -103,7 +103,9 @@ class AsyncLock:
         self.touched(None, asked_at)
 
     async def release(self) -> None:
-        """Whoever waits gets it. Raises: NotHeld: it was not ours any more; Unreachable."""
+        """
+        Release the lock to whoever waits. Raises: NotHeld: it was not ours any more; Unreachable.
+        """
         self.client.leases.drop(self)
         fence, self.fence = self.fence, 0
         found = await self.client.line.run([("L.RELEASE", self.name, fence)], again=True)
@@ -117,19 +119,19 @@ class AsyncLock:
     # What the leases needs.
 
     def renewal(self) -> tuple[Arg, ...]:
-        """The request that renews it."""
+        """Return the request that renews the lease."""
         return ("L.RENEW", self.name, self.fence, self.lease_ms)
 
     def returning(self) -> tuple[Arg, ...]:
-        """The request that gives it back."""
+        """Return the request that releases the lock."""
         return ("L.RELEASE", self.name, self.fence)
 
     def touched(self, answer: object, since: float) -> None:
-        """It was renewed, not earlier than ``since``."""
+        """Note that the lease was renewed, not earlier than ``since``."""
         self.since = since
 
     def mark_lost(self) -> None:
-        """It has ended without our doing."""
+        """Note that the lease has ended without our doing."""
         self._loss.mark()
 
     def _orphaned(self, replies: Replies) -> None:

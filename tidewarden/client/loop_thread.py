@@ -1,4 +1,4 @@
-"""From threads to an event loop and back: how the blocking client runs the asyncio one."""
+"""Runs coroutines for threads in an event loop of their own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Bridge:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """
-        The coroutine's result. An exception that interrupts the waiting, Ctrl-C for example,
-        cancels it.
+        Run a coroutine in the loop and return its result. An exception that interrupts the waiting,
+        Ctrl-C for example, cancels it.
 
         Raises: what the coroutine raises; RuntimeError: the loop was closed, is this thread's own,
         or was left behind by a fork.
@@ -42,7 +42,7 @@ class Bridge:
             raise
 
     def soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run it without waiting for it."""
+        """Start a coroutine in the loop without waiting for it."""
         asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def _problem(self) -> str:
@@ -62,7 +62,7 @@ class Bridge:
 
 
 class LoopThread(Bridge):
-    """A loop in a daemon thread of its own."""
+    """Runs an event loop in a daemon thread."""
 
     def __init__(self, name: str) -> None:
         super().__init__(uvloop.new_event_loop())
@@ -89,7 +89,7 @@ class LoopThread(Bridge):
 
 
 class BlockingFront(Protocol):
-    """What stands before an object of the asyncio client."""
+    """A blocking object that stands for one of the asyncio client."""
 
     @property
     def bridge(self) -> Bridge: ...
@@ -100,7 +100,7 @@ class BlockingFront(Protocol):
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[BlockingFront, P], R]:
-    """The method of the asyncio class as one of its front: same arguments, and it waits."""
+    """Turn a method of an asyncio class into a blocking one: same arguments, and it waits."""
 
     @functools.wraps(method)
     def call(self: BlockingFront, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""A task to put, and the options of a put as words of the wire."""
+"""Encodes a task to put and the options of a put as words of the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["delayed", "ready", "leased", "buried"]
 
 class PutOptions(TypedDict, total=False):
     """
-    What ``put`` and ``put_many`` take by name. Times are integer milliseconds.
+    The options that ``put`` and ``put_many`` take by name. Times are integer milliseconds.
 
     ``delay_ms`` or ``at_ms`` (unix): not before; ``within_ms`` or ``deadline_ms`` (unix): wanted
     done by; ``priority``: 0 to 99, lower first (50); ``lease_ms``: how long its takers hold it;
@@ -67,7 +67,7 @@ class NewTask:
 
 def put_words(options: PutOptions) -> tuple[Arg, ...]:
     """
-    The options as the wire has them; one that is ``None`` is left out.
+    Encode the options for the wire; an option that is ``None`` is left out.
 
     Raises: BadArg: there is no such option.
     """
@@ -83,7 +83,7 @@ def put_words(options: PutOptions) -> tuple[Arg, ...]:
 
 def checked(name: str, value: Any) -> Arg:
     """
-    An integer or a text as it may go out.
+    Check that an integer or a text may be sent, and return it.
 
     Raises: BadArg: it is neither, a ``float`` or ``bool`` for example.
     """
@@ -104,7 +104,7 @@ def words(**options: Arg | None) -> tuple[Arg, ...]:
 
 def encoded(value: Any) -> bytes:
     """
-    Bytes as they are, text as UTF-8, everything else as JSON.
+    Encode a payload: bytes as they are, text as UTF-8, everything else as JSON.
 
     Raises: TypeError: JSON cannot say it.
     """
@@ -116,5 +116,5 @@ def encoded(value: Any) -> bytes:
 
 
 def as_json(value: Any) -> bytes:
-    """``value`` as compact JSON. Raises: TypeError: JSON cannot say it."""
+    """Encode ``value`` as compact JSON. Raises: TypeError: JSON cannot say it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

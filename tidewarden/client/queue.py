@@ -1,4 +1,4 @@
-"""One queue: the verbs of the protocol as methods."""
+"""A queue of a cluster: the verbs of the protocol as methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOREVER_MS = 20_000  # one turn of a wait without an end
 
 
 def pieces(commands: list[tuple[Arg, ...]]) -> Iterator[list[tuple[Arg, ...]]]:
-    """The puts in pieces of at most 500, and of a few MiB, so that each is answered soon."""
+    """Split puts into pieces of at most 500 and a few MiB, so that each is answered soon."""
     start = size = 0
     for place, command in enumerate(commands):
         length = len(command[2])  # type: ignore[arg-type]  # a payload
@@ -35,7 +35,7 @@ def pieces(commands: list[tuple[Arg, ...]]) -> Iterator[list[tuple[Arg, ...]]]:
 
 
 def some(count: int | None) -> tuple[Arg, ...]:
-    """So many, or all."""
+    """Encode a count; ``None`` is all."""
     return ("ALL",) if count is None else ("COUNT", checked("count", count))
 
 
@@ -81,8 +81,8 @@ class AsyncQueue:
         **options: Unpack[PutOptions],
     ) -> str:
         """
-        Put a task; its id. A put of an id that is there, or was done in the last minute, changes
-        nothing and answers the same.
+        Put a task and return its id. A put of an id that is there, or was done in the last minute,
+        changes nothing and answers the same.
 
         Args: ``wait_ms``: for room, when the queue is at its capacity. The others: see
         :class:`PutOptions`. Raises: Exists, NotHeld (by ``if_exists``), Full, TooBig, Unreachable.
@@ -110,15 +110,15 @@ class AsyncQueue:
         wait_ms: int = 0,
         **options: Unpack[PutOptions],
     ) -> str:
-        """As :meth:`put`, the payload being ``value`` as JSON."""
+        """Put ``value`` as JSON, otherwise as :meth:`put`."""
         return await self.put(as_json(value), id=id, wait_ms=wait_ms, **options)
 
     async def put_many(
         self, tasks: Iterable[bytes | str | NewTask], **options: Unpack[PutOptions]
     ) -> list[str]:
         """
-        Put many tasks in few pieces; their ids in order. Each stands for itself: this is no
-        transaction.
+        Put many tasks in few pieces and return their ids in order. Each stands for itself: this is
+        no transaction.
 
         Args: ``tasks``: payloads, or :class:`NewTask` for those with an id or options of their own;
         ``options``: of all. Raises: BatchError: some were refused; Unreachable: what was sent so
@@ -174,8 +174,8 @@ class AsyncQueue:
 
     async def tasks(self, *, lease_ms: int | None = None) -> AsyncIterator[AsyncTask]:
         """
-        Tasks one after another, without an end: ``async for task in queue.tasks(): async with task:
-        …``
+        Yield tasks one after another, without an end: ``async for task in queue.tasks(): async with
+        task: …``
         """
         while True:
             task = await self.take(wait_ms=FOREVER_MS, lease_ms=lease_ms)
@@ -240,7 +240,7 @@ class AsyncQueue:
         only(await self._run("Q.BURY", self.name, id, lease, *words(reason=reason)))
 
     async def touch(self, id: str, lease: int, lease_ms: int | None = None) -> int:
-        """Let the lease run on from now; its new end, unix ms. Raises: NotHeld."""
+        """Extend the lease from now and return its new end, unix ms. Raises: NotHeld."""
         return int(
             only(await self._run("Q.TOUCH", self.name, id, lease, *words(lease=lease_ms)))[0]
         )
@@ -248,7 +248,7 @@ class AsyncQueue:
     # Looking, and steering.
 
     async def peek(self, id: str) -> TaskInfo:
-        """The task as it lies. Raises: NotFound."""
+        """Return the task without taking it. Raises: NotFound."""
         answer, _ = only(await self._run("Q.PEEK", self.name, id))
         if not answer:
             raise NotFound(f"there is no task {id} in {self.name}")
@@ -256,7 +256,8 @@ class AsyncQueue:
 
     async def page(self, state: State, *, count: int = 100, after: str = "") -> Page:
         """
-        At most ``count`` tasks in this state; go on with ``after=page.cursor`` until that is empty.
+        Return at most ``count`` tasks in this state; ``after=page.cursor`` continues until it is
+        empty.
         """
         options = words(count=count, after=after or None)
         (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
@@ -264,8 +265,8 @@ class AsyncQueue:
 
     async def wait(self, id: str, *, timeout_ms: int | None = None) -> Ending:
         """
-        Wait for a task's end, its result with it; at most ``timeout_ms``, for ever when that is
-        ``None``.
+        Wait for a task's end and return its result; at most ``timeout_ms`` (``None``: without an
+        end).
 
         A task that ended within the queue's ``dedup_ms`` (a minute) answers at once; ``unknown``:
         there is none.
@@ -329,8 +330,8 @@ class AsyncQueue:
 
     async def delete(self, id: str, *, lease: int | None = None, force: bool = False) -> bool:
         """
-        Remove a task; whether there was one. A leased one needs its lease number or ``force``, else
-        NotHeld.
+        Remove a task and return whether there was one. A leased one needs its lease number or
+        ``force``, else NotHeld.
 
         When a connection broke in between it is asked again, and ``False`` may mean that the first
         time did it.
@@ -340,15 +341,15 @@ class AsyncQueue:
 
     async def stats(self, *, by_shard: bool = False) -> dict[str, Any]:
         """
-        Tasks by state and counters, by the names of Q.STATS. Raises: NotFound: nobody has used this
-        queue yet.
+        Return the tasks by state and the counters, by the names of Q.STATS. Raises: NotFound:
+        nobody has used this queue yet.
         """
         return mapped(
             only(await self._run("Q.STATS", self.name, *(("SHARDS",) if by_shard else ())))[0]
         )
 
     async def pause(self, ms: int | None = None) -> None:
-        """Takes find nothing, for ``ms`` or until :meth:`resume`; puts and acks go on."""
+        """Pause takes for ``ms`` or until :meth:`resume`; puts and acks go on."""
         only(await self._run("Q.PAUSE", self.name, *words(ms=ms)))
 
     async def resume(self) -> None:
@@ -356,7 +357,7 @@ class AsyncQueue:
         only(await self._run("Q.RESUME", self.name))
 
     async def settings(self) -> dict[str, Any]:
-        """The queue's settings by name."""
+        """Return the queue's settings by name."""
         return mapped(only(await self._run("Q.CONFIG", self.name))[0])
 
     async def configure(self, /, **settings: str | int) -> None:
@@ -365,28 +366,25 @@ class AsyncQueue:
         only(await self._run("Q.CONFIG", self.name, "SET", *pairs))
 
     async def purge(self, state: State | None = None) -> int:
-        """Remove every task, or those in one state; how many."""
+        """Remove every task, or those in one state, and return how many."""
         return int(only(await self._run("Q.PURGE", self.name, *words(state=state)))[0])
 
     async def release_all(self) -> int:
-        """End every lease as by a release, whoever holds it; how many."""
+        """Release every leased task, whoever holds it, and return how many."""
         return int(only(await self._run("Q.RELEASEALL", self.name))[0])
 
     async def move(
         self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None
     ) -> int:
         """
-        Move buried tasks to another queue, chosen as by :meth:`kick`; how many. Not repeated after
-        a broken connection, but the same call again finishes what one began.
+        Move buried tasks to another queue, chosen as by :meth:`kick`, and return how many. Not
+        repeated after a broken connection, but the same call again finishes what one began.
         """
         options = (*some(count), "TO", to, *words(reason=reason, age=age_ms))
         return int(only(await self._run("Q.MOVE", self.name, *options, again=False))[0])
 
     async def check(self, *, repair: bool = False) -> dict[str, Any]:
-        """
-        Look for tasks and index entries that do not belong together; what was found, by the names
-        of Q.CHECK.
-        """
+        """Return tasks and index entries that do not belong together, by the names of Q.CHECK."""
         return mapped(
             only(await self._run("Q.CHECK", self.name, *(("REPAIR",) if repair else ())))[0]
         )

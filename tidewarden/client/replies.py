@@ -1,4 +1,4 @@
-"""What nodes answer, as Python values with types."""
+"""Turns the answers of nodes into typed Python values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    How a task ended. ``word``: done, buried, deleted, unknown (there is no such task) or timeout
+    The end of a task. ``word``: done, buried, deleted, unknown (there is no such task) or timeout
     (it has not ended yet).
 
     ``result``: of the ack when it is done, the reason when it is buried.
@@ -61,7 +61,7 @@ class Ending:
 @dataclass(frozen=True, slots=True)
 class Token:
     """
-    An access token as it is read. ``state``: fresh, expiring, late, failing or dead, see the
+    An access token and its life. ``state``: fresh, expiring, late, failing or dead, see the
     protocol.
     """
 
@@ -75,7 +75,7 @@ class Token:
 
 
 def plain(value: Any) -> Any:
-    """Byte strings as text wherever they are UTF-8; a payload stays as it is."""
+    """Turn byte strings into text wherever they are UTF-8; a payload stays as it is."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -100,16 +100,14 @@ def mapped(value: Any) -> dict[str, Any]:
 
 
 def token(row: Sequence[Any]) -> Token:
-    """
-    A token of T.GET; what older nodes do not say, and what newer ones say besides, does no harm.
-    """
+    """Read a token of T.GET; members that older or newer nodes leave out or add do no harm."""
     kept: dict[str, Any] = json.loads(row[5]) if len(row) > 5 else {}
     access_token, kind, expires_at_ms, generation, state = plain(list(row[:5]))
     return Token(access_token, kind, expires_at_ms, generation, state, kept)
 
 
 def task_info(value: Any) -> TaskInfo:
-    """A task of Q.PEEK."""
+    """Read a task of Q.PEEK."""
     fields = mapped(value)
     return TaskInfo(
         fields["queue"],

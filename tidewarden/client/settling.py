@@ -1,4 +1,4 @@
-"""Lets what settles tasks leave in one write with a worker's next take."""
+"""Sends a worker's acks and failures in one write with its next take."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Settling:
             self._gathers = False
 
     def leave_with(self, line: FailoverConnection) -> None:
-        """A take is sent on this line, in this turn."""
+        """Send what waits on this line, in this turn, before a take."""
         along, self._along = self._along, []
         for command, sent in along:
             if not sent.done():
                 sent.set_result(line.post(command))
 
     def leave_alone(self) -> None:
-        """No take is sent."""
+        """Send what waits without a take."""
         along, self._along = self._along, []
         for _, sent in along:
             if not sent.done():
@@ -54,8 +54,8 @@ class Settling:
 
     async def send(self, command: Command) -> tuple[list[Any], bool]:
         """
-        The answer, and whether it was sent twice: as ``FailoverConnection.run`` of what may be
-        repeated. Raises: Unreachable.
+        Settle one task; return the answer, and whether it was sent twice: as
+        ``FailoverConnection.run`` of what may be repeated. Raises: Unreachable.
         """
         repeated = False
         if self._gathers:

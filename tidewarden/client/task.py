@@ -1,7 +1,4 @@
-"""
-A taken task: what it carries, how it is settled, and the block that keeps its lease and settles it
-at the end.
-"""
+"""A taken task: its fields, the verbs that settle it, and the block that keeps its lease."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExi
 
 
 class Loss:
-    """Whether a lease is lost, and who waits to hear it."""
+    """Notes that a lease is lost, and wakes those who wait for that."""
 
     __slots__ = ("_event", "known")
 
@@ -39,13 +36,13 @@ class Loss:
         self._event: asyncio.Event | None = None
 
     def mark(self) -> None:
-        """It is."""
+        """Note the loss."""
         self.known = True
         if self._event is not None:
             self._event.set()
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Wait for it, at most so many seconds; whether it is."""
+        """Wait for the loss, at most so many seconds, and return whether it happened."""
         if self.known:
             return True
         if self._event is None:
@@ -129,7 +126,7 @@ class AsyncTask:
         return self.payload.decode()
 
     def json(self) -> Any:
-        """The payload read as JSON. Raises: ValueError: it is none."""
+        """Read the payload as JSON. Raises: ValueError: it is none."""
         return json.loads(self.payload)
 
     @property
@@ -142,8 +139,8 @@ class AsyncTask:
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """
-        Wait until the lease is lost, at most ``timeout_s`` seconds; whether it is. Only inside the
-        task's block is it noticed.
+        Wait until the lease is lost, at most ``timeout_s`` seconds; return whether it is. Only
+        inside the task's block is it noticed.
         """
         if self._loss is None:
             self._loss = Loss()
@@ -151,8 +148,8 @@ class AsyncTask:
 
     async def ack(self, result: Any = None) -> None:
         """
-        Done: the task is removed. ``result`` (bytes, text, or what JSON can say) is kept for those
-        who wait for its end.
+        Acknowledge the task: it is done, and removed. ``result`` (bytes, text, or what JSON can
+        say) is kept for those who wait for its end.
 
         Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the
         task: it is held still, and can be acknowledged without, or later; Unreachable.
@@ -163,27 +160,27 @@ class AsyncTask:
 
     async def release(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
         """
-        Hand the task on, at once or after ``delay_ms``; the attempt does not count. Raises:
+        Release the task, at once or after ``delay_ms``; the attempt does not count. Raises:
         NotHeld, Unreachable.
         """
         await self._settle("Q.RELEASE", words(delay=delay_ms, reason=shortened(reason)))
 
     async def fail(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
         """
-        The attempt failed: again after ``delay_ms``, else after the task's backoff; buried when it
-        was the last.
+        Fail the attempt: the task comes again after ``delay_ms``, else after its backoff; the last
+        failure buries it.
 
         Raises: NotHeld, Unreachable.
         """
         await self._settle("Q.FAIL", words(delay=delay_ms, reason=shortened(reason)))
 
     async def bury(self, reason: str | None = None) -> None:
-        """Put the task aside until somebody kicks it. Raises: NotHeld, Unreachable."""
+        """Bury the task until somebody kicks it. Raises: NotHeld, Unreachable."""
         await self._settle("Q.BURY", words(reason=shortened(reason)))
 
     async def touch(self, lease_ms: int | None = None) -> int:
         """
-        Let the lease run on from now; its new end, unix ms of the store. Raises: NotHeld,
+        Extend the lease from now and return its new end, unix ms of the store. Raises: NotHeld,
         Unreachable.
         """
         asked_at = self.client.clock.monotonic()
@@ -215,20 +212,20 @@ class AsyncTask:
         self.settled = True
 
     def renewal(self) -> tuple[Arg, ...]:
-        """The request that renews the lease."""
+        """Return the request that renews the lease."""
         return ("Q.TOUCH", self.queue, self.id, self.lease, "LEASE", self.lease_ms)
 
     def returning(self) -> tuple[Arg, ...]:
-        """The request that gives it back."""
+        """Return the request that releases the task."""
         return ("Q.RELEASE", self.queue, self.id, self.lease)
 
     def touched(self, answer: Any, since: float) -> None:
-        """The lease was renewed, not earlier than ``since``."""
+        """Note that the lease was renewed, not earlier than ``since``."""
         self.lease_end_ms = answer
         self.since = since
 
     def mark_lost(self) -> None:
-        """The lease has ended without our doing."""
+        """Note that the lease has ended without our doing."""
         if self._loss is None:
             self._loss = Loss()
         self._loss.mark()
@@ -260,13 +257,15 @@ class AsyncTask:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception as the reason of a failure: its class and its text."""
+    """Turn an exception into the reason of a failure: its class and its text."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def shortened(reason: str | None) -> str | None:
-    """A reason as the queue keeps it: at most 240 bytes of UTF-8, without broken characters."""
+    """
+    Shorten a reason to what the queue keeps: at most 240 bytes of UTF-8, without broken characters.
+    """
     if reason is None or len(reason.encode("utf-8", "replace")) <= REASON_BYTES:
         return reason
     return reason.encode("utf-8", "replace")[:REASON_BYTES].decode("utf-8", "ignore")

@@ -1,7 +1,4 @@
-"""
-Threads for handlers that block: as many as are needed, kept for the next one, and none that a
-program's end waits for.
-"""
+"""Runs blocking handlers in threads that are kept for the next one and hinder no program's end."""
 
 from __future__ import annotations
 
@@ -30,7 +27,8 @@ class Threads:
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """
-        The call's result, from a thread. Cancelled, it goes on there, and its result is dropped.
+        Run the call in a thread and return its result. Cancelled, it goes on there, and its result
+        is dropped.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -45,7 +43,7 @@ class Threads:
         return await done
 
     def stop(self) -> None:
-        """End the threads that are idle, and the others when they are."""
+        """End the idle threads now, and the others when they become idle."""
         for _ in range(self._count):
             self._jobs.put(None)
 

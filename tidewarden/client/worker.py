@@ -1,7 +1,4 @@
-"""
-A program that works: takes the tasks of several queues, runs a function for each, and says how they
-ended.
-"""
+"""A worker: takes the tasks of several queues, runs a function for each, and settles them."""
 
 from __future__ import annotations
 
@@ -47,12 +44,12 @@ class BlockingSide(Client):
         self.inner, self.bridge = inner, bridge
 
     def close(self) -> None:
-        """Nothing: the worker closes its client."""
+        """Do nothing: the worker closes its client."""
 
 
 class Worker:
     """
-    Handlers by queue, and the loop that feeds them.
+    Runs handlers for the tasks of several queues.
 
     Args:
         urls: nodes, as for :class:`AsyncClient`.
@@ -113,8 +110,8 @@ class Worker:
         bury_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[F], F]:
         """
-        Decorates the function for the tasks of ``queue``: ``async def`` runs in the loop, ``def``
-        in a thread.
+        Register the decorated function for the tasks of ``queue``: ``async def`` runs in the loop,
+        ``def`` in a thread.
 
         What it returns is the task's result (bytes, text, what JSON can say); an exception fails
         the task, or buries it; what it settles itself (``task.release()``) stays so. Args: see
@@ -135,8 +132,8 @@ class Worker:
 
     def run(self) -> int:
         """
-        Work until SIGTERM or SIGINT; the exit code: 0, or 1 when the cluster refuses us. For a
-        program's main thread.
+        Work until SIGTERM or SIGINT and return the exit code: 0, or 1 when the cluster refuses us.
+        For a program's main thread.
         """
         return asyncio.run(self.serve())
 
@@ -153,7 +150,7 @@ class Worker:
 
     async def serve(self) -> int:
         """
-        As :meth:`run`, inside a loop that runs already.
+        Work as :meth:`run` does, inside a loop that runs already.
 
         Raises: BadArg: there is no handler.
         """
