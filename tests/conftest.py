@@ -65,7 +65,9 @@ def pytest_collection_finish() -> None:
 
 
 # Which mark whatever stands in a folder has.
-MARKS = {"live": "live", "soak": "soak", "transcripts": "live"}
+MARKS = {
+    "live": "live", "soak": "soak", "transcripts/refresh": "live", "transcripts/failover": "live",
+}  # fmt: skip
 # These look through a history for what must never be: one finding is enough, and is not run again
 # to be rid of it.
 ONCE = {
@@ -100,9 +102,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     once = {here / f"{name}.py" for name in ONCE}
     items.sort(key=lambda item: turn.get(item.path, len(turn)))
     for item in items:
-        folder, *_ = item.path.relative_to(here).parts
-        if folder in MARKS:
-            item.add_marker(MARKS[folder])
+        place = f"{item.path.relative_to(here)}"
+        for folder, mark in MARKS.items():
+            if place.startswith(f"{folder}/"):
+                item.add_marker(mark)
         if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
 

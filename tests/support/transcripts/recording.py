@@ -62,7 +62,7 @@ class Recording:
 
     ``subjects`` are the accounts or tasks it is about; calls that name none of them are left out.
     ``names`` maps scripts' SHAs to their names. With the first line that holds ``ends_with`` the
-    story is over.
+    story is over. ``waiting`` is a queue whose list of nodes with waiting takes belongs to it.
     """
 
     subjects: Collection[str]
@@ -70,25 +70,37 @@ class Recording:
     lines: list[tuple[int, int, str]] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ends_with: str = ""
+    waiting: str = ""
+    _marks: set[bytes] = field(default_factory=set)
     _there: set[tuple[str, str]] = field(default_factory=set)
     _call: Call | None = None
 
     def note(self, who: str, text: str, at_us: int = 0) -> None:
         """Add a line of that participant."""
-        if self.over.is_set():
-            return
         line = f"{who:9} {text}".rstrip()
         self.lines.append((at_us or time.time_ns() // 1000, len(self.lines), line))
         if self.ends_with and self.ends_with in line:
             self.over.set()
 
     def text(self) -> str:
-        """Return all lines in the order of their times."""
-        wrapped = [
-            textwrap.wrap(line, 98, subsequent_indent=" " * 12, break_on_hyphens=False)
-            for _, _, line in sorted(self.lines)
-        ]
-        return "".join(f"{line}\n" for lines in wrapped for line in lines)
+        """Return the lines in the order of their times, up to the story's end."""
+        text = ""
+        for _, _, line in sorted(self.lines):
+            wrapped = textwrap.wrap(
+                line, 98, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+            )
+            text += "".join(f"{part}\n" for part in wrapped)
+            if self.ends_with and self.ends_with in line:
+                break
+        return text
+
+    async def caught_up(self, call: Callable[..., Any]) -> None:
+        """Wait until everything is recorded that the store did before; ``call`` sends it a command."""
+        mark = os.urandom(8).hex()
+        await call("ECHO", mark)
+        async with asyncio.timeout(30):
+            while mark.encode() not in self._marks:
+                await asyncio.sleep(0.005)
 
     async def watch(self, reader: asyncio.StreamReader) -> None:
         """Read MONITOR to its end."""
@@ -114,8 +126,8 @@ class Recording:
             self._call = Call(at_us, self._name(words[1].decode()), words[3:])
         elif verb == "XADD":
             self._event(at_us, words)
-        elif verb == "ECHO":  # ours, to hear of what came before
-            self._call = None
+        elif verb == "ECHO":
+            self._marks.add(words[1])
 
     def _name(self, called: str) -> str:
         hashed = _HASHED.match(called)
@@ -123,7 +135,7 @@ class Recording:
 
     def _finish(self) -> None:
         call, self._call = self._call, None
-        if call is None or not call.concerns(self.subjects):
+        if call is None:
             return
         decided = [word for subject in self.subjects for word in _decided(call, subject)]
         writes = self._writes(call)
@@ -137,14 +149,28 @@ class Recording:
         for words in call.inner:
             verb, key, *rest = (word.decode("latin-1") for word in (*words, b""))
             if verb == "PUBLISH":
-                told.append(f"tells {named(key)}")
+                told.append(
+                    f"tells {named(key)}" if key.rpartition("}:")[2].startswith("wake") else ""
+                )
             for subject in self.subjects:
                 if verb in WRITES and subject in rest:
                     here = touched.setdefault((named(key), subject), None) or (named(key), subject)
                     (self._there.add if WRITES[verb] == "+" else self._there.discard)(here)
         signs = {(False, True): "+", (True, True): "=", (True, False): "-"}
         changes = [((here in before, here in self._there), here) for here in touched]
-        return [signs[how] + kind for how, (kind, _) in changes if how in signs] + told
+        waits = self._waits(call)
+        return [signs[how] + kind for how, (kind, _) in changes if how in signs] + waits + told
+
+    def _waits(self, call: Call) -> list[str]:
+        """Return the nodes that have waiting takes from now on, where the call changed that."""
+        found = []
+        for words in call.inner:
+            if words[0] == b"HSET" and words[1].endswith(f":{self.waiting}:0}}:shard".encode()):
+                pairs = dict(zip(words[2::2], words[3::2], strict=True))
+                if b"waiting" in pairs:
+                    nodes = re.findall(r"n\d+", pairs[b"waiting"].decode("latin-1"))
+                    found.append(f"waiting: {' '.join(nodes) or 'nobody'}")
+        return found
 
     def _event(self, at_us: int, words: list[bytes]) -> None:
         event = msgspec.json.decode(words[-1])

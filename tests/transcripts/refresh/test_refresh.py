@@ -1,4 +1,4 @@
-"""Tells one refresh as text, for each thing that a provider may do: ``refresh/*.txt``."""
+"""Tells one refresh as text, for each thing that a provider may do: ``*.txt``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.transcripts.recording import Recording, compare, journals_noted, st
 
 from tidewarden import errors
 
-HERE = Path(__file__).parent / "refresh"
+HERE = Path(__file__).parent
 CONFIRM_S = 0.3
 """Between the first refusal that counts and the second, in place of ten minutes."""
 ENDS = {
