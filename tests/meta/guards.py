@@ -65,9 +65,9 @@ class Guard:
         ]
 
 
-RECORD, SHARD, STORED = (
+RECORD, LEASES, STORED = (
     "queue/lua/shared/record.lua",
-    "queue/lua/shared/shard.lua",
+    "queue/lua/shared/leases.lua",
     "tokens/lua/stored.lua",
 )
 GUARDS = (
@@ -84,7 +84,7 @@ GUARDS = (
     ),
     Guard(
         "lease",
-        ((SHARD, "if r and r.holder ~= '' and r.lease == lease then", "if r and r.holder ~= '' then"),),
+        ((LEASES, "if r and r.holder ~= '' and r.lease == lease then", "if r and r.holder ~= '' then"),),
         ("scripts/tasks/test_leases", "rooms/queues/test_locks", "scripts/accounts/test_ledger"),
         ("live/faults/test_storm",),
     ),
@@ -121,7 +121,7 @@ GUARDS = (
     ),
     Guard(
         "lock",
-        ((SHARD, "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
+        (("queue/lua/shared/locks.lua", "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
         ("scripts/holders/test_locks", "rooms/queues/test_locks"),
         ("live/failover/test_locks", "live/faults/test_storm"),
     ),
@@ -154,7 +154,7 @@ GUARDS = (
     ),
     Guard(
         "aside",
-        ((SHARD, "  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside\n", ""),),
+        ((LEASES, "  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside\n", ""),),
         ("scripts/records/test_unreadable", "scripts/records/test_check"),
     ),
     Guard(

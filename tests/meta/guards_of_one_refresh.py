@@ -17,7 +17,7 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     (
         "renewed-lease",
         "tokens/lua/renew.lua",
-        "held(account, lease)",
+        "current_lease(account, lease)",
         "tries_get(account)",
         ("scripts/accounts/test_ledger",),
     ),

@@ -37,12 +37,18 @@ SCRIPT_ROOMS = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")
 SHARED = (
     "tidewarden.queue",
     "record.lua",
+    "account_rows.lua",
     "layout.lua",
     "task.lua",
     "lane.lua",
     "unreadable.lua",
-    "shard.lua",
-    "session.lua",
+    "indexes.lua",
+    "results.lua",
+    "locks.lua",
+    "leases.lua",
+    "promote.lua",
+    "finish.lua",
+    "sessions.lua",
 )
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02

@@ -313,23 +313,7 @@ local function check_accounts()
   return page[1]
 end
 
--- What lies beside accounts (see the tokens' prelude). A dead account has troubles that say why;
--- one without is tried again.
-local BESIDE = {
-  account_intents = { 'HSCAN', 'HDEL' },
-  account_spares = { 'HSCAN', 'HDEL' },
-  account_troubles = { 'HSCAN', 'HDEL' },
-  account_first = { 'HSCAN', 'HDEL' },
-  account_failing = { 'ZSCAN', 'ZREM' },
-  account_forced = { 'ZSCAN', 'ZREM' },
-  account_dead = { 'ZSCAN', 'ZREM' },
-  account_told = { 'SSCAN', 'SREM' },
-  account_lost = { 'SSCAN', 'SREM' },
-  account_stopped = { 'SSCAN', 'SREM' },
-  account_details = { 'HSCAN', 'HDEL' },
-  account_noticed = { 'HSCAN', 'HDEL' },
-  account_consents = { 'ZSCAN', 'ZREM' },
-}
+-- What lies beside accounts. A dead account has troubles that say why; one without is tried again.
 local function check_beside(scan, drop)
   local page = redis.call(scan, key(part), ARGV[4], 'COUNT', most)
   for i = 1, #page[2], scan == 'SSCAN' and 1 or 2 do
@@ -346,9 +330,13 @@ local function check_beside(scan, drop)
   return page[1]
 end
 
+local beside
+for _, one in ipairs(string.sub(part, 1, 8) == 'account_' and account_parts() or {}) do
+  if one[1] == part then beside = one end
+end
 local at = '0'
-if BESIDE[part] then
-  at = check_beside(unpack(BESIDE[part]))
+if beside then
+  at = check_beside(beside[2], beside[3])
 elseif part == 'tasks' then
   at = check_keys(
     'HSCAN',

@@ -100,24 +100,12 @@ then
 end
 local names =
   { 'tasks', 'tries', 'waits', 'delayed', 'buried', 'expiring', 'held', 'waiting', 'running' }
-if S.accounts == 1 then -- who is dead has no task
-  names = {
-    'account_troubles',
-    'account_dead',
-    'account_lost',
-    'account_stopped',
-    'account_failing',
-    'account_told',
-    'account_intents',
-    'account_spares',
-    'account_first',
-    'account_forced',
-    'account_details',
-    'account_noticed',
-    'account_consents',
-    'accounts',
-    unpack(names),
-  }
+if S.accounts == 1 then -- before tasks: who is dead has none
+  local beside = account_parts()
+  table.insert(names, 1, 'accounts')
+  for i = #beside, 1, -1 do
+    table.insert(names, 1, beside[i][1])
+  end
 end
 for priority = 0, 99 do
   local name = 'ready:' .. priority

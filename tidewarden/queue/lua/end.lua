@@ -22,7 +22,7 @@ end
 local reply = {}
 for i = 1, #items do
   local id, lease, how, delay_ms, reason = unpack(items[i])
-  local r = held(id, lease)
+  local r = current_lease(id, lease)
   local t, unreadable
   if r then
     t, unreadable = task_get(id)

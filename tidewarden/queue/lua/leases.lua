@@ -7,7 +7,7 @@
 open()
 local reply = {}
 for i = 3, #ARGV, 2 do
-  local r = held(ARGV[i], int(i + 1, 'lease', 0, 9007199254740991))
+  local r = current_lease(ARGV[i], int(i + 1, 'lease', 0, 9007199254740991))
   local score = r and redis.call('ZSCORE', key('leased:' .. index_of(r.holder)), ARGV[i])
   reply[#reply + 1] = score and tonumber(score) + S.lag or r and now or 0
 end

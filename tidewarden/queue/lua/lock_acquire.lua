@@ -80,20 +80,17 @@ local function acquire(name, owner, lease_ms, take, tell, holder)
   end
   if not take then return { 0, 0, 0 } end
   local lease = new_lease()
-  task_put(
-    name,
-    {
-      priority = 50,
-      due = now,
-      deadline = now,
-      lease_ms = 0,
-      attempts_max = 0,
-      backoff_ms = 0,
-      own = true,
-      expires = 0,
-      payload = pack('>d', lease) .. owner,
-    }
-  )
+  task_put(name, {
+    priority = 50,
+    due = now,
+    deadline = now,
+    lease_ms = 0,
+    attempts_max = 0,
+    backoff_ms = 0,
+    own = true,
+    expires = 0,
+    payload = pack('>d', lease) .. owner,
+  })
   count('acquired')
   return hold(name, lease, lease, lease_ms, holder)
 end

@@ -36,8 +36,9 @@ for i = 3, #ARGV, 3 do
   end
   if options ~= '' then
     t = fresh(payload)
-    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own,
-      word, ttl, waits, lane = string.match(
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl,
+      waits, lane =
+      string.match(
         options,
         '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$'
       )
@@ -131,7 +132,7 @@ for i = 1, #tasks do
     if r and r.holder ~= '' then
       reply[i] = 'NOTHELD'
     else
-      place(id, t)
+      put_task(id, t)
       reply[i] = 1
       count('replaced')
     end

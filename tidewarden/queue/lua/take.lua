@@ -206,7 +206,7 @@ local settled = S.lanes == 1
   and function(from)
     for i = from + 1, #picked do
       local t = raws[i] and decode(raws[i])
-      if t and t.lane and lane_stray(picked[i], t) then
+      if t and t.lane and lane_blocked(picked[i], t) then
         laned().enter(picked[i], t)
         raws[i] = nil
       elseif t and t.lane then
@@ -307,7 +307,7 @@ local function lease_named(id, lease_ms, holder)
   if where ~= 'ready' and where ~= 'delayed' and where ~= 'waiting' then return nil end
   if
     t.lane
-    and (where ~= 'ready' or lane_stray(id, t))
+    and (where ~= 'ready' or lane_blocked(id, t))
     and laned().free_at(laned().get(t.lane)) > now
   then
     return nil

@@ -13,7 +13,7 @@ end
 local reply = {}
 for i = 1, #items do
   local id, lease, lease_ms = unpack(items[i])
-  local r = held(id, lease)
+  local r = current_lease(id, lease)
   if r then
     local index = key('leased:' .. index_of(r.holder))
     redis.call('ZREM', index, id)

@@ -48,21 +48,18 @@ local function put_ticks(round)
       local deadline = due
       if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
       local expires = (options.ttl_ms or 0) > 0 and math.min(tick + options.ttl_ms, NEVER - 1) or 0
-      place(
-        id,
-        {
-          priority = options.priority,
-          due = due,
-          deadline = deadline,
-          lease_ms = options.lease_ms,
-          attempts_max = options.attempts,
-          backoff_ms = options.backoff_ms,
-          own = true,
-          expires = expires,
-          lane = options.lane ~= '' and options.lane or nil,
-          payload = round.row.payload,
-        }
-      )
+      put_task(id, {
+        priority = options.priority,
+        due = due,
+        deadline = deadline,
+        lease_ms = options.lease_ms,
+        attempts_max = options.attempts,
+        backoff_ms = options.backoff_ms,
+        own = true,
+        expires = expires,
+        lane = options.lane ~= '' and options.lane or nil,
+        payload = round.row.payload,
+      })
       done = done + 1
     end
   end

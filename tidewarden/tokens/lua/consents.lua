@@ -43,7 +43,7 @@ local function notice(account, days)
   end
   if not news(account, grant, days, end_ms) then return true end
   if
-    redis.call('ZCARD', OUTBOX) >= ROOM
+    redis.call('ZCARD', key('account_outbox')) >= ROOM
     or not post_event('account.consent_expiring', account, days .. ' ' .. text(end_ms))
   then
     return false

@@ -20,7 +20,7 @@ for i = 3, #ARGV do
     redis.call('HDEL', ACCOUNTS, account)
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
-    redis.call('HDEL', FIRST, account)
+    redis.call('HDEL', key('account_first'), account)
     redis.call('ZREM', key('account_forced'), account)
     clear_troubles(account)
     local head = row_head(raw)

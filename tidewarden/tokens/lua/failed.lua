@@ -49,7 +49,7 @@ end
 for i = 1, #items do
   local account, lease, what, delay_ms, troubles, spare, event, replay_until = unpack(items[i])
   close_intent(account, lease)
-  local r = held(account, lease)
+  local r = current_lease(account, lease)
   local t = r and task_get(account)
   if not t then
     reply[i] = 0
@@ -69,10 +69,10 @@ for i = 1, #items do
     end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
     if what == 'dead' or what == 'lost' or what == 'stop' then
-      if what == 'lost' then redis.call('SADD', LOST, account) end
+      if what == 'lost' then redis.call('SADD', key('account_lost'), account) end
       if what == 'stop' then redis.call('SADD', key('account_stopped'), account) end
       redis.call('ZREM', FAILING, account)
-      redis.call('SREM', TOLD, account)
+      redis.call('SREM', key('account_told'), account)
       drop_task(account)
       redis.call('ZADD', DEAD, text(now), account)
       count(what == 'stop' and 'accounts stopped' or 'accounts died')
@@ -96,7 +96,7 @@ for i = 1, #items do
       end_lease(account, t, r, 'release', delay_ms)
     end
     if event ~= '' and post_event(event, account, troubles) and event == 'account.failing' then
-      redis.call('SADD', TOLD, account)
+      redis.call('SADD', key('account_told'), account)
     end
     reply[i] = 1
   end

@@ -11,7 +11,7 @@ local names = { unpack(ARGV, 3) }
 local rows, troubles =
   redis.call('HMGET', ACCOUNTS, unpack(names)), redis.call('HMGET', TROUBLES, unpack(names))
 local first, details =
-  redis.call('HMGET', FIRST, unpack(names)),
+  redis.call('HMGET', key('account_first'), unpack(names)),
   redis.call('HMGET', key('account_details'), unpack(names))
 local reply = {}
 for i = 1, #names do

@@ -53,7 +53,7 @@ for i = 1, #ahead, 2 do
   if t and ahead[i + 1] > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
     moved = moved + 1
     t.due = math.floor(now + every * moved / wanted)
-    place(account, t)
+    put_task(account, t)
   end
 end
 count('accounts levelled', moved)

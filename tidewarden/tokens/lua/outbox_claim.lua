@@ -12,9 +12,9 @@ open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local most, claim = int(3, 'entries', 1, 1000), int(4, 'ms', 1, NEVER)
 for i = 5, #ARGV do
-  redis.call('ZREM', OUTBOX, ARGV[i])
+  redis.call('ZREM', key('account_outbox'), ARGV[i])
 end
-local entries = redis.call('ZRANGE', OUTBOX, 0, most - 1)
+local entries = redis.call('ZRANGE', key('account_outbox'), 0, most - 1)
 local teller = redis.call('HMGET', META, 'teller', 'telling')
 if #entries == 0 then
   if teller[1] then redis.call('HDEL', META, 'teller', 'telling') end

@@ -31,13 +31,11 @@
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its
 -- expires_at_ms: while it is just that it has no record of its own (see layout.lua), and a dead
 -- account has none at all.
-local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, TOLD, OUTBOX, META, FIRST
+local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, META
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES =
     key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
-  FAILING, DEAD, LOST, META =
-    key('account_failing'), key('account_dead'), key('account_lost'), key('account_meta')
-  TOLD, OUTBOX, FIRST = key('account_told'), key('account_outbox'), key('account_first')
+  FAILING, DEAD, META = key('account_failing'), key('account_dead'), key('account_meta')
 end
 local HEAD, INTENT = 44, 36 -- bytes of a row's head, and of an intent before its holder
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
@@ -160,19 +158,24 @@ end
 -- tokens/events/outbox.py makes the event of. False: so much waits to be told that this is not,
 -- lest it fill the store.
 local function post_event(kind, account, data)
-  if redis.call('ZCARD', OUTBOX) >= OUTBOX_MAX then
+  if redis.call('ZCARD', key('account_outbox')) >= OUTBOX_MAX then
     count('events lost')
     return false
   end
   local id = 'evt_'
     .. string.sub(redis.sha1hex(table.concat({ P, kind, account, text(now) }, '\n')), 1, 24)
-  redis.call('ZADD', OUTBOX, text(now), table.concat({ id, kind, text(now), account, data }, '\n'))
+  redis.call(
+    'ZADD',
+    key('account_outbox'),
+    text(now),
+    table.concat({ id, kind, text(now), account, data }, '\n')
+  )
   return true
 end
 
 -- It is among the dead no more, whether lost or stopped; whether it was.
 local function revive(account)
-  redis.call('SREM', LOST, account)
+  redis.call('SREM', key('account_lost'), account)
   redis.call('SREM', key('account_stopped'), account)
   return redis.call('ZREM', DEAD, account) == 1
 end
@@ -180,7 +183,7 @@ end
 -- It is among the dead no more, but has not recovered yet; whether it was dead.
 local function hope_for(account)
   local died = revive(account)
-  if died then redis.call('SADD', TOLD, account) end
+  if died then redis.call('SADD', key('account_told'), account) end
   return died
 end
 
@@ -191,7 +194,7 @@ local function clear_troubles(account)
   if not troubles then return false end
   redis.call('HDEL', TROUBLES, account)
   redis.call('ZREM', FAILING, account)
-  local told = redis.call('SREM', TOLD, account) == 1
+  local told = redis.call('SREM', key('account_told'), account) == 1
   return (revive(account) or told) and troubles
 end
 

@@ -36,7 +36,7 @@ for i = 1, #items do
     if old then
       redis.call('ZREM', key('account_forced'), account) -- that was about another token
       redis.call('HDEL', INTENTS, account)
-      redis.call('HSETNX', FIRST, account, text(grant))
+      redis.call('HSETNX', key('account_first'), account, text(grant))
       local kept = redis.call('HGET', SPARES, account)
       local s = kept and row_head(kept)
       -- The old grant's previous token.

@@ -13,7 +13,7 @@ local reply = {}
 for i = 3, #ARGV, 3 do
   local account, lease, lease_ms =
     ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), int(i + 2, 'lease ms', 1, NEVER)
-  local raw, r = redis.call('HGET', INTENTS, account), held(account, lease)
+  local raw, r = redis.call('HGET', INTENTS, account), current_lease(account, lease)
   if r and raw and #raw >= INTENT and select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease then
     redis.call(
       'HSET',

@@ -16,7 +16,7 @@ for i, account in ipairs(waiting) do
   redis.call('ZADD', FAILING, text(at), account)
   if t and not (r and r.holder ~= '') then -- else somebody is at it
     t.due = at
-    place(account, t)
+    put_task(account, t)
     moved = moved + 1
   end
 end

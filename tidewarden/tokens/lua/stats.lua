@@ -14,7 +14,7 @@ local total, failing, dead, lost =
   redis.call('HLEN', ACCOUNTS),
   redis.call('ZCARD', FAILING),
   redis.call('ZCARD', DEAD),
-  redis.call('SCARD', LOST)
+  redis.call('SCARD', key('account_lost'))
 local stopped = redis.call('SCARD', key('account_stopped'))
 local failing_due = redis.call('ZCOUNT', FAILING, '-inf', text(now))
 -- Delayed, too, and not fresh.

@@ -47,7 +47,7 @@ local function hope(account, row, displaced)
   if died or displaced then
     settle_task(account, row, t)
   else
-    place(account, t)
+    put_task(account, t)
   end
 end
 
@@ -63,7 +63,8 @@ end
 -- Whether the account that a request was for was deleted since: one put after that began with a
 -- greater grant.
 local function another(account, grant, head)
-  return grant < head.grant and grant < (tonumber(redis.call('HGET', FIRST, account)) or head.grant)
+  return grant < head.grant
+    and grant < (tonumber(redis.call('HGET', key('account_first'), account)) or head.grant)
 end
 
 -- One pair, whatever has become of its account meanwhile.

@@ -127,7 +127,7 @@ local function lane_open(name)
   if turn then
     lane.turn, lane.tat, lane.head = turn, tat, head
   elseif lane.raw then
-    -- Whichever task is its head still, a take finds that it is not (see lane_stray).
+    -- Whichever task is its head still, a take finds that it is not (see lane_blocked).
     lane.raw = false
     count('unreadable')
   end
@@ -220,7 +220,7 @@ end
 
 -- Whether a task that is ready may not be leased: its lane's record was lost, another is its head,
 -- and they may not run both.
-local function lane_stray(id, t)
+local function lane_blocked(id, t)
   local lane = laned().get(t.lane)
   lane.doubtful = lane.doubtful or lane.head ~= laned().entry(id, t)
   return lane.doubtful and laned().free_at(lane) > now

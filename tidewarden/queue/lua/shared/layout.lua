@@ -76,15 +76,6 @@ local function records_put(list)
   end
 end
 
--- The packed record that an account's row stands for: priority 50, an id of ours, the times of the
--- row (see tokens/accounts/account_record.py, task.lua).
-local function derived(row)
-  if #row < 44 or string.byte(row) ~= 1 then return '' end -- nobody can read it, here
-  local due, deadline = string.sub(row, 23, 28), string.sub(row, 17, 22)
-  if due == deadline then return '\144' .. due end
-  return '\145' .. due .. deadline
-end
-
 -- The packed records of at most 1000 ids that stand in an index, false where there is none.
 local function records_get(ids)
   local found, rows = {}, S.accounts == 1 and redis.call('HMGET', key('accounts'), unpack(ids))

@@ -89,8 +89,9 @@ end
 
 -- The task; nil where its record cannot be read.
 local function decode(raw)
-  local readable, priority, due, deadline, lease_ms, attempts_max, backoff_ms,
-    own, expires, payload, lane, order = pcall(said, raw)
+  local readable, priority, due, deadline, lease_ms, attempts_max, backoff_ms, own,
+    expires, payload, lane, order =
+    pcall(said, raw)
   if not readable then return nil end
   return {
     priority = priority,

@@ -1,5 +1,5 @@
 -- unreadable: finds where a task stands of which a record cannot be read, and so does not say it;
--- for set_aside() of shard.lua.
+-- for set_aside() of leases.lua.
 
 -- When the lease on a task ends by its index, whoever has it; nil: there is none.
 local function lease_end_of(id)

@@ -1,5 +1,5 @@
--- session: for the scripts of sessions, which are of no shard (see session_join.lua): the time, the
--- numbers of a record, a node that leaves one.
+-- sessions: what the scripts of sessions share, which are of no shard (see session_join.lua).
+
 local function session_now()
   local time, given = redis.call('TIME'), tonumber(ARGV[1])
   return given > 0 and given or math.floor((time[1] * 1000000 + time[2]) / 1000)
