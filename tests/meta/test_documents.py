@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pysyncobj
 
+from tidewarden.config.error_classes import CONFIGURABLE, ERROR_CLASSES
 from tidewarden.config.load import SECTIONS
 from tidewarden.errors import BY_CODE, Error
 from tidewarden.queue.settings import QueueSettings
@@ -114,6 +115,21 @@ def test_documents_name_settings_that_there_are_with_their_defaults() -> None:
                     assert fields[name] == int(value.replace(",", "")), (
                         f"{path.name}: {name} is not {value} by default"
                     )
+
+
+def test_the_provider_error_classes_are_told_of() -> None:
+    """The table has those of answers, the text behind it those of requests that were not sent."""
+    text = DOCS[ROOT / "docs" / "providers.md"]
+    text = text[text.index("## What an answer means") :].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    answers = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(answers) == sorted(name for name, row in ERROR_CLASSES.items() if row.answered)
+    assert set(CONFIGURABLE) < set(answers)
+    unsent = text[text.index("If nothing was sent") :].partition("\n\n")[0]
+    assert set(ERROR_CLASSES) - set(answers) == set(re.findall(r"`(\w+)`", unsent)) - {
+        "error",
+        "grant",
+    }
 
 
 def test_the_table_of_a_queues_settings_has_each_with_its_default() -> None:

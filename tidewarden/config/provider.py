@@ -42,20 +42,6 @@ ALGORITHMS = (
     "EdDSA",
 )
 THUMBPRINTS = ("x5t#S256", "x5t")
-# Classes that the error map may give an answer; what each means is said in docs/providers.md.
-CLASSES = (
-    "invalid_grant",
-    "invalid_scope",
-    "rejected",
-    "invalid_client",
-    "unauthorized_client",
-    "misdirected",
-    "rate_limited",
-    "account_limited",
-    "too_early",
-    "unavailable",
-    "unknown",
-)
 PATHS = (
     "access_token",
     "refresh_token",

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from . import placeholders, presets, signing, tls
 from .addresses import is_loopback
 from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
+from .error_classes import CONFIGURABLE
 from .provider import (
     ASSERTION_AUTHS,
     CLAIMS_RESERVED,
-    CLASSES,
     GRANT_RESERVED,
     PATHS,
     QUEUE_BYTES_MAX,
@@ -190,10 +190,10 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     for key, word in provider.errors.items():
         if not ERROR_KEY.fullmatch(key):
             yield f"errors {key}", f"found {key[:80]!r}; allowed: 'STATUS', 'CODE' or 'STATUS CODE'"
-        if word not in CLASSES:
+        if word not in CONFIGURABLE:
             yield (
                 f"errors {key}",
-                f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}",
+                f"found the class {word[:80]!r}; allowed is one of {', '.join(CONFIGURABLE)}",
             )
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield (

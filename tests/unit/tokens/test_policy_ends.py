@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewarden.config.error_classes import ERROR_CLASSES
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.provider.token_response import REFUSALS, Verdict
+from tidewarden.tokens.provider.token_response import Verdict
 from tidewarden.tokens.refresh.policy import (
     CONFIRM_S,
     Case,
@@ -25,6 +26,8 @@ from tidewarden.tokens.refresh.policy import (
     after_failure,
     replay_after,
 )
+
+REFUSALS = frozenset(name for name, row in ERROR_CLASSES.items() if row.ends_grant)
 
 BEGIN_MS = 1_700_000_000_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000

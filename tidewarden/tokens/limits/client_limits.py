@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from tidewarden import errors
 from tidewarden.clock import sleep
+from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.tokens.provider.token_response import Verdict
@@ -25,7 +26,7 @@ from .adaptive_concurrency import AdaptiveConcurrency
 from .assessment import Assessment
 from .circuit_breaker import CircuitBreaker
 from .client_record import ClientRecord
-from .evidence import Kind, kind_of
+from .evidence import kind_of
 from .gathering import Ended, Gathering
 from .judgement import ClientEvent
 from .node_limits import SHARDS, NodeLimits

@@ -10,13 +10,11 @@ Times are milliseconds of the leases' clock, which is stepped by nobody. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
+from tidewarden.config.error_classes import Kind, class_of
 from tidewarden.tokens.provider.token_response import Verdict
-
-Kind = Literal["ok", "limited", "erring", "client", "refused", "silent", "other"]
 
 WIDTH_MS = 2_000
 """Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS`."""
@@ -26,34 +24,23 @@ OLDER_MS = 10_000
 """What a node tells late is counted as of so long ago: it came within the last half minute."""
 KEPT_MS = 600_000
 
-_KINDS: dict[str, Kind] = {
-    "ok": "ok",
-    "rate_limited": "limited",
-    "unavailable": "erring",
-    "unknown": "erring",
-    "invalid_client": "client",
-    "unauthorized_client": "client",
-    "unsupported_grant_type": "client",
-    "misdirected": "client",
-    "invalid_grant": "refused",
-    "invalid_scope": "refused",
-    "rejected": "refused",
-}
-
 
 def kind_of(verdict: Verdict) -> Kind:
     """
     The kind of evidence that a verdict is; ``silent``: there was no answer, ``other``: it says
     nothing of others.
     """
-    if not verdict.answered:
-        return "other" if verdict.outcome in ("late", "unsealable") else "silent"
-    return _KINDS.get(verdict.outcome, "other")
+    if verdict.outcome == "ok":
+        return "ok"
+    found = class_of(verdict.outcome).kind
+    if verdict.answered:
+        return "other" if found == "silent" else found
+    return "other" if found == "other" else "silent"
 
 
 def is_refusal(outcome: str) -> bool:
     """Whether answers of that class refuse a grant, or our client."""
-    return _KINDS.get(outcome) in ("refused", "client")
+    return class_of(outcome).kind in ("refused", "client")
 
 
 class Bucket(msgspec.Struct, array_like=True):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from tidewarden.config.error_classes import Kind
 from tidewarden.tokens.provider.token_response import Verdict
 
-from .evidence import WIDTH_MS, Bucket, Kind, total
+from .evidence import WIDTH_MS, Bucket, total
 from .judgement import Told
 
 METER_S = 5.0

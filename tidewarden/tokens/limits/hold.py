@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidewarden.config.error_classes import Kind
+
 from .client_record import ClientRecord, Hold
-from .evidence import Bucket, Kind, within
+from .evidence import Bucket, within
 
 WINDOWS_MS = (4_000, 30_000)
 """What is judged by: the last moment where much comes, longer where little does."""

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidewarden.config.error_classes import Kind
+
 from . import hold, quarantine, rate
 from .client_record import ClientRecord, Quarantine, Silence
-from .evidence import Bucket, Kind, collect, total
+from .evidence import Bucket, collect, total
 
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 
+from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
 from tidewarden.tokens.provider import advice
 from tidewarden.tokens.provider.token_response import Verdict
 
 from .client_record import Silence
-from .evidence import Kind
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidewarden.config.error_classes import Kind
+
 from . import hold
 from .client_record import ClientRecord, Quarantine
-from .evidence import KEPT_MS, Bucket, Kind, total, within
+from .evidence import KEPT_MS, Bucket, total, within
 
 HANDFUL = 6
 SHARE_MIN = 0.1

@@ -11,16 +11,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 from urllib.parse import parse_qsl
 
 import msgspec
+
+from tidewarden.config.error_classes import BY_CODE, ERROR_CLASSES, ErrorClass, Scope, class_of
 
 from .error_shapes import NOTHING, ErrorReport, holds_token, read_error, read_error_at
 from .retry_after import provider_now_s, retry_after
 
 Scalar = str | int | float | bool
-Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
@@ -38,68 +39,8 @@ PAGES = ("text/html", "application/xhtml+xml")
 SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
-# RFC 6749 5.2, and words that are seen at token endpoints in its place.
-_BY_CODE: dict[str, tuple[str, Scope]] = {
-    "invalid_grant": ("invalid_grant", "account"),
-    "bad_refresh_token": ("invalid_grant", "account"),
-    "invalid_refresh_token": ("invalid_grant", "account"),
-    "invalid_code": ("invalid_grant", "account"),
-    "token_revoked": ("invalid_grant", "account"),
-    "account_inactive": ("invalid_grant", "account"),
-    "bad_hub": ("invalid_grant", "account"),
-    "invalid_token": ("invalid_grant", "account"),
-    "refresh_token_expired": ("invalid_grant", "account"),
-    "refresh_token:invalid": ("invalid_grant", "account"),
-    # OpenID Connect Core 3.1.2.6: nobody but the account's owner can do that.
-    "interaction_required": ("invalid_grant", "account"),
-    "login_required": ("invalid_grant", "account"),
-    "consent_required": ("invalid_grant", "account"),
-    "invalid_scope": ("invalid_scope", "account"),
-    "invalid_request": ("rejected", "account"),
-    "invalid_client": ("invalid_client", "client"),
-    "incorrect_client_credentials": ("invalid_client", "client"),
-    "bad_client_secret": ("invalid_client", "client"),
-    "invalid_client_id": ("invalid_client", "client"),
-    "client_id:invalid": ("invalid_client", "client"),
-    "client_secret:invalid": ("invalid_client", "client"),
-    "application:invalid": ("invalid_client", "client"),
-    "unauthorized_client": ("unauthorized_client", "client"),
-    "unsupported_grant_type": ("unsupported_grant_type", "client"),
-    "temporarily_unavailable": ("unavailable", "provider"),
-    "server_error": ("unavailable", "provider"),
-    "ratelimited": ("rate_limited", "provider"),
-    "rate_limited": ("rate_limited", "provider"),
-    "slow_down": ("rate_limited", "provider"),
-}
-_ANYTHING = "invalid_request"  # Said for want of a better word, often beside one.
-# What a provider's error map may say.
-_BY_CLASS: dict[str, Scope] = {
-    "invalid_grant": "account",
-    "invalid_scope": "account",
-    "rejected": "account",
-    "account_limited": "account",
-    "too_early": "account",
-    "invalid_client": "client",
-    "unauthorized_client": "client",
-    "misdirected": "client",
-    "rate_limited": "provider",
-    "unavailable": "provider",
-    "unknown": "unknown",
-}
-_UNSENT: dict[str, Scope] = {
-    "dns": "ours",
-    "proxy": "ours",
-    "late": "ours",
-    "bad_url": "client",
-    "misconfigured": "client",
-}
+_ANYTHING = "rejected"  # Its code is said for want of a better word, often beside one.
 ODD = "its refresh token is no text of ASCII characters"
-REFUSALS = frozenset(("invalid_grant", "invalid_scope", "rejected", "unauthorized_client"))
-"""
-Classes that say, or may say, that this grant will not do: confirmed often enough, they end an
-account.
-"""
-
 _KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.
 _TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
@@ -244,7 +185,7 @@ def classify(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     message = scrub(outcome.message)
     if isinstance(outcome, NoAnswer):
         return Verdict("unknown", "unknown", message, answered=False, brief=message)
-    scope = _UNSENT.get(outcome.reason, "provider")
+    scope = class_of(outcome.reason).scope
     return Verdict(outcome.reason, scope, message, answered=False, brief=message)
 
 
@@ -254,40 +195,52 @@ def _judge_answer(answer: HttpAnswer, unix_ms: int, rules: Rules) -> Verdict:
         members = members or (_come(answer, rules) if answer.cut else {})
         return _judge_success(answer, members, unix_ms, rules)
     told = _error_of(members, answer.status, rules)
-    word, scope = _class_of(answer, told.codes, rules)
+    found = _class_of(answer, told.codes, rules)
     words = told.words or ("" if members else _plain_text(answer))
     message, brief = _words(answer, told.codes, words), _brief(answer, told.codes, rules)
-    return Verdict(word, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
+    return _refusal(found, answer, message, brief, unix_ms)
 
 
-def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> tuple[str, Scope]:
-    """The class of an answer that is no success, and whose matter it seems to be."""
-    status = answer.status
-    if word := rules.of_error(status, codes):
-        return word, _BY_CLASS[word]
+def _refusal(
+    found: ErrorClass, answer: HttpAnswer, message: str, brief: str, unix_ms: int
+) -> Verdict:
+    wait_s = retry_after(answer.headers, unix_ms)
+    return Verdict(found.name, found.scope, message, wait_s, brief=brief)
+
+
+def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> ErrorClass:
+    """The class of an answer that is no success."""
+    word = rules.of_error(answer.status, codes) or _of_status(answer.status)
+    if word:
+        return ERROR_CLASSES[word]
+    return _known(codes) or ERROR_CLASSES[_of_refusal(answer)]
+
+
+def _of_status(status: int) -> str:
+    """The class that a status means whatever the answer says; empty: its words count."""
     if status in (502, 504):
-        return "unknown", "unknown"  # The gateway may have passed it on.
+        return "unknown"  # The gateway may have passed it on.
     if status == 429:
-        return "rate_limited", "provider"
-    if status >= 500 or status in (408, 421, 425):
-        return "unavailable", "provider"
-    if known := _known(codes):
-        return known
-    if status == 401:
-        return "invalid_client", "client"
-    if status < 400 or status in (404, 405, 410):
-        return "misdirected", "client"
-    if _is_page(answer):
-        return "unavailable", "provider"  # Of a proxy or firewall, not the AS's.
-    return "rejected", "account"
+        return "rate_limited"
+    return "unavailable" if status >= 500 or status in (408, 421, 425) else ""
 
 
-def _known(codes: tuple[str, ...]) -> tuple[str, Scope] | None:
+def _of_refusal(answer: HttpAnswer) -> str:
+    """The class of a refusal without a code that is known."""
+    if answer.status == 401:
+        return "invalid_client"
+    if answer.status < 400 or answer.status in (404, 405, 410):
+        return "misdirected"
+    # A page is of a proxy or firewall, not the authorization server's.
+    return "unavailable" if _is_page(answer) else "rejected"
+
+
+def _known(codes: tuple[str, ...]) -> ErrorClass | None:
     """The class of the first code that has one, whatever its stops and the path before it."""
     found = [
-        known for code in codes if (known := _BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))
+        known for code in codes if (known := BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))
     ]
-    found.sort(key=lambda known: known == _BY_CODE[_ANYTHING])
+    found.sort(key=lambda known: known.name == _ANYTHING)
     return found[0] if found else None
 
 
@@ -295,7 +248,7 @@ def _letters(code: str) -> str:
     return re.sub(r"[^a-z0-9:]", "", code.rstrip(".").rpartition(".")[2])
 
 
-_BY_LETTERS = {_letters(code): known for code, known in _BY_CODE.items()}
+_BY_LETTERS = {_letters(code): known for code, known in BY_CODE.items()}
 
 
 def error_of(answer: HttpAnswer) -> tuple[str, str]:
@@ -323,11 +276,10 @@ def _judge_success(
     told = _error_of(members, answer.status, rules)
     plainly = "error" in rules.paths or isinstance(members.get("error"), str)
     if told.refused and (plainly or not holds_token(members)):  # GitHub and Slack refuse with 200.
-        known, scope = _known(told.codes) or ("rejected", "account")
-        if word := rules.of_error(answer.status, told.codes):
-            known, scope = word, _BY_CLASS[word]
+        word = rules.of_error(answer.status, told.codes)
+        found = ERROR_CLASSES[word] if word else _known(told.codes) or ERROR_CLASSES[_ANYTHING]
         message, brief = _words(answer, told.codes, told.words), _brief(answer, told.codes, rules)
-        return Verdict(known, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
+        return _refusal(found, answer, message, brief, unix_ms)
     kind = answer.headers.get("content-type", "no content type")
     brief = f"HTTP {answer.status} without an access_token"
     message = f"{brief} ({scrub(kind)[:80]}, {len(answer.body)} bytes)"

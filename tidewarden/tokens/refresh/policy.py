@@ -11,10 +11,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from tidewarden.config.error_classes import ErrorClass, class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.provider.token_response import REFUSALS, Verdict
+from tidewarden.tokens.provider.token_response import Verdict
 
 Spare = Literal["keep", "drop", "try"]
 Rotation = Literal["none", "rolling", "single_use"]
@@ -41,9 +42,6 @@ GIVE_UP_S = 345_600.0
 # Between two tries while others that were well meet with the same: who probes is decided elsewhere.
 SHARED_S = (2.0, 15.0)
 OURS_S = 5.0  # After a failure of our own network.
-# Of the provider's, which a part of its accounts may meet with alone.
-ERRORS = ("unavailable", "unknown")
-OWN_FAULTS = ("misconfigured", "bad_url")  # Of this node's making: nothing was sent.
 PATIENCE_S = 30.0  # Between two questions to a node that may hold an answer and does not say.
 # Of the access token's life that is left for sending the refresh token again after all.
 PATIENCE_FLOOR_S = 60.0
@@ -65,9 +63,7 @@ SAMPLE_PART = 60  # In a quarantine one account is asked in such a part of it (1
 SAMPLED = (0.1, 36.0)  # … and each so many times it apart: a minute to six hours.
 # Before a request of unknown outcome is sent again in its place, the first time and the second.
 REPLAYS_S = (0.0, 1.0)
-UNSEALABLE_S_MAX = 600.0  # Nothing is asked of anybody.
-LIMITED_S = 4.0  # Least wait after a 429 that names none.
-ACCOUNT_LIMITED_S = 30.0  # Least wait after an answer that this account asks too often.
+MENDED_HERE_S_MAX = 600.0  # Between two tries of what asks nothing of anybody.
 ASKED = 8  # Answers that are kept of an account that fails.
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
@@ -176,6 +172,11 @@ class Case:
     """When its row was stored, for it was refreshed well or put, unix milliseconds."""
 
     @property
+    def error(self) -> ErrorClass:
+        """The class of the failure."""
+        return class_of(self.verdict.outcome)
+
+    @property
     def doubt_ms(self) -> int:
         """When the first request began of which nobody knows what became."""
         return self.troubles.doubt_ms or self.begun_ms or self.now_ms
@@ -194,14 +195,12 @@ class Case:
         Whether it is what the client is quarantined for: all who meet with it make up a small
         sample.
         """
-        evidence, verdict = self.assessment, self.verdict
-        if evidence.shared and verdict.scope == "client":
+        evidence, error, of_client = self.assessment, self.error, self.verdict.scope == "client"
+        if evidence.shared and of_client:
             return False  # All are held for it.
-        if evidence.shared and (
-            verdict.outcome in REFUSALS or (evidence.refused and verdict.outcome in ERRORS)
-        ):
+        if evidence.shared and (error.ends_grant or (evidence.refused and error.kind == "erring")):
             return True
-        return evidence.quarantined and (verdict.outcome in REFUSALS or verdict.scope == "client")
+        return evidence.quarantined and (error.ends_grant or of_client)
 
     @property
     def released(self) -> bool:
@@ -225,15 +224,15 @@ def after_failure(case: Case) -> Step:
     What to do after a failed refresh; the troubles of the step are new ones, those of the case stay
     as they are.
     """
-    verdict = case.verdict
+    verdict, error = case.verdict, case.error
     if verdict.scope == "ours":
         wait = OURS_S * (1 + case.dice)
         if case.left_s > 0:
             wait = min(wait, max(1.0, case.left_s / 2))
         return Step("retry", wait, _noted(case, wait, counts=False))
-    if verdict.outcome in OWN_FAULTS:
+    if error.retry == "untouched":
         return _untouched(case, OURS_S * (1 + case.dice))
-    if verdict.outcome == "too_early" and case.left_s > 0:
+    if error.retry == "half_life" and case.left_s > 0:
         return _untouched(case, max(1.0, case.left_s / 2))  # Nothing is the matter with it.
     if verdict.scope == "unknown" and not case.used_spare:
         return _after_unknown(case)
@@ -242,11 +241,11 @@ def after_failure(case: Case) -> Step:
         return Step("retry", wait, _noted(case, wait, counts=False))
     if case.assessment.shared:
         return _after_shared(case)
-    if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
+    if error.mended_here and case.used_spare:  # A spare that nobody can read is none.
         troubles = _noted(case, case.confirm_s)
         troubles.spare_refused = True
         return Step("retry", case.confirm_s, troubles)
-    if verdict.outcome in REFUSALS:
+    if error.ends_grant:
         return _after_refusal(case)
     wait = _own_wait_s(case)
     return _later(case, _noted(case, wait), wait)
@@ -289,8 +288,8 @@ def _own_wait_s(case: Case) -> float:
     doubling to a day.
     """
     verdict, old = case.verdict, case.troubles
-    if verdict.outcome == "unsealable":
-        return backoff(old.tries + 1, case.dice, cap_s=UNSEALABLE_S_MAX)
+    if case.error.mended_here:
+        return backoff(old.tries + 1, case.dice, cap_s=MENDED_HERE_S_MAX)
     if old.first_ms and case.assessment.well_ms > old.first_ms:
         cap_s = OWN_BACKOFF_S_MAX
     else:  # Grows with the time that it has lasted, so that a short outage is noticed at once.
@@ -304,10 +303,7 @@ def _own_wait_s(case: Case) -> float:
     if verdict.retry_after_s is not None:
         # Never before it; a second's spread after it.
         return max(wait, verdict.retry_after_s) + case.dice
-    least = {"account_limited": ACCOUNT_LIMITED_S, "rate_limited": LIMITED_S}.get(
-        verdict.outcome, 0.0
-    )
-    return max(wait, least * (1 + case.dice))
+    return max(wait, case.error.least_wait_s * (1 + case.dice))
 
 
 def _later(
@@ -445,11 +441,7 @@ def _given_up(case: Case, troubles: RefreshTroubles, spare: Spare) -> Step:
     troubles.next_ms = 0
     # Refused after a request of unknown outcome, where tokens rotate: that was processed, and its
     # answer is lost.
-    lost = (
-        case.rotation == "single_use"
-        and troubles.doubts > 0
-        and case.verdict.outcome == "invalid_grant"
-    )
+    lost = case.rotation == "single_use" and troubles.doubts > 0 and case.error.token_spent
     if lost:
         troubles.outcome = "lost_rotation"
         came = "cannot be read" if troubles.kept else "never arrived"
@@ -491,7 +483,7 @@ def _waited_ms(case: Case) -> int:
     Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
     """
     old = case.troubles
-    if case.verdict.outcome == "unsealable":
+    if case.error.mended_here:
         return 0
     waited_ms = max(0, min(case.now_ms, old.next_ms) - old.last_ms)
     return waited_ms if case.assessment.well_ms > old.last_ms else waited_ms // 2

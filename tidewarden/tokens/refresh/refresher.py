@@ -15,6 +15,7 @@ from dataclasses import replace
 from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config import placeholders
+from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
@@ -459,9 +460,8 @@ class Refresher:
         elif (
             step.what == "retry"
             and now.outcome != before.outcome
-            and now.outcome in ("account_limited", "unfit", "no_parameters", "unsealable")
+            and (level := class_of(now.outcome).log_level)
         ):
-            level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
             self._digest.say(
                 account,
                 "failing",

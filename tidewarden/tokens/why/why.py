@@ -8,6 +8,7 @@ nothing else is claimed.
 
 from __future__ import annotations
 
+from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.provider import advice
@@ -15,7 +16,7 @@ from tidewarden.tokens.refresh import policy
 
 from .story import Answered, Finding, Next, Story, when
 from .why_provider import quarantine_advice, quarantine_text, rests, silences, what_next
-from .why_troubles import UNSENT, Subject, answer_of, concluded, refused
+from .why_troubles import Subject, answer_of, concluded, refused
 
 
 def account_story(subject: Subject) -> Story:
@@ -119,11 +120,12 @@ def _summary(subject: Subject) -> str:
         )
     if troubles.doubts:
         return "a request was sent and no answer came that can be read: it may have been processed."
-    if troubles.outcome == "unsealable":
+    story = class_of(troubles.outcome).story
+    if story == "unsealable":
         return f"{subject.grant} cannot be opened here."
     if troubles.outcome == "unreadable":
         return "what its refreshes met with cannot be read."
-    if troubles.outcome in UNSENT:
+    if story == "unsent":
         return f"nothing can be sent ({answer_of(troubles)})."
     return f"its last refresh was answered {answer_of(troubles)}."
 

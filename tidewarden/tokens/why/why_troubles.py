@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.provider.token_response import REFUSALS
 from tidewarden.tokens.refresh import policy
 
 from .story import ClientSeen, Finding, count, span, when
 from .why_provider import rests
 
-UNSENT = ("refused", "connect_timeout", "tls", "dns", "discovery")
-LIMITED = ("rate_limited", "account_limited")
 _WHOSE = {"erring": "the provider's matter", "client": "our client's matter"}
 
 
@@ -91,7 +89,7 @@ class Subject:
 
 def refused(troubles: RefreshTroubles) -> bool:
     """Whether its refresh token was refused, by whichever word."""
-    return troubles.refusals > 0 or troubles.outcome in REFUSALS
+    return troubles.refusals > 0 or class_of(troubles.outcome).ends_grant
 
 
 def answer_of(troubles: RefreshTroubles) -> str:
@@ -284,18 +282,19 @@ def _failure(subject: Subject, troubles: RefreshTroubles) -> Finding:
         "own_ms": troubles.own_ms,
         "give_up_s": subject.give_up_s,
     }
-    if outcome in LIMITED:
-        alone = outcome == "account_limited" or subject.limited_alone
+    error = class_of(outcome)
+    if error.story == "limited":
+        alone = error.scope == "account" or subject.limited_alone
         text = f"It was asked to wait: {answer}. "
         text += "It waits alone: others go on." if alone else f"Many accounts of {name} are."
         return Finding("limited", text, figures)
-    if outcome == "unsealable":
+    if error.story == "unsealable":
         text = f"{subject.grant.capitalize()} cannot be opened here, so nothing is sent: {answer}."
         return Finding("unsealable", text, figures)
-    if outcome in UNSENT:
+    if error.story == "unsent":
         text = f"Nothing was sent, so nothing has happened to its grant: {answer}."
         return Finding("unsent", text, figures)
-    if outcome in policy.OWN_FAULTS:
+    if error.story == "misconfigured":
         text = f"No request can be made of [providers.{name}]: {answer}."
         return Finding("misconfigured", text, figures)
     held = subject.client.record.hold

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.config.provider import CLASSES
+from tidewarden.config.error_classes import CONFIGURABLE
 from tidewarden.tokens.provider.token_response import (
     HttpAnswer,
     NoAnswer,
@@ -353,7 +353,7 @@ def test_members_may_lie_elsewhere() -> None:
 
 
 def test_every_class_of_a_map_has_a_scope() -> None:
-    for word in CLASSES:
+    for word in CONFIGURABLE:
         assert classify(answer(418), NOW_MS, rules_of({}, {"418": word})).outcome == word
 
 
