@@ -33,6 +33,9 @@ LUA = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.lua")}
 NO_DOOR = {"UNREACHABLE", "CONFIG"}  # the SDK's, and the command line's
 AS_IN_REDIS = {"NOPROTO", "EXECABORT"}
 # of the status, modules, a file
+NOT_FILES = {"shop.py"}
+# Of Python and libraries, of other queues, headers of HTTP.
+NOT_OURS = {"CliRunner", "False", "None", "Origin", "ParamSpec", "ShardingStrategy", "SystemExit"}
 NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}
 
 
@@ -143,6 +146,38 @@ def test_the_table_of_a_queues_settings_has_each_with_its_default() -> None:
 def test_every_route_is_described() -> None:
     text = "".join(DOCS.values())
     assert not {path for _, path in ROUTES if path.split("/{")[0] not in text}
+
+
+def files_named(text: str) -> set[str]:
+    """Paths of code that a document names: each in backquotes, or linked to."""
+    named = set(re.findall(r"`([\w/.-]+\.(?:py|lua|c|toml|service|yml|yaml))`", text))
+    folders = "tidewarden|tests|benchmarks|examples"
+    ends = "py|lua|c|toml|yml|yaml|service"
+    return named | set(re.findall(rf"(?<![\w/.-])((?:{folders})/[\w/-]+\.(?:{ends}))\b", text))
+
+
+def test_documents_name_files_that_there_are() -> None:
+    """The whole path from the root or from the package, or its end."""
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("tidewarden", "tests", "benchmarks", "examples", "docs")
+        for path in (ROOT / folder).rglob("*.*")
+    ] + [path.name for path in ROOT.glob("*.*")]
+    for path, text in DOCS.items():
+        gone = {
+            one
+            for one in files_named(text) - NOT_FILES
+            if not any(file == one or file.endswith(f"/{one}") for file in files)
+        }
+        assert not gone, path.name
+
+
+def test_documents_name_classes_that_there_are() -> None:
+    classes = set(re.findall(r"^\s*class (\w+)", "\n".join(PYTHON.values()), re.MULTILINE))
+    for path, text in DOCS.items():
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[\w()]+)?`", prose))
+        assert not named - classes - NOT_OURS, path.name
 
 
 def private_names_of_the_library() -> set[str]:
