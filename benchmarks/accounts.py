@@ -102,8 +102,9 @@ def fleet_up(
     providers: Sequence[str] = (PROVIDER,),
 ) -> Iterator[Fleet]:
     """
-    ``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and
-    nothing is refreshed.
+    Run ``tidewarden up`` with its data in ``folder``.
+
+    Without ``token_url`` there is no provider, and nothing is refreshed.
 
     ``refreshers``: of each provider; 0: as many as a node makes of it by itself.
     """
@@ -155,8 +156,9 @@ def _pid(port: int, secret: str) -> int:
 
 class Loader:
     """
-    Puts accounts into the store by the product's own script, sealed as the nodes seal them. In one
-    event loop; close it.
+    Puts accounts into the store by the product's own script, sealed as the nodes seal them.
+
+    In one event loop; close it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -183,8 +185,10 @@ class Loader:
         provider: str = PROVIDER,
     ) -> None:
         """
-        Put accounts of these names. ``due_ms`` tells when the n-th is refreshed, unix milliseconds;
-        its access token lives ``life_ms`` longer.
+        Put accounts of these names.
+
+        ``due_ms`` gives when the n-th is refreshed, unix milliseconds; its access token lives
+        ``life_ms`` longer.
         """
         queue = queue_of(provider, CLIENT)
         now_ms = self._clock.unix_ms()

@@ -1,6 +1,7 @@
 """
-One who sends what it likes, for ``benchmarks.strangers``: a process of its own, bounded in
-connections, bytes and time, loopback only.
+A process that sends garbage for ``benchmarks.strangers``.
+
+It is bounded in connections, bytes and time, and uses loopback only.
 
     python -m benchmarks.besiege < a description
 

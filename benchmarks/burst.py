@@ -1,6 +1,5 @@
 """
-How long so many connections take that all come at once, what each costs in memory, and what
-somebody else notices meanwhile.
+Measures many connections at once: time, memory of each, and the delay of another client.
 
     python -m benchmarks.burst [--connections 10000]
 
@@ -46,8 +45,10 @@ EVERY_S = 0.002
 @dataclass(frozen=True)
 class Peer:
     """
-    What is connected to: ``hello`` is sent on each connection, and so many line ends come back;
-    ``probe`` has one line for an answer.
+    The server to connect to.
+
+    ``hello`` is sent on each connection and answered by that many line ends; ``probe`` is answered
+    by one line.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """
-Connections that drive a queue server: a peer's file says how it puts, takes and acknowledges, a
-role what follows on what.
+Connections that drive a queue server.
+
+A peer's file says how it puts, takes and acknowledges, a role which request follows which.
 
 A connection has one request under way. ``joined(role, peer)`` makes the class that plays a role at
 a peer.
@@ -63,8 +64,10 @@ class Connection(asyncio.Protocol):
 
     def put_due(self, payload: bytes, delay_ms: int) -> float:
         """
-        Send a put of a delayed task; when it is due, unix seconds (at the latest, as the delay
-        counts from the arrival).
+        Send a put of a delayed task.
+
+        The answer is when it is due, in unix seconds, at the latest, because the delay counts from
+        the arrival.
         """
         due_s = time.time() + delay_ms / 1000
         self.put(payload, delay_ms)
@@ -151,7 +154,7 @@ class Cycle(Connection):
 
 
 class Fill(Connection):
-    """put, put, put …"""
+    """A producer that only puts."""
 
     delay_ms = 0
 
@@ -212,8 +215,9 @@ async def connected(
     target: Target, role: type[Connection], board: Board, count: int = 1
 ) -> AsyncIterator[list[Connection]]:
     """
-    ``count`` connections that play ``role``; at the block's end they finish their round and are
-    closed.
+    Open ``count`` connections that play ``role``.
+
+    At the block's end they finish their round and are closed.
 
     Raises: Broken: what a connection met.
     """
@@ -246,8 +250,9 @@ async def rate_of(
     warm_s: float = WARM_S,
 ) -> Round:
     """
-    Play ``role`` on so many connections for ``seconds``, or until ``rounds_max`` rounds are done;
-    the figures of that time.
+    Play ``role`` on that many connections for ``seconds``, or until ``rounds_max`` rounds.
+
+    Returns the figures of that time.
 
     Raises: Broken.
     """

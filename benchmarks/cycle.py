@@ -1,6 +1,7 @@
 """
-put → take → ack per second, each connection waiting for each answer, beside beanstalkd and
-Tarantool.
+Measures put → take → ack per second beside beanstalkd and Tarantool.
+
+Each connection waits for each answer.
 
     python -m benchmarks.cycle [--seconds 40] [--connections 1,50,200] [--fsync | --durability
     quorum | --url redis://host:port]

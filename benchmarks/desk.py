@@ -1,6 +1,5 @@
 """
-The product's own scripts, driven straight at a store by redis-py: what the engine costs without a
-front.
+Drives the product's own scripts directly at a store by redis-py: the engine's cost without a front.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ CLUSTER = "tidewarden"
 
 class Desk:
     """
-    One shard of a queue on an embedded store, script by script; ``now_ms`` as in the scripts: 0 is
-    the store's clock.
+    One shard of a queue on an embedded store, script by script.
+
+    ``now_ms`` is as in the scripts: 0 is the store's clock.
 
     The queue is one that no node knows, unless it is named on purpose.
     """

@@ -1,6 +1,7 @@
 """
-How soon a task is with another consumer when its first one goes. What becomes of it when a node
-goes: ``benchmarks.failover``.
+Measures how soon another consumer has a task when its first one goes.
+
+What becomes of it when a node goes: ``benchmarks.failover``.
 
     python -m benchmarks.disconnect [--rounds 500]
 
@@ -90,8 +91,7 @@ async def deaths(
     way: Callable[[Connection], contextlib.AbstractContextManager[Callable[[], None]]],
 ) -> list[float]:
     """
-    Milliseconds from the end of a consumer that holds a task until another one has it, round by
-    round.
+    Return ms from the end of a consumer that holds a task until another one has it, round by round.
 
     Raises: Broken.
     """

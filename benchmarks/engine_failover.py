@@ -1,6 +1,7 @@
 """
-An engine's primary is killed: its own failover, and our first answer after it, under Sentinel and
-on a Redis Cluster.
+Kills an engine's primary under Sentinel and on a Redis Cluster.
+
+Measures its own failover, and our first answer after it.
 
     python -m benchmarks.engine_failover [--kills 5] [--only sentinel|cluster]
 
@@ -96,8 +97,10 @@ def has_slot(engine: Engine, port: int) -> bool:
 
 def once(engine: Engine, node: int) -> tuple[float, float, int]:
     """
-    One kill: seconds to the engine's failover, to our first OK after the kill, and how many puts
-    were answered with an error.
+    Kill the primary once.
+
+    Returns seconds to the engine's failover, seconds from the kill to our first OK, and how many
+    puts failed.
     """
     victim = owner_of(engine)
     putter = Putter(node)

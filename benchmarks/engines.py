@@ -1,6 +1,7 @@
 """
-Engines past one server, for benchmarks: a Redis Cluster and a primary under Sentinel, of the
-valkey-server that we embed.
+Engines with several servers: a Redis Cluster, and a primary under Sentinel.
+
+All are the embedded valkey-server.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def free_bus_ports(count: int) -> list[int]:
 @dataclass
 class Engine:
     """
-    Servers by port, the first ``primaries`` of them primaries at the start; what is needed to lose
-    one and have it back.
+    Servers by port, of which the first ``primaries`` begin as primaries.
+
+    It can lose one and have it back.
     """
 
     folder: Path
@@ -115,8 +117,9 @@ def cluster(
     folder: Path, primaries: int, replicas: int = 0, timeout_ms: int = 1000, binary: str = ""
 ) -> Iterator[Engine]:
     """
-    A Redis Cluster of so many primaries, each with so many replicas. ``binary``: another server's
-    than ours.
+    Start a Redis Cluster of that many primaries, each with that many replicas.
+
+    ``binary``: a server other than ours.
     """
     with contextlib.ExitStack() as stack:
         count = primaries * (1 + replicas)

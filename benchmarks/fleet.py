@@ -1,6 +1,5 @@
 """
-Many accounts in one store: how fast they are loaded, what they weigh, and whether a refresh costs
-more among them.
+Measures many accounts in one store: loading, memory, and whether a refresh costs more among them.
 
     python -m benchmarks.fleet [--accounts 200000] [--beside 10000] [--seconds 60]
 
@@ -297,8 +296,9 @@ def report(stores: list[Store]) -> None:
 
 def fill(store: Store, endpoint: Endpoint, seconds: float, rate: float, refreshers: int) -> None:
     """
-    Load a store and, if ``seconds`` are given, refresh its accounts for so long; its processes end
-    with it.
+    Load a store and, if ``seconds`` are given, refresh its accounts for that long.
+
+    Its processes end with it.
     """
     # without a provider: nothing is refreshed before all are there
     with fleet_up(store.folder) as fleet:

@@ -1,6 +1,5 @@
 """
-Where the front's processor time goes, by stage: inside the process without sockets, and the
-sockets' price beside it.
+Measures where the front's processor time goes: inside the process without sockets, and in sockets.
 
     python -m benchmarks.front [--connections 50] [--cycles 50000]
 

@@ -58,8 +58,9 @@ def print_machine(folder: Path, *versions: str) -> None:
 
 def arguments(about: str) -> argparse.ArgumentParser:
     """
-    A parser with what every script takes. From here on SIGTERM ends a script as Ctrl-C does, so
-    that it leaves nothing behind.
+    Return a parser with the options that every script takes.
+
+    From here on SIGTERM ends a script as Ctrl-C does, so that it leaves nothing behind.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(

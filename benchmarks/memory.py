@@ -67,8 +67,9 @@ def spread(dice: random.Random, body: bytes, numbers: Iterable[int]) -> list[Tas
 
 def fill_queue(target: Target, state: str, count: int, body: bytes) -> float:
     """
-    Put ``count`` tasks into a queue of their own; the bytes that each takes. They are removed
-    again.
+    Put ``count`` tasks into a queue of their own.
+
+    Returns the bytes that each takes. They are removed again.
     """
     desk = Desk(target.engine, f"bench.memory-{state}")
     dice = random.Random(1)

@@ -1,6 +1,7 @@
 """
-How many accounts expire when a provider is away: the order of token queues beside others, and the
-least that any order allows.
+Counts accounts that expire during a provider's outage, by order of the queue.
+
+The fewest possible stand beside them.
 
     python -m benchmarks.outage [--quick] [--accounts 18000] [--outages 10 30 50] [--capacities 1.1
     1.25 1.5 2] [--svg FILE]

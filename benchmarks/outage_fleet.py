@@ -1,6 +1,7 @@
 """
-A fleet of accounts in one shard, refreshed in compressed time: by the product's own scripts, policy
-and leveller.
+A fleet of accounts in one shard, refreshed in compressed time.
+
+It uses the product's own scripts, policy and leveller.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class Fleet:
 
 def fleet_of(accounts: int, clustered: bool) -> Fleet:
     """
-    Accounts none of which is overdue: expiries evenly spread, or seven in ten in three crowds of
-    four minutes.
+    Make accounts none of which is overdue.
+
+    Expiries are evenly spread, or seven in ten in three crowds of four minutes.
     """
     dice = random.Random(7)
     first_ms = BEGIN_MS + MARGIN_S * 1000

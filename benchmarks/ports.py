@@ -17,8 +17,9 @@ _claims: deque[socket.socket] = deque()
 
 def free_ports(count: int, *, also: int = 0) -> int:
     """
-    The first of ``count`` ports in a row that nothing listens on, and that no other process is
-    given here while this one lives.
+    Return the first of ``count`` consecutive free ports.
+
+    No other process gets them here while this one lives.
 
     ``also``: as many are free at this distance above, too. Nobody comes between the look and the
     server's own bind: a name in the kernel's abstract namespace is the claim on a block of ten, and

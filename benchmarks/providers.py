@@ -1,6 +1,5 @@
 """
-Many providers: what a node costs that has 3,000 of 10 accounts each, beside one that has as many
-accounts of one provider.
+Measures a node with 3,000 providers of 10 accounts each, beside one provider with as many accounts.
 
     python -m benchmarks.providers [--providers 3000] [--each 10] [--seconds 20]
 

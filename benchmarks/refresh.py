@@ -1,6 +1,5 @@
 """
-Refreshes a second of one node, or of several, beside bare HTTP clients that do nothing but the same
-POSTs.
+Measures refreshes per second of one node or several, beside HTTP clients making the same POSTs.
 
     python -m benchmarks.refresh [--seconds 40] [--nodes 1] [--refreshers 256]
 

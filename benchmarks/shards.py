@@ -77,8 +77,9 @@ def single(folder: Path) -> Iterator[engines.Engine]:
 @contextlib.contextmanager
 def spread(engine: engines.Engine) -> Iterator[None]:
     """
-    Shard n lies on primary n: where names put them is luck with as few as these. No slot has a key
-    yet.
+    Place shard n on primary n, because with so few of them names would decide by luck.
+
+    No slot has a key yet.
     """
     for n, port in enumerate(engine.ports):
         slot = slot_of(prefix_of("tidewarden", tidewarden.QUEUE, n))

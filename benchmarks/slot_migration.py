@@ -395,9 +395,10 @@ def outcome(engine: Engine, servers: dict[str, int], rows: int) -> str:
 
 def mend(engine: Engine, servers: dict[str, int], rows: int) -> None:
     """
-    As docs/operations.md tells an operator, under a timeout that no MIGRATE exceeds: what lies at
-    the slot's owner counts. Where that one still knows that the slot moves, the move is finished
-    with REPLACE; else it goes on there, and copies elsewhere go.
+    Repair the slot as docs/operations.md says, under a timeout that no MIGRATE exceeds.
+
+    What lies at the slot's owner counts. Where that one still knows that the slot moves, the move
+    is finished with REPLACE; else it goes on there, and copies elsewhere go.
     """
     set_timeout(engine, MIGRATE_MS)
     wait(

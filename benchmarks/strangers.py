@@ -1,6 +1,7 @@
 """
-What peers cost a node that nobody has let in: processor time and memory, at each door, for each
-shape of rubbish.
+Measures what unauthenticated peers cost a node.
+
+It counts processor time and memory, by port and kind of garbage.
 
     python -m benchmarks.strangers [--python PATH] [--seconds 3] [--only WORD …]
 
@@ -282,8 +283,10 @@ def rows(words: list[str]) -> Iterator[tuple[Shape, int]]:
 
 async def run(options: argparse.Namespace, folder: Path) -> int:
     """
-    All shapes; how many rows missed a limit. Nodes that do not come to rest after one are given up
-    for others.
+    Run every kind of garbage.
+
+    Returns how many rows missed a limit. Nodes that do not come to rest after one are given up for
+    others.
     """
     missed, left = 0, list(rows(options.only))
     while left:

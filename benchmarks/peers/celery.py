@@ -1,6 +1,7 @@
 """
-Celery on Redis: acknowledged late, so that a task is not lost with its worker; otherwise as it
-comes (a process a core).
+Celery on Redis with late acknowledgement, so that a task survives its worker.
+
+Otherwise as it comes (a process a core).
 """
 
 from __future__ import annotations

@@ -15,10 +15,7 @@ ENVIRONMENTS = ROOT / ".bench-venv"
 
 @dataclass(frozen=True)
 class Library:
-    """
-    What has to be installed for one, and what it does about a dead worker by its defaults, in a
-    word.
-    """
+    """The requirements of a peer library, and what it does by default when a worker dies."""
 
     name: str
     requires: tuple[str, ...]
@@ -43,8 +40,9 @@ LIBRARIES = (
 
 def environment(library: Library) -> Path:
     """
-    The Python of the library's environment, made when it is not there or was made for other
-    requirements.
+    Return the Python of the library's environment.
+
+    It is made if it is missing or was made for other requirements.
 
     Raises: Missing.
     """

@@ -1,6 +1,7 @@
 """
-huey on Redis: four worker threads, results not kept. It has no way to give a task back whose
-consumer died.
+huey on Redis: four worker threads, results not kept.
+
+It has no way to give a task back whose consumer died.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-What runs inside a library's own virtual environment: its worker, or a producer that is told by
-lines what to put.
+Runs inside a library's own virtual environment: its worker, or a producer steered by lines.
 
     python -m benchmarks.peers.inside NAME worker|producer
 
@@ -75,8 +74,9 @@ class Producer:
 
     def cycle(self, seconds: float) -> dict[str, float]:
         """
-        A closed loop: a task is put whenever fewer than 50 are unfinished; runs in the time after a
-        first quarter.
+        Put a task whenever fewer than 50 are unfinished.
+
+        Counts the runs after the first quarter of the time.
         """
         first = len(self.runs)
         began, put = time.monotonic(), 0
@@ -113,8 +113,9 @@ class Producer:
 
     def delayed(self, count: int, seconds: float, delay_s: float) -> dict[str, float]:
         """
-        So many over so long, each due that much later, and a random bit, as pollers look at the
-        same moments.
+        Put that many tasks, due evenly over a time.
+
+        A random part is added, because pollers look at the same moments.
         """
         dice = random.Random(1)
         for _ in range(count):

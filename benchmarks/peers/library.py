@@ -1,6 +1,5 @@
 """
-A Python queue as its users have it: its own virtual environment, a store of its own, its own
-worker, a producer.
+Runs a Python queue as its users do: own virtual environment, own store, own worker, a producer.
 
 Nothing of it is imported here: what runs in its environment is inside.py, which the rows' figures
 are asked from and whose workers leave a record of each run (runs.py).

@@ -25,8 +25,9 @@ REPLICAS = 2
 @contextlib.contextmanager
 def servers(folder: Path, count: int) -> Iterator[dict[str, tuple[int, int]]]:
     """
-    A primary and ``count`` replicas, as operations.md recommends; port and process of each, by what
-    it is.
+    Start a primary and ``count`` replicas, as operations.md recommends.
+
+    Yields port and process of each by its role.
     """
     first = free_ports(1 + count)
     packed = [word for name, value in LISTPACKS.items() for word in (f"--{name}", str(value))]

@@ -1,6 +1,7 @@
 """
-Every run of a task leaves a record in one file, which all workers append to: a microsecond's work,
-and nobody waits for it.
+Records every run of a task in one file that all workers append to.
+
+That takes a microsecond, and no worker waits for it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def ran(number: int, due_s: float, hold_s: float = 0.0) -> None:
 
 def note(number: int, due_s: float) -> None:
     """
-    Task ``number``, due at that time of the monotonic clock (which is the whole machine's), runs in
-    this process.
+    Record that a task runs in this process.
+
+    It was due at that monotonic time, which is the whole machine's.
     """
     global _file  # one descriptor a process, also after a fork
     if _file < 0:

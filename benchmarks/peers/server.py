@@ -1,7 +1,4 @@
-"""
-A queue server's row: ours, beanstalkd, Tarantool, each driven by 50 bare connections from this one
-process.
-"""
+"""Measures a queue server (ours, beanstalkd, Tarantool) with 50 connections from this process."""
 
 from __future__ import annotations
 

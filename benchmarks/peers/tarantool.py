@@ -97,9 +97,11 @@ class TarantoolConnection(Connection):
 @contextlib.contextmanager
 def started(folder: Path, *, fsync: bool = False, wal: str = "write") -> Iterator[Target]:
     """
-    A Tarantool with its data in ``folder``; ``wal`` is its ``wal_mode``: ``write`` (its default,
-    and nearest to our append-only file: written, not waited for), ``none``. ``fsync``: on disk
-    before each answer, whatever ``wal`` says.
+    Start a Tarantool with its data in ``folder``.
+
+    ``wal`` is its ``wal_mode``: ``write`` (its default, and nearest to our append-only file:
+    written, not waited for) or ``none``. ``fsync``: on disk before each answer, whatever ``wal``
+    says.
 
     Raises: Missing.
     """

@@ -1,6 +1,7 @@
 """
-taskiq on Redis streams (its broker that acknowledges), 50 tasks at a time, its scheduler beside the
-worker.
+taskiq on Redis streams, 50 tasks at a time.
+
+Its broker acknowledges, and its scheduler runs beside the worker.
 """
 
 from __future__ import annotations

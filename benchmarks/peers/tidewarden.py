@@ -119,9 +119,10 @@ def started(
     python: str = "",
 ) -> Iterator[Target]:
     """
-    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its
-    OK. ``processes``: of the node; ``python``: the interpreter of another installation that is to
-    be run, not of what lies in this folder.
+    Start a lone node with its embedded store in ``folder``.
+
+    ``fsync``: every write is on disk before its OK. ``processes``: of the node. ``python``: the
+    interpreter of another installation to run instead of this folder's.
     """
     base = free_ports(5)
     data = folder / name

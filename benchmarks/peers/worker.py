@@ -1,6 +1,5 @@
 """
-Ours through its SDK: ``tidewarden.client``'s Worker, 50 tasks at a time, and its asyncio client as
-the producer.
+Our own row through the SDK: its ``Worker``, 50 tasks at a time, and its asyncio client as producer.
 """
 
 from __future__ import annotations

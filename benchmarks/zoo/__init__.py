@@ -1,4 +1,1 @@
-"""
-Providers that behave as real ones do, each a script of its own, and what becomes of a fleet under
-them.
-"""
+"""Fleets under scripted providers that behave as real ones do, each a scenario of its own."""

@@ -1,6 +1,5 @@
 """
-Three nodes and their store, as ``tidewarden up`` of any checkout runs them, by a clock that is
-handed in.
+Three nodes and their store, as ``tidewarden up`` of any checkout runs them, by a faster clock.
 """
 
 from __future__ import annotations
@@ -95,8 +94,9 @@ class Cluster:
         self, book: Book, grants: Iterable[Grant], provider_of: Callable[[Grant], str] | None = None
     ) -> None:
         """
-        Import accounts with the tokens that they have; ``provider_of``: to whom each belongs, if
-        not to the book's.
+        Import accounts with the tokens that they have.
+
+        ``provider_of`` names the provider of each, if it is not the book's.
         """
         offset_ms = book.clock.unix_ms() - book.clock.now_s() * 1000
         rows = [
@@ -147,8 +147,9 @@ class Cluster:
 
     async def kill(self, number: int) -> None:
         """
-        SIGKILL for a node; ``up`` starts it again after five seconds. One that does not answer is
-        spared.
+        Send SIGKILL to a node. ``up`` starts it again after five seconds.
+
+        One that does not answer is spared.
         """
         with contextlib.suppress(redis.RedisError, OSError):
             os.kill(int(_dict_of(await self._ask(number, "R.STATUS"))["pid"]), signal.SIGKILL)

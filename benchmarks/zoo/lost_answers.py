@@ -1,6 +1,5 @@
 """
-Answers are lost after the request was processed, and within a short grace the same token is taken
-again.
+Answers are lost after the request was processed; within a short grace the same token still works.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
-A scripted authorization server: it keeps the truth about every grant, and a scenario tells how it
-answers.
+A scripted authorization server that knows the truth about every grant.
+
+A scenario says how it answers.
 """
 
 from __future__ import annotations
@@ -121,8 +122,9 @@ class Book:
         self, count: int, dice: random.Random, *, bad: bool = False, soon_s: float = SOON_S
     ) -> list[Grant]:
         """
-        Grants whose access tokens are of any age, so that as many fall due each second from
-        ``soon_s`` on.
+        Add grants whose access tokens have mixed ages.
+
+        As many then fall due each second from ``soon_s`` on.
         """
         now, first = self.clock.now_s(), len(self.grants)
         made = []
@@ -202,8 +204,9 @@ class Book:
 
     def _rotate(self, grant: Grant, number: int, now: float) -> dict[str, Any] | None:
         """
-        A new pair, or the last one again within the grace; any other token ends the grant, as RFC
-        9700 advises.
+        Give a new pair, or the last one again within the grace.
+
+        Any other token ends the grant, as RFC 9700 advises.
         """
         if not grant.alive:
             return None

@@ -17,8 +17,7 @@ WORDS = {
 
 class RefusedByOtherWords(AllRefused):
     """
-    Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, a page of
-    HTML.
+    Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, an HTML page.
     """
 
     providers: tuple[str, ...] = tuple(WORDS)

@@ -202,8 +202,9 @@ class Scenario:
 
     def late(self, stage: Stage) -> int:
         """
-        How many healthy accounts were late without need: by default all that nothing of their own
-        held.
+        Count healthy accounts that were late without need.
+
+        By default these are all that nothing of their own held.
         """
         return len(
             {one.grant.name for book in stage.books.values() for one in book.lates if not one.own}

@@ -1,6 +1,5 @@
 """
-The sandbox's books: which grants exist, which refresh token of each is the current one, what was
-used twice.
+Keeps the sandbox's grants: the current refresh token of each, and which tokens were used twice.
 
 No network and no clock in here; times are handed in as unix milliseconds. A refresh token is its
 grant's number and generation under a keyed hash, so that the books hold only the generation, and a
@@ -48,8 +47,9 @@ class SandboxPair:
 
 class SandboxGrants:
     """
-    The grants of a folder. Every change is in the folder's file, with the system, before it is
-    answered.
+    The grants of a folder.
+
+    Every change is in the folder's file, with the system, before it is answered.
 
     Raises: ConfigError: the folder cannot be written, or another sandbox uses it.
     """
@@ -84,8 +84,9 @@ class SandboxGrants:
 
     def mint(self, total: int) -> None:
         """
-        Make as many grants as are missing to ``total``; account ``user-<number>`` has the grant of
-        that number.
+        Make the grants that are missing to ``total``.
+
+        Account ``user-<number>`` has the grant of that number.
         """
         missing = min(total, GRANTS_MAX) - len(self.grants)
         if missing > 0:
@@ -106,8 +107,9 @@ class SandboxGrants:
 
     def refresh(self, token: str, now_ms: int) -> SandboxPair | None:
         """
-        Use up a refresh token: the next pair, or ``None`` if it is none of ours, revoked, or was
-        used before.
+        Use up a refresh token and return the next pair.
+
+        ``None``: it is unknown, revoked, or was used before.
 
         A used one revokes its grant, unless it is the latest used and its grace is not over: then
         the pair that followed it is given again.
@@ -153,8 +155,9 @@ class SandboxGrants:
 
     def detail(self) -> dict[str, dict[str, object]]:
         """
-        By account: its generation, whether it is revoked, how often each of its tokens was
-        presented if not once.
+        Return by account its generation, whether it is revoked, and which tokens were reused.
+
+        A token counts as reused if it was presented more than once.
         """
         again: dict[int, dict[str, int]] = {}
         for (number, generation), times in self.again.items():

@@ -1,6 +1,7 @@
 """
-A sandbox: an authorization server of our own to try Tidewarden against. For trials and tests, never
-for real accounts.
+A sandbox: our own authorization server to try Tidewarden with.
+
+For trials and tests, never for real accounts.
 
 Its token endpoint is a real one (RFC 6749, 5 and 6) over HTTP, as strict as providers are: refresh
 tokens rotate and work once, a reuse revokes the grant, access tokens live briefly. Around it are
@@ -134,8 +135,9 @@ class Sandbox:
 
     def seeds(self, first: int = 0, *, access: bool = True) -> list[dict[str, str]]:
         """
-        Accounts from number ``first`` on that are not revoked, as rows for ``tidewarden token
-        import``.
+        List accounts from number ``first`` on as rows for ``tidewarden token import``.
+
+        Revoked accounts are left out.
 
         Their access tokens have between a quarter and the whole of a life left, evenly, as accounts
         collected over time have; otherwise all would be due in the same second for ever.
@@ -264,8 +266,10 @@ class Sandbox:
 
     async def _stats(self, request: web.Request) -> web.Response:
         """
-        Totals; with ``?grants=1`` each account's generation and tokens presented more than once,
-        too.
+        Answer totals.
+
+        With ``?grants=1`` they include each account's generation and tokens presented more than
+        once.
         """
         stats: dict[str, object] = {**self._grants.stats(), "requests": self._requests}
         if request.query.get("grants") == "1":
