@@ -88,11 +88,11 @@ def node(
         return
     # These take a second to import, which --help and most of --check need not wait for.
     from tidewarden.node import main as node_main
-    from tidewarden.node import process_parts
+    from tidewarden.node.store_links import check_store_url
 
     try:
         if check:
-            process_parts.check_store_url(loaded.store.url)
+            check_store_url(loaded.store.url)
             _report(loaded, as_json)
             return
         node_main.main(

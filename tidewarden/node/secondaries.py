@@ -43,20 +43,18 @@ PACKET_BYTES = 1 << 18
 
 class Secondaries:
     """
-    All of them. ``register(name)`` registers a process's name anew; ``attach`` gives ``server``
-    what they do not do themselves.
+    Starts the further processes, and again when one ends. ``register(name)`` registers a process's
+    name anew.
     """
 
     def __init__(
         self,
         config: Config,
         clock: Clock,
-        server: RespServer,
         register: Callable[[str], Awaitable[None]],
     ) -> None:
         self._config = config
         self._clock = clock
-        self._server = server
         self._register = register
         self._keepers: list[asyncio.Task[None]] = []
         self._alive: dict[int, _Alive] = {}
@@ -65,16 +63,18 @@ class Secondaries:
         self._stopping = False
         self.restarts = 0
 
-    async def start(self, url: str, server: StoreServer) -> None:
+    async def start(self, url: str, store: StoreServer, door: RespServer) -> None:
         """
-        Start ``node.processes`` − 1 of them. Raises: ConfigError: not all serve within thirty
-        seconds.
+        Start ``node.processes`` − 1 of them. ``door`` takes the connections that they hand over.
+
+        Raises: ConfigError: not all serve within thirty seconds.
         """
         # their secrets are not for them
         config = replace(self._config, providers={}, webhooks={}, companions={})
         for number in range(1, self._config.node.processes):
-            orders = Orders(config, number, url, server.views, server, self._server.port)
-            self._keepers.append(asyncio.create_task(self._keep(orders), name=f"front {number}"))
+            orders = Orders(config, number, url, store, door.port)
+            keeper = asyncio.create_task(self._keep(orders, door), name=f"front {number}")
+            self._keepers.append(keeper)
         until = self._clock.monotonic() + START_S
         while self._keepers and self.serving() < len(self._keepers):
             if self._clock.monotonic() > until:
@@ -137,13 +137,13 @@ class Secondaries:
             for number, front in sorted(self._alive.items())
         ]
 
-    async def _keep(self, orders: Orders) -> None:
+    async def _keep(self, orders: Orders, door: RespServer) -> None:
         number = orders.number
         pause_s = AGAIN_FIRST_S
         while True:
             began = self._clock.monotonic()
             try:
-                front = await self._launch(orders)
+                front = await self._launch(orders, door)
             except OSError as error:  # no process, or no file, to be had
                 log.error(
                     "process %d of this node cannot be started: %s; tried again", number, error
@@ -180,7 +180,7 @@ class Secondaries:
         except Error as error:
             log.warning("what process %d held is not free yet: %s", number, error)
 
-    async def _launch(self, orders: Orders) -> _Alive:
+    async def _launch(self, orders: Orders, door: RespServer) -> _Alive:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = replace(orders, config=replace(orders.config, users=self._config.users))
         with tempfile.TemporaryFile() as file, theirs:
@@ -191,7 +191,7 @@ class Secondaries:
             process = await start_child(argv, output=sys.stderr.buffer, keep_fds=keep)
         front = self._alive[orders.number] = _Alive(process, ours, self._clock.monotonic())
         ours.setblocking(False)
-        asyncio.get_running_loop().add_reader(ours, self._heard, front)
+        asyncio.get_running_loop().add_reader(ours, self._heard, front, door)
         return front
 
     async def _watch(self, front: _Alive) -> None:
@@ -217,7 +217,7 @@ class Secondaries:
         finally:
             ended.cancel()
 
-    def _heard(self, front: _Alive) -> None:
+    def _heard(self, front: _Alive, door: RespServer) -> None:
         try:
             data, fds, _, _ = socket.recv_fds(front.wire, PACKET_BYTES, 1)
         except BlockingIOError:
@@ -233,7 +233,7 @@ class Secondaries:
         front.stats = message.get("stats", front.stats)
         if "line" in message and fds:
             task = asyncio.ensure_future(
-                attach(self._server, socket.socket(fileno=fds[0]), **message["line"])
+                attach(door, socket.socket(fileno=fds[0]), **message["line"])
             )
             self._lines.add(task)
             task.add_done_callback(self._attached)

@@ -38,7 +38,7 @@ from tidewarden.server.resp.server import RespServer
 from tidewarden.server.verbs.table import COMMANDS
 from tidewarden.store.preflight import StoreServer
 
-from .process_parts import ProcessParts
+from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
 
 log = logging.getLogger("tidewarden.node.secondary")
 
@@ -56,7 +56,6 @@ class Orders:
     config: Config
     number: int
     url: str
-    views: bool
     server: StoreServer
     port: int
 
@@ -68,83 +67,81 @@ class Nobody:
         return {}
 
 
-class Secondary(ProcessParts):
+class Secondary:
     """
-    One further process. :meth:`run` serves until ``stopping`` is set, or the first process has
-    gone.
+    Serves as a further process of a node until ``stopping`` is set, or the first process has gone.
+
+    It begins to hear the first one, at the other end of ``wire``, when it is built.
     """
 
-    def __init__(self, orders: Orders, wire: socket.socket, clock: Clock) -> None:
-        super().__init__(orders.config, clock, f"{orders.config.node.name}/{orders.number}")
-        self._orders = orders
+    def __init__(
+        self,
+        orders: Orders,
+        wire: socket.socket,
+        clock: Clock,
+        stopping: asyncio.Event,
+        parts: ProcessParts,
+    ) -> None:
         self._wire = wire
-        self.resp: RespServer | None = None
+        self._clock = clock
+        self._stopping = stopping
+        self._parts = parts
+        config, queues = orders.config, parts.queues
+        limits = config.limits
+        locks = Locks(queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
+        self._resp = RespServer(
+            config,
+            queues,
+            None,
+            None,
+            Nobody(),
+            clock,
+            locks=locks,
+            commands=relayed(COMMANDS),
+            port=orders.port,
+            hand_over=LineSender(wire),
+        )
+        self._resp.connections_max = raise_file_limit(limits).resp
+        wire.setblocking(False)
+        asyncio.get_running_loop().add_reader(wire, self._heard_first)
 
-    async def run(self) -> None:
-        """Build, serve, take down. Raises: OSError: the port is not to be had; StoreDown."""
-        loop = asyncio.get_running_loop()
-        self._wire.setblocking(False)
-        loop.add_reader(self._wire, self._heard_first)
-        orders = self._orders
-        async with contextlib.AsyncExitStack() as stack:
-            self.data = await stack.enter_async_context(self._link(orders.url, "data"))
-            control = await stack.enter_async_context(self._link(orders.url, "control"))
-            await self._join(
-                stack, orders.url, self.data, control, views=orders.views, server=orders.server
-            )
-            await self.nodes.register()
-            limits = self.config.limits
-            locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
-            self.resp = RespServer(
-                self.config,
-                self.queues,
-                None,
-                None,
-                Nobody(),
-                self.clock,
-                locks=locks,
-                commands=relayed(COMMANDS),
-                port=orders.port,
-                hand_over=LineSender(self._wire),
-            )
-            self.resp.connections_max = raise_file_limit(limits).resp
-            await self.resp.start()
-            jobs = [
-                asyncio.create_task(self.nodes.run(), name="nodes"),
-                asyncio.create_task(self.store_clock.run(), name="store clock"),
-                asyncio.create_task(
-                    self.queues.store_memory.run(control, self.clock), name="store memory"
-                ),
-                asyncio.create_task(self._tell(), name="tell"),
-            ]
-            for job in jobs:
-                job.add_done_callback(self._ended)
-            calm_collector()
-            self._send({"ready": True})
-            await self.stopping.wait()
-            self.queues.draining = True
-            await self.resp.stop(DRAIN_S)
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+    async def serve(self) -> None:
+        """Serve, then let what is under way end. Raises: OSError: the port is not to be had."""
+        await self._resp.start()
+        jobs = [
+            asyncio.create_task(self._parts.nodes.run(), name="nodes"),
+            *self._parts.start_watches(),
+            asyncio.create_task(self._tell(), name="tell"),
+        ]
+        for job in jobs:
+            stop_when_failed(job, self._stopping)
+        calm_collector()
+        self._send({"ready": True})
+        await self._stopping.wait()
+        self._parts.queues.draining = True
+        await self._resp.stop(DRAIN_S)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
     def stats(self) -> dict[str, Any]:
         """This process's part of the node's figures."""
-        counts = {f"sessions_{name}": n for name, n in self.queues.session_counts().items()}
+        queues, data = self._parts.queues, self._parts.data
+        counts = {f"sessions_{name}": n for name, n in queues.session_counts().items()}
         node = {
-            "waiting_takes": self.queues.waiting(),
-            "lost_takes_released_total": self.queues.strays.released,
-            "store_calls_total": self.data.calls,
-            "store_connects_total": self.data.reconnects,
-            **self.commits.stats(),
+            "waiting_takes": queues.waiting(),
+            "lost_takes_released_total": queues.strays.released,
+            "store_calls_total": data.calls,
+            "store_connects_total": data.reconnects,
+            **queues.commits.stats(),
             **counts,
         }
-        return {"resp": self.resp.own_stats() if self.resp else {}, "node": node}
+        return {"resp": self._resp.own_stats(), "node": node}
 
     async def _tell(self) -> None:
         while True:
             self._send({"stats": self.stats()})
-            await sleep(self.clock, TELL_S)
+            await sleep(self._clock, TELL_S)
 
     def _send(self, message: dict[str, Any]) -> None:
         # the first process is behind: the next figures will do
@@ -168,20 +165,44 @@ class Secondary(ProcessParts):
                 with os.fdopen(fd, "rb") as file:
                     file.seek(0)
                     users: tuple[User, ...] = pickle.load(file)
-                if self.resp is None:
-                    self.config = replace(self.config, users=users)
-                else:
-                    self.resp.reload(users)
+                self._resp.reload(users)
             return
         asyncio.get_running_loop().remove_reader(self._wire)
-        self.stopping.set()
+        self._stopping.set()
 
 
-async def _main(front: Secondary) -> None:
+async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: asyncio.Event) -> None:
+    """
+    Build a further process, have it serve, and take it down.
+
+    Raises: OSError: the port is not to be had; StoreDown.
+    """
+    config = orders.config
+    registered = f"{config.node.name}/{orders.number}"
+    async with contextlib.AsyncExitStack() as stack:
+        links = links_to(orders.url, config, registered, clock)
+        data = await stack.enter_async_context(links.open("data"))
+        control = await stack.enter_async_context(links.open("control"))
+        queues = await open_queues(stack, config, clock, links, data, control, orders.server)
+        parts = ProcessParts(
+            config, clock, links, data, control, queues, look_again=queues.wake_all, compare=_whole
+        )
+        await stack.enter_async_context(parts.subscriber.listening())
+        await parts.nodes.register()
+        await Secondary(orders, wire, clock, stopping, parts).serve()
+
+
+async def _whole() -> bool:
+    """The first process alone judges the store."""
+    return True
+
+
+async def _main(orders: Orders, wire: socket.socket) -> None:
     keep_memory_private()
+    stopping = asyncio.Event()
     # SIGHUP is the first process's to heed
-    heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)
-    await front.run()
+    heed_signals(asyncio.get_running_loop(), stopping.set, lambda: None)
+    await run(orders, wire, SystemClock(), stopping)
 
 
 def main() -> None:
@@ -191,7 +212,7 @@ def main() -> None:
     node = replace(orders.config.node, name=f"{orders.config.node.name}-{orders.number}")
     logs.setup(replace(orders.config, node=node))
     wire = socket.socket(fileno=int(sys.argv[2]))
-    uvloop.run(_main(Secondary(orders, wire, SystemClock())))
+    uvloop.run(_main(orders, wire))
 
 
 if __name__ == "__main__":

@@ -7,30 +7,19 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import (
-    Leadership,
-    LeaderTasks,
-    Reaper,
-    Registration,
-    ShardClocks,
-    StoreClock,
-)
 from tidewarden.config.cluster_secret import key_names
 from tidewarden.config.load import Config
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
-from tidewarden.queue import Queues
-from tidewarden.raft import RaftMember
 from tidewarden.raft.state import base_address
-from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.stats_merge import add_up
-from tidewarden.store.client import StoreClient
-from tidewarden.store.preflight import StoreServer
 
+from .connected_store import ConnectedStore
+from .leader_parts import LeaderParts
+from .process_parts import ProcessParts
 from .secondaries import Secondaries
 
 log = logging.getLogger("tidewarden.node.daemon")
@@ -38,50 +27,37 @@ log = logging.getLogger("tidewarden.node.daemon")
 # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered
 # for within ten
 SILENT_S_MAX = 30.0
-EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
-EMPTY = (
-    "the store that is connected now had nothing of this cluster: it was emptied, or is another"
-    " one. Its queues are made again, its tasks and accounts are not: stop the nodes and bring its"
-    " data back, or put them anew"
-)
 
 
-@dataclass(slots=True)
 class Status:
     """
-    Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store)
-    are set by the daemon.
+    Asks the rooms of one node.
+
+    ``ready`` and ``stopping`` are set by the daemon; ``certificate_expires_s`` is in Unix seconds,
+    0: the doors have none.
     """
 
-    config: Config
-    clock: Clock
-    raft: RaftMember
-    nodes: Registration
-    term: Leadership
-    sweep: Sweep
-    reaper: Reaper
-    duties: LeaderTasks
-    queues: Queues
-    data: StoreClient
-    server: StoreServer
-    view: int
-    store_clock: StoreClock | ShardClocks
-    processes: Secondaries | None = None
-    ready: bool = False
-    stopping: bool = False
-    fault: str = ""
-    certificate_expires_s: float = 0.0
-    """Unix seconds; 0: the doors have none."""
-    empty_until: float = 0.0
-
-    def found_empty(self, empty: bool) -> None:
-        """
-        Whether the store that is connected now had nothing of this cluster. Whichever node comes
-        first finds that.
-        """
-        if empty:
-            self.empty_until = self.clock.monotonic() + EMPTY_S
-            log.critical("%s", EMPTY)
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        leader: LeaderParts,
+        parts: ProcessParts,
+        store: ConnectedStore,
+        processes: Secondaries,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.raft, self.leadership = leader.raft, leader.leadership
+        self.sweep, self.reaper, self.tasks = leader.sweep, leader.reaper, leader.tasks
+        self.nodes, self.queues = parts.nodes, parts.queues
+        self.data, self.store_clock = parts.data, parts.store_clock
+        self.store = store
+        self.processes = processes
+        self.ready = False
+        self.stopping = False
+        self.certificate_expires_s = 0.0
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -91,22 +67,22 @@ class Status:
             "version": __version__,
             "role": self.raft.role(),
             "leader": self.raft.leader() or "",
-            "epoch": self.term.epoch or int(self.raft.committed().get("epoch", 0)),
+            "epoch": self.leadership.epoch or int(self.raft.committed().get("epoch", 0)),
             "sweeping": self.sweep.running,
             "term": self.raft.term,
-            "view": self.view,
-            "primary": "embedded" if self.server.views else "external",
+            "view": self.store.view,
+            "primary": "embedded" if self.store.server.views else "external",
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
             "store": {
-                "name": self.server.name,
-                "version": self.server.version,
+                "name": self.store.server.name,
+                "version": self.store.server.version,
                 "at": self.data.at,
                 "up": self.data.up,
                 **self.store_clock.shown(),
             },
             "sessions": self._sessions(),
-            "processes": [] if self.processes is None else self.processes.shown(),
+            "processes": self.processes.shown(),
             "members": self._members(),
             "raft": self.raft.status(),
         }
@@ -117,7 +93,7 @@ class Status:
             "cluster": self.config.cluster.name,
             "node": self.config.node.name,
             "version": __version__,
-            "view": self.view,
+            "view": self.store.view,
             "epoch": int(self.raft.committed()["epoch"]),
             "members": {name: seat.address for name, seat in self.raft.seats().items()},
             "keys": key_names(self.config, os.environ),
@@ -185,21 +161,23 @@ class Status:
             )
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
-        return self.nodes.refusal or self.fault or self.queues.store_memory.fault
+        return self.nodes.refusal or self.store.fault or self.queues.store_memory.fault
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
         rooms = (
             self.data,
-            self.duties,
+            self.tasks,
             self.store_clock,
             self.queues.store_memory,
             self.queues.commits,
         )
-        empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
         return "; ".join(
-            filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms)))
+            filter(
+                None,
+                (self._alone(), self.store.warning(), expiry, *(room.warning() for room in rooms)),
+            )
         )
 
     def look_at_certificate(self) -> None:
@@ -221,13 +199,13 @@ class Status:
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
         own = {
-            "leader": int(self.term.epoch > 0),
-            "epoch": self.term.last_epoch,
-            "terms_total": self.term.terms,
+            "leader": int(self.leadership.epoch > 0),
+            "epoch": self.leadership.last_epoch,
+            "terms_total": self.leadership.terms,
             "sweep_rounds_total": self.sweep.rounds,
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
-            **self.duties.stats(),
+            **self.tasks.stats(),
             "waiting_takes": self.queues.waiting(),
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
@@ -245,8 +223,6 @@ class Status:
             "store_connects_total": self.data.reconnects,
             **self.queues.commits.stats(),
         }
-        if self.processes is None:
-            return own
         return add_up(
             own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node")
         )

@@ -15,6 +15,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
 from tidewarden.node import daemon as module
 from tidewarden.node.daemon import Daemon
+from tidewarden.node.doors import Doors
 from tidewarden.os_process import raise_file_limit
 
 
@@ -34,32 +35,28 @@ async def until(condition: Callable[[], object], run: asyncio.Task[None]) -> Non
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture(autouse=True)
-def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    # of this process, which is more than a node
-    monkeypatch.setattr(module, "calm_collector", lambda: None)
-
-
 async def test_a_worker_lives_until_its_doors_are_closed(
-    valkey: StoreServer, tmp_path: Path
+    valkey: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Nobody hears it by Raft: silent for two seconds while it drains, it would be dead, and what its
     consumers hold another's.
     """
     worker = node(valkey, tmp_path, "worker")
-    drained = asyncio.Event()
-    close = worker._close_doors
+    opened, drained = asyncio.Event(), asyncio.Event()
+    close = Doors.close
 
-    async def close_doors(resp: Any) -> None:
-        before = worker.nodes.beat_at
-        await until(lambda: worker.nodes.beat_at > before, run)
+    async def close_doors(doors: Doors, refreshing: set[asyncio.Task[None]]) -> None:
+        nodes = doors.status.nodes
+        before = nodes.beat_at
+        await until(lambda: nodes.beat_at > before, run)
         drained.set()
-        await close(resp)
+        await close(doors, refreshing)
 
-    worker._close_doors = close_doors
+    monkeypatch.setattr(Doors, "close", close_doors)
+    monkeypatch.setattr(module, "calm_collector", opened.set)
     run = asyncio.create_task(worker.run())
-    await until(lambda: worker.resp is not None, run)
+    await until(opened.is_set, run)
     worker.stopping.set()
     await run
     assert drained.is_set()

@@ -51,15 +51,15 @@ async def test_an_answer_waits_for_the_replica_of_its_own_primary(
     six: ClusterSet, eventually: Any
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.commits, PATIENT_MS)
-        assert isinstance(one.commits.of(one.data, SYSTEM), ClusterCommit)
+        limit(one.queues.commits, PATIENT_MS)
+        assert isinstance(one.queues.commits.of(one.data, SYSTEM), ClusterCommit)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await asyncio.gather(*(put(one, shard, "a") for shard in range(SHARDS)))
-        assert one.commits.stats()["commit_groups_total"] >= 3
+        assert one.queues.commits.stats()["commit_groups_total"] >= 3
         stopped = replica_of(six, owner(six, 0))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
+            with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
                 await put(one, 0, "b")
             other = next(shard for shard in range(SHARDS) if owner(six, shard) != owner(six, 0))
             await put(one, other, "b")
@@ -73,7 +73,7 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(
     six: ClusterSet,
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.commits, PATIENT_MS)
+        limit(one.queues.commits, PATIENT_MS)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         over = False
         done: list[str] = []
@@ -97,14 +97,14 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(
         over = True
         await asyncio.gather(*putters)
         assert len(done) > 20
-        assert one.commits.stats()["commit_missed_total"] == 0
+        assert one.queues.commits.stats()["commit_missed_total"] == 0
 
 
 async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave_it(
     six: ClusterSet, eventually: Any
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.commits, PATIENT_MS)
+        limit(one.queues.commits, PATIENT_MS)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await put(one, 0, "before")
         source, slot = owner(six, 0), slot_of("{tidewarden:firm:0}")
@@ -115,7 +115,7 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
         six.say(target, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
+            with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
                 # to the source, whose replica is well, and from there to the target
                 await put(one, 0, "moved")
         finally:
@@ -126,8 +126,8 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
 
 async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: ClusterSet) -> None:
     async with process(six.url()) as one:
-        limit(one.commits, PATIENT_MS)
-        commit = one.commits.of(one.data, SYSTEM)
+        limit(one.queues.commits, PATIENT_MS)
+        commit = one.queues.commits.of(one.data, SYSTEM)
         assert isinstance(commit, ClusterCommit)
         key = "{tidewarden~x}:k"
         firm = commit.begun(key)
@@ -139,14 +139,14 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
             six.move_slot, slot, source, next(p for p in six.ports[:3] if p != source)
         )
         await one.data.call("SET", key, "2")
-        with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="another server"):
+        with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="another server"):
             await firm()
         untold: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with hurried(one.commits, TOLD_MS):
+        with hurried(one.queues.commits, TOLD_MS):
             commit.add(commit.ground(), untold)
             with pytest.raises(NoQuorum):
                 await untold
-        own = [made for made in one.commits._made.values() if made.groups]
+        own = [made for made in one.queues.commits._made.values() if made.groups]
         assert own, "each writes to a key of its own primary"
 
 

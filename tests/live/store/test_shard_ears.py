@@ -28,6 +28,11 @@ from tidewarden.store.reply_errors import error_of
 SHARD = "{tidewarden:load:0}"
 
 
+def sharded(one: Process) -> ShardedPubSub:
+    assert one.subscriber.shards is not None
+    return one.subscriber.shards.pubsub
+
+
 @pytest.fixture
 async def two(
     three_primaries: ClusterSet, eventually: Any
@@ -40,7 +45,7 @@ async def two(
         for one in made:
             await eventually(lambda one=one: len(one.queues.shards_known()) == 4)
             await eventually(
-                lambda one=one: all(link is not None for link in one.shard_ears._at.values())
+                lambda one=one: all(link is not None for link in sharded(one)._at.values())
             )
         yield made[0], made[1]
     three_primaries.audit()
@@ -101,7 +106,7 @@ async def test_a_shard_that_moved_is_heard_where_it_lies(
     await parked(there)
     await asyncio.to_thread(three_primaries.move_slot, slot, source, target)
     await eventually(
-        lambda: (link := there.shard_ears._at[SHARD]) is not None and link.at.endswith(f":{target}")
+        lambda: (link := sharded(there)._at[SHARD]) is not None and link.at.endswith(f":{target}")
     )
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
@@ -124,7 +129,7 @@ async def test_what_was_missed_while_not_subscribed_is_looked_for(
     here, there = two
     taking = there.queues.take(there.queues.open_session(), ["load"], wait_ms=60_000)
     await parked(there)
-    for link in there.shard_ears._primaries.each():
+    for link in sharded(there)._primaries.each():
         assert transport_of(link) is not None
         transport_of(link).abort()
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))

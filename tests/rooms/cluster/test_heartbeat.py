@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -29,9 +28,9 @@ NODES = "{tidewarden}:nodes"
 
 
 @contextlib.asynccontextmanager
-async def beating(made: Process, url: str) -> AsyncIterator[Heartbeat]:
+async def beating(made: Process) -> AsyncIterator[Heartbeat]:
     """The process's heartbeat, which has reached the store."""
-    heartbeat = Heartbeat(made.nodes, functools.partial(made._heart_link, url), SystemClock())
+    heartbeat = Heartbeat(made.nodes, made.links.heartbeat, SystemClock())
     task = asyncio.create_task(heartbeat.run())
     try:
         async with asyncio.timeout(30):
@@ -60,7 +59,7 @@ async def silent_ms(made: Process) -> int:
 
 async def check(made: Process, url: str) -> None:
     boot = made.nodes.boot
-    async with beating(made, url) as heartbeat:
+    async with beating(made) as heartbeat:
         stand_still(2 * DEAD_MS / 1000)
         assert await silent_ms(made) < DEAD_MS
         assert heartbeat.beats

@@ -61,9 +61,9 @@ def become(
     for number in (1, 2):
         os.dup2(file, number)
     from tidewarden.cli import main
-    from tidewarden.node import process_parts
+    from tidewarden.node import store_links
 
-    process_parts.STORE_WAIT_S = store_wait_s or process_parts.STORE_WAIT_S
+    store_links.STORE_WAIT_S = store_wait_s or store_links.STORE_WAIT_S
     if before is not None:
         before()
     sys.argv = ["tidewarden", "node", "--config", str(config)]

@@ -1,39 +1,20 @@
 """
 A process of a node with what concerns the store alone: links, scripts, registration, clocks,
-queues, ears.
+queues, subscriber.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
-from tidewarden.node.process_parts import ProcessParts
-from tidewarden.store.client import StoreClient
+from tidewarden.node.process_parts import ProcessParts, links_to, open_queues
 from tidewarden.store.preflight import check_store
 
-
-class Process(ProcessParts):
-    """See :func:`process`."""
-
-    data: StoreClient
-    control: StoreClient
-
-    async def build(self, stack: AsyncExitStack, url: str) -> None:
-        self.data = await stack.enter_async_context(self._link(url, "data"))
-        self.control = await stack.enter_async_context(self._link(url, "control"))
-        server = await check_store(self.control, self.config.cluster.name)
-        await self._join(stack, url, self.data, self.control, views=False, server=server)
-        await self.nodes.register()
-        memory = self.queues.store_memory.run(self.control, self.clock)
-        runs: list[Coroutine[Any, Any, None]] = [self.nodes.run(), self.store_clock.run(), memory]
-        for run in runs:
-            task = asyncio.create_task(run)
-            stack.callback(task.cancel)
+Process = ProcessParts
 
 
 @asynccontextmanager
@@ -43,7 +24,22 @@ async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Pro
     section.
     """
     flags = {f"store.{key}": value for key, value in store.items()}
-    made = Process(load(None, {}, {"store.url": url} | flags), SystemClock(), name)
+    config, clock = load(None, {}, {"store.url": url} | flags), SystemClock()
     async with AsyncExitStack() as stack:
-        await made.build(stack, url)
+        links = links_to(url, config, name, clock)
+        data = await stack.enter_async_context(links.open("data"))
+        control = await stack.enter_async_context(links.open("control"))
+        server = await check_store(control, config.cluster.name)
+        queues = await open_queues(stack, config, clock, links, data, control, server)
+        made = ProcessParts(
+            config, clock, links, data, control, queues, look_again=queues.wake_all, compare=_whole
+        )
+        await stack.enter_async_context(made.subscriber.listening())
+        await made.nodes.register()
+        for task in (asyncio.create_task(made.nodes.run()), *made.start_watches()):
+            stack.callback(task.cancel)
         yield made
+
+
+async def _whole() -> bool:
+    return True

@@ -22,10 +22,10 @@ async def test_what_keeps_a_process_from_starting_may_pass(
     async def register(name: str) -> None:
         registered.append(name)
 
-    fronts = Secondaries(load(None, {}, {}), clock := ManualClock(), server, register)
+    fronts = Secondaries(load(None, {}, {}), clock := ManualClock(), register)
     tries = 0
 
-    async def launch(_orders: object) -> Any:
+    async def launch(_orders: object, _door: object) -> Any:
         nonlocal tries
         tries += 1
         if tries < 3:
@@ -42,7 +42,7 @@ async def test_what_keeps_a_process_from_starting_may_pass(
     monkeypatch.setattr(fronts, "_launch", launch)
     monkeypatch.setattr(fronts, "_watch", watch)
     orders: Any = SimpleNamespace(number=1)
-    keeper = asyncio.create_task(fronts._keep(orders))
+    keeper = asyncio.create_task(fronts._keep(orders, server))
     while not watched.is_set():
         await asyncio.sleep(0)
         await clock.advance(AGAIN_LAST_S)

@@ -13,20 +13,41 @@ import pytest
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
 from tidewarden.errors import ConfigError, Error, Full, StoreDown
-from tidewarden.node import process_parts as module
-from tidewarden.node.process_parts import ProcessParts, check_store_url, heard_error
+from tidewarden.node import subscriber as module
+from tidewarden.node.process_parts import ProcessParts
+from tidewarden.node.store_links import check_store_url
+from tidewarden.node.subscriber import heard_error
 from tidewarden.store.reply_errors import StoreRefused
 
 
 @pytest.fixture
 async def one(monkeypatch: pytest.MonkeyPatch) -> ProcessParts:
-    """A process with ears that are connected; what becomes of a comparison is the test's to say."""
+    """A process whose subscriber is connected; what becomes of a comparison is the test's to say."""
     monkeypatch.setattr(module, "COMPARE_S", 0.01)
-    made: Any = ProcessParts(load(None, {}, {}), SystemClock(), "n0")
-    made.ears = SimpleNamespace(up=True, call=subscribed)
-    made.queues = SimpleNamespace(wake_all=lambda: None, holder="n0.1")
-    made.data, made.commits = object(), SimpleNamespace(ask_embedded=subscribed)
-    return made
+    connection = SimpleNamespace(up=True, call=subscribed)
+    links: Any = SimpleNamespace(
+        registered="n0", scripts=None, topology=None, wait_s=1, subscriber=lambda *_: connection
+    )
+    commits = SimpleNamespace(ask_embedded=subscribed)
+    queues: Any = SimpleNamespace(
+        wake_all=lambda: None, holder="n0.1", lease_clock=None, commits=commits
+    )
+    control: Any = SimpleNamespace(clustered=False)
+    data: Any = object()
+    return ProcessParts(
+        load(None, {}, {}),
+        SystemClock(),
+        links,
+        data,
+        control,
+        queues,
+        look_again=lambda: queues.wake_all(),
+        compare=whole,
+    )
+
+
+async def whole() -> bool:
+    return True
 
 
 async def subscribed(*_: object) -> list[object]:
@@ -35,7 +56,7 @@ async def subscribed(*_: object) -> list[object]:
 
 async def compared(one: ProcessParts) -> None:
     async with asyncio.timeout(30):
-        while one._comparing is not None:
+        while one.subscriber._comparing is not None:
             await asyncio.sleep(0.005)
 
 
@@ -52,8 +73,8 @@ async def test_how_a_store_syncs_is_asked_before_the_queues_are_recalled(one: An
     async def recall() -> None:
         done.append("recalled")
 
-    one.commits.ask_embedded, one.queues.recall = ask, recall
-    one._missed()
+    one.queues.commits.ask_embedded, one.queues.recall = ask, recall
+    one.subscriber.missed()
     await compared(one)
     assert done == ["asked", "recalled"]
 
@@ -67,10 +88,10 @@ async def test_a_server_that_takes_over_while_the_last_one_is_compared_is_compar
         nonlocal looks
         looks += 1
         if looks == 1:
-            one._missed()
+            one.subscriber.missed()
 
     one.queues.recall = recall
-    one._missed()
+    one.subscriber.missed()
     await compared(one)
     assert looks == 2
 
@@ -86,14 +107,14 @@ async def test_a_comparison_that_was_refused_is_made_again(
             raise outcome
 
     one.queues.recall = recall
-    one._missed()
+    one.subscriber.missed()
     await compared(one)
     assert outcomes == []
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == (0 if isinstance(error, StoreDown) else 1)
 
 
-async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> None:
+async def test_a_subscriber_that_was_refused_subscribes_again(one: Any) -> None:
     """
     While another's script runs, say (BUSY): the connection stays, and would never hear anything.
     """
@@ -112,10 +133,14 @@ async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> 
     async def recall() -> None:
         assert len(asked) == 2, "what is not heard is not compared yet"
 
-    one.ears.call, one.queues.wake_all, one.queues.recall = refused_once, wake_all, recall
+    one.subscriber.connection.call, one.queues.wake_all, one.queues.recall = (
+        refused_once,
+        wake_all,
+        recall,
+    )
     hears: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     hears.set_exception(StoreRefused("the store refuses: BUSY"))
-    one._hears(hears)
+    one.subscriber._resubscribed(hears)
     await compared(one)
     assert asked == [("SUBSCRIBE", "{tidewarden}:queues", "{tidewarden}:wake:n0.1")] * 2
     assert woken == 2, "when it began, and when it was heard again"

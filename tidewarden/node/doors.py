@@ -1,0 +1,120 @@
+"""The doors of one node: its RESP and HTTP servers, and its further processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from tidewarden.clock import Clock
+from tidewarden.cluster import Backups
+from tidewarden.config.load import Config, User, is_loopback
+from tidewarden.os_process import ConnectionBudget
+from tidewarden.queue.locks import Locks
+from tidewarden.raft import RaftMember
+from tidewarden.scheduler.schedules import Schedules
+from tidewarden.server.access.users import Users
+from tidewarden.server.http.server import HttpServer
+from tidewarden.server.resp.server import RespServer
+from tidewarden.tokens import PEERS_PATH, Tokens
+
+from .secondaries import Secondaries
+from .status import Status
+
+log = logging.getLogger("tidewarden.node.daemon")
+
+DRAIN_S = 5.0
+HTTP_GRACE_S = 1.0
+
+
+class Doors:
+    """
+    Holds the servers that others reach this node by, with the users that they share.
+
+    ``steering`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
+    the connections by the files that this process may open.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        budget: ConnectionBudget,
+        status: Status,
+        secondaries: Secondaries,
+        tokens: Tokens,
+        schedules: Schedules,
+        steering: RaftMember | None,
+        backups: Backups,
+    ) -> None:
+        self._host = config.node.host
+        self.status = status
+        self._secondaries = secondaries
+        queues = status.queues
+        users = Users(config.users, clock, loopback=is_loopback(config.node.host))
+        locks = Locks(
+            queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max
+        )
+        self._resp = RespServer(
+            config, queues, tokens, schedules, status, clock, users, locks, steering
+        )
+        self._resp.connections_max = budget.resp
+        self._resp.backups = backups
+        self._resp.others = lambda: secondaries.stats("resp")
+        self._http = HttpServer(
+            config,
+            queues,
+            tokens,
+            schedules,
+            status,
+            clock,
+            users,
+            alive=status.dead,
+            ready=status.complaint,
+            warning=status.warning,
+            stats={"node": status.stats, "resp": self._resp.stats},
+            internal={PEERS_PATH: tokens.answer_peer},
+            lobby=self._resp.lobby,
+        )
+        self._http.connections_max = budget.http
+        status.look_at_certificate()
+
+    async def open(
+        self, stack: contextlib.AsyncExitStack, url: str, refreshing: set[asyncio.Task[None]]
+    ) -> None:
+        """
+        Listen until ``stack`` is left; ``refreshing`` end meanwhile, of which other nodes may ask
+        at the HTTP door.
+
+        Raises: OSError: a port is taken. ConfigError: not all processes serve.
+        """
+        await self._http.start()
+        stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
+        await self._resp.start()
+        stack.push_async_callback(self.close, refreshing)
+        await self._secondaries.start(url, self.status.store.server, self._resp)
+        self.status.ready = True
+
+    async def close(self, refreshing: set[asyncio.Task[None]]) -> None:
+        """Send those who wait away at once, and wait for the refreshes that are under way."""
+        closing = asyncio.gather(self._secondaries.stop(DRAIN_S + 1), self._resp.stop(DRAIN_S))
+        if refreshing:
+            await asyncio.wait(refreshing)
+        await closing
+
+    def reload(self, users: Sequence[User]) -> None:
+        """Go on with these users, in every process, and with what the certificate's files hold."""
+        if not users and not self._resp.let_in():
+            log.error(
+                "the users were not read anew: there are none any more, which only a restart lets"
+                " everybody in for"
+            )
+            return
+        self._http.reload(self._resp.reload(users))
+        self.status.look_at_certificate()
+        self._secondaries.reload(users)
+
+    def shown(self) -> str:
+        """The ports, for people."""
+        return f"RESP {self._resp.port}, HTTP {self._http.port}"

@@ -1,0 +1,61 @@
+"""The parts of a node by which it leads, or knows who does: Raft, leadership, and its tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidewarden.clock import Clock
+from tidewarden.cluster import Leadership, LeaderTasks, Observer, Reaper
+from tidewarden.config.load import Config
+from tidewarden.raft import RaftMember
+from tidewarden.scheduler.sweep import Sweep
+
+from .process_parts import ProcessParts
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderParts:
+    """Holds what this node runs while it leads, and what says whether it does."""
+
+    raft: RaftMember
+    leadership: Leadership
+    tasks: LeaderTasks
+    sweep: Sweep
+    reaper: Reaper
+
+
+def build_leader(
+    config: Config, secret: str, clock: Clock, parts: ProcessParts, sweep: Sweep
+) -> LeaderParts:
+    """
+    The leader's tasks over the parts of this process; a worker gets an observer in Raft's place.
+
+    Raises: ConfigError: the members cannot be used, or there is no secret.
+    """
+    nodes, control = parts.nodes, parts.control
+
+    def changed() -> None:
+        leadership.raft_changed()
+
+    raft = (
+        Observer(config, secret, clock, changed, nodes, control)
+        if config.node.role == "worker"
+        else RaftMember(config, secret, clock, changed)
+    )
+    reaper = Reaper(config.node.name, nodes, parts.queues, clock, raft.peer_heard_s)
+    tasks = LeaderTasks(
+        clock,
+        (sweep.duty, sweep.run),
+        (reaper.duty, lambda epoch, _: reaper.run(epoch)),
+    )
+    leadership = Leadership(
+        config.cluster.name,
+        raft,
+        control,
+        parts.links.scripts,
+        clock,
+        lambda: nodes.holder,
+        tasks.run,
+        lambda: nodes.beat_at,
+    )
+    return LeaderParts(raft, leadership, tasks, sweep, reaper)

@@ -1,0 +1,117 @@
+"""The connections of one process to the store, and how it finds the store's servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from tidewarden.clock import Clock
+from tidewarden.errors import BadArg, ConfigError
+from tidewarden.store import Scripts, StoreConnection
+from tidewarden.store.client import StoreClient
+from tidewarden.store.connect import check_url
+from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+from tidewarden.store.redis_cluster.topology import ClusterUrl, Owner, Topology, by_cluster
+from tidewarden.store.sentinel import Sentinels, Service, by_sentinel
+
+STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
+
+
+def check_store_url(url: str) -> None:
+    """Raises: ConfigError: no store can be connected to by it, whatever answers there."""
+    try:
+        if by_sentinel(url):
+            Service(url)
+        elif by_cluster(url):
+            ClusterUrl(url)
+        elif url != "embedded":
+            check_url(url)
+    except BadArg as error:
+        raise ConfigError([f"store.url: {error}"]) from None
+
+
+class StoreLinks:
+    """
+    Makes connections to the store at ``url`` for the process that is called ``registered``.
+
+    ``topology`` is there on a Redis Cluster alone. Built in the event loop that uses it.
+    """
+
+    def __init__(
+        self, url: str, cluster: str, registered: str, clock: Clock, scripts: Scripts
+    ) -> None:
+        self.registered = registered
+        self.scripts = scripts
+        self.wait_s = STORE_WAIT_S
+        self._url = url
+        self._cluster = cluster
+        self._clock = clock
+        self._finder, self.topology = self._finding()
+
+    @contextlib.asynccontextmanager
+    async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
+        """Connect for calls, and stay connected. Raises: StoreDown: not in time."""
+        name, on_up = self.name(purpose), self.scripts.load_commands
+        client: StoreConnection | ClusterClient
+        if self.topology is None:
+            client = StoreConnection(self._url, name, self._clock, finder=self._finder, on_up=on_up)
+        else:
+            client = ClusterClient(self.topology, name, self._clock, on_up=on_up)
+        try:
+            await client.start(wait_s=self.wait_s)
+            yield client
+        finally:
+            await client.stop()
+
+    @contextlib.asynccontextmanager
+    async def heartbeat(self) -> AsyncIterator[StoreClient]:
+        """
+        Connect, in the loop of another thread, to where the nodes are registered; the log hears
+        nothing of it.
+        """
+        finder, _ = self._finding()
+        name = self.name("heartbeat")
+        link = StoreConnection(self._url, name, self._clock, finder=finder, patient=False)
+        link.launch()
+        try:
+            yield link
+        finally:
+            await link.stop()
+
+    def beside(self, link: StoreConnection) -> StoreConnection:
+        """A further connection to where ``link`` leads, not launched yet."""
+        finder = self._finder if self.topology is None else None
+        return StoreConnection(link.url, self.name("commit"), self._clock, finder=finder)
+
+    def subscriber(
+        self,
+        on_up: Callable[[StoreConnection], Sequence[Sequence[Any]]],
+        on_ready: Callable[[], None],
+        on_message: Callable[[Any], None],
+    ) -> StoreConnection:
+        """The connection that messages come by, not launched yet."""
+        return StoreConnection(
+            self._url,
+            self.name("ears"),
+            self._clock,
+            finder=self._finder,
+            on_up=on_up,
+            on_ready=on_ready,
+            on_message=on_message,
+        )
+
+    def name(self, purpose: str) -> str:
+        """What a connection is called at the store."""
+        return f"tidewarden-{self.registered}-{purpose}"
+
+    def _finding(self) -> tuple[PrimaryFinder | None, Topology | None]:
+        """How the store's servers are found in this event loop, where the URL names none."""
+        client = f"tidewarden-{self.registered}"
+        if by_sentinel(self._url):
+            return Sentinels(self._url, client, self._clock), None
+        if by_cluster(self._url):
+            topology = Topology(self._url, client, self._clock)
+            return Owner(topology, f"{{{self._cluster}}}"), topology
+        return None, None
