@@ -71,6 +71,8 @@ class Recording:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ends_with: str = ""
     waiting: str = ""
+    tells: Callable[[Call], str] = lambda _: ""
+    """What else is to be said of a call, or nothing."""
     _marks: set[bytes] = field(default_factory=set)
     _there: set[tuple[str, str]] = field(default_factory=set)
     _call: Call | None = None
@@ -81,6 +83,10 @@ class Recording:
         self.lines.append((at_us or time.time_ns() // 1000, len(self.lines), line))
         if self.ends_with and self.ends_with in line:
             self.over.set()
+
+    def has(self, words: str) -> bool:
+        """Tell whether a line holds these words."""
+        return any(words in line for _, _, line in self.lines)
 
     def text(self) -> str:
         """Return the lines in the order of their times, up to the story's end."""
@@ -137,6 +143,8 @@ class Recording:
         call, self._call = self._call, None
         if call is None:
             return
+        if more := self.tells(call):
+            self.note("store", more, call.at_us)
         decided = [word for subject in self.subjects for word in _decided(call, subject)]
         writes = self._writes(call)
         if writes or decided:
@@ -148,10 +156,8 @@ class Recording:
         before, touched, told = set(self._there), {}, []
         for words in call.inner:
             verb, key, *rest = (word.decode("latin-1") for word in (*words, b""))
-            if verb == "PUBLISH":
-                told.append(
-                    f"tells {named(key)}" if key.rpartition("}:")[2].startswith("wake") else ""
-                )
+            if verb == "PUBLISH" and named(key).startswith("wake"):
+                told.append(f"tells {named(key)}")
             for subject in self.subjects:
                 if verb in WRITES and subject in rest:
                     here = touched.setdefault((named(key), subject), None) or (named(key), subject)
@@ -230,9 +236,10 @@ def journals_noted(recording: Recording) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def store_watched(recording: Recording, path: str) -> AsyncIterator[None]:
-    """Record the calls of the server behind that Unix socket."""
-    reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES_MAX)
+async def server_watched(
+    recording: Recording, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> AsyncIterator[None]:
+    """Record the calls of the server at the other end of that connection."""
     writer.write(b"MONITOR\r\n")
     await reader.readline()
     watching = asyncio.create_task(recording.watch(reader))
@@ -243,6 +250,14 @@ async def store_watched(recording: Recording, path: str) -> AsyncIterator[None]:
         writer.close()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+
+
+@contextlib.asynccontextmanager
+async def store_watched(recording: Recording, path: str) -> AsyncIterator[None]:
+    """Record the calls of the server behind that Unix socket."""
+    reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES_MAX)
+    async with server_watched(recording, reader, writer):
+        yield
 
 
 def compare(text: str, file: Path, *, rewrite: bool) -> None:
