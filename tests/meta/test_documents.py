@@ -13,7 +13,7 @@ from tidewarden.config.error_classes import CONFIGURABLE, ERROR_CLASSES
 from tidewarden.config.load import SECTIONS
 from tidewarden.errors import BY_CODE, Error
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.server.access.permissions import ROUTES
+from tidewarden.server.http.authorization import ROUTES
 from tidewarden.server.http.metrics import HELP
 
 ROOT = Path(__file__).parents[2]

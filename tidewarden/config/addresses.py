@@ -71,3 +71,15 @@ def address_fault(text: str) -> str:
     if not port.isascii() or not port.isdigit() or len(port) > 5 or not 1 <= int(port) <= PORT_MAX:
         return f", which has the port {port[:20]!r}; {ALLOWED}"
     return ""
+
+
+def host_of_header(header: str) -> str:
+    """
+    The host of a Host or Origin header, without scheme and port.
+
+    ``null`` stays as it is, which is no loopback address.
+    """
+    host = header.rpartition("://")[2].partition("/")[0]
+    if host.startswith("["):
+        return host.partition("]")[0].removeprefix("[")
+    return host.partition(":")[0]

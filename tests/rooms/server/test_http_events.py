@@ -16,8 +16,9 @@ from support.tokens.harness import tell
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, StoreDown
 from tidewarden.server.http import events as http_events
-from tidewarden.server.http.events import EventRoutes
+from tidewarden.server.http.events import ROUTES, EventRoutes
 from tidewarden.server.http.responses import problem
+from tidewarden.server.http.route import add_routes
 from tidewarden.tokens.events.events import Events
 
 
@@ -33,7 +34,7 @@ async def door(events: Events) -> AsyncIterator[str]:
             return problem(error)
 
     app = web.Application(middlewares=[errors])
-    EventRoutes(events, SystemClock()).add_to(app.router)
+    add_routes(app.router, ROUTES, EventRoutes(events, SystemClock()))
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

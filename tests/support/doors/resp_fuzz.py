@@ -21,7 +21,7 @@ WORDS = BY_CODE.keys() - {"INTERNAL", "STOREDOWN", "CONFIG", "UNREACHABLE"} | {
     "EXECABORT",
 }
 
-# Requests of every verb that it was made for. From these, all others are made by breaking some.
+# Requests that their verbs were made for. From these, all others are made by breaking some.
 GOOD_TEXT = """
 PING
 PING hello
@@ -142,6 +142,8 @@ R.BACKUP
 GOOD: dict[str, list[list[bytes]]] = {}
 for line in GOOD_TEXT.split("\n")[1:-1]:
     GOOD.setdefault(line.split()[0], []).append(line.encode().split())
+for command in COMMANDS.values():  # those without a line above: as many words as they need
+    GOOD.setdefault(command.name, [[command.name.encode(), *[b"1"] * (command.least - 1)]])
 ALL = [request for examples in GOOD.values() for request in examples]
 # Those that change what their connection answers to the next ones.
 STATEFUL = {"QUIT", "RESET", "MULTI", "EXEC", "DISCARD", "CLIENT", "HELLO", "AUTH"}

@@ -9,17 +9,17 @@ from typing import NoReturn, cast
 
 from tidewarden.config.permissions import ALL, NONE, Rights
 from tidewarden.errors import Denied, NoAuth
-from tidewarden.server.verbs.command import Command, Needs, Request
+from tidewarden.server.verbs.command import Command, Request
 
-from .permissions import lacking_for
+from .permissions import Level, missing_for
 
 # What a command may need of a peer that was not let in, of one that was, of one with a name, of one
 # whose rights are limited: what it asks is looked at one by one. The others' requests cost nothing
 # more for there being rights.
-STRANGER: tuple[Needs, ...] = ("nothing",)
-GUEST: tuple[Needs, ...] = ("right", "entry", "nothing")
-FRIEND: tuple[Needs, ...] = ("right", "entry", "user", "nothing")
-LIMITED: tuple[Needs, ...] = ("entry", "nothing")
+STRANGER: tuple[Level, ...] = ("open",)
+GUEST: tuple[Level, ...] = ("right", "login", "open")
+FRIEND: tuple[Level, ...] = ("right", "login", "user", "open")
+LIMITED: tuple[Level, ...] = ("login", "open")
 
 # A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and
 # its leases end. The kernel asks after the silent, but not after those whom it sends something
@@ -77,8 +77,8 @@ class Peer:
             self.refuse()
         if not command.least <= len(request) <= command.most:
             raise command.misused(request)
-        if missing := lacking_for(self.rights, command.name, request):
-            raise denied(command.name, missing, self.user or "")
+        if lacks := missing_for(self.rights, command.permission, request):
+            raise denied(command.name, lacks, self.user or "")
 
     @staticmethod
     def refuse() -> NoReturn:
@@ -86,9 +86,9 @@ class Peer:
         raise NoAuth("Authentication required: send AUTH user secret.")
 
 
-def denied(what: str, missing: str, user: str) -> Denied:
+def denied(what: str, right: str, user: str) -> Denied:
     """The error for a right that ``user`` does not have."""
-    return Denied(f"{what} needs the right {missing}, which the user {user} does not have.")
+    return Denied(f"{what} needs the right {right}, which the user {user} does not have.")
 
 
 def ask_after(listening: Iterable[object]) -> None:

@@ -16,6 +16,7 @@ from tidewarden.errors import BadArg, Error, Full
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
 
 from .params import query_of
+from .route import Route
 
 log = logging.getLogger("tidewarden.server")
 
@@ -35,11 +36,6 @@ class EventRoutes:
         self._events = events
         self._clock = clock
         self._streams = 0
-
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Add the route."""
-        # An answer to HEAD has no end either.
-        router.add_get("/v1/events", self.stream, allow_head=False)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """
@@ -128,3 +124,9 @@ async def _send(response: web.StreamResponse, data: bytes) -> None:
 def shown(cursor: str, event: Event) -> bytes:
     """One event of the stream."""
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event.type.encode(), event.body())
+
+
+ROUTES = (
+    # An answer to HEAD has no end either.
+    Route("GET", "/v1/events", "T.LIST", EventRoutes.stream, head=False),
+)

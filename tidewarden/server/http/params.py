@@ -4,13 +4,14 @@ What an HTTP request asks: its path, query and body, checked; what is wrong is t
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
 
-from tidewarden.errors import BadArg
+from tidewarden.errors import BadArg, TooBig
 
 WORDS = {"true": True, "false": False}
 
@@ -73,3 +74,30 @@ def integer_field(fields: dict[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadArg(f"{name} must be an integer: found a JSON {type(value).__name__}.")
     return value
+
+
+def unpacked(body: bytes, encoding: str, most: int) -> bytes:
+    """
+    A body as it was before ``encoding``, a Content-Encoding. Raises: BadArg, TooBig: it has more
+    than ``most`` bytes.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name in ("gzip", "x-gzip"):
+        unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    elif name == "deflate":  # some send it without its header
+        unpacking = zlib.decompressobj(
+            zlib.MAX_WBITS if body[:1] and body[0] & 0xF == 8 else -zlib.MAX_WBITS
+        )
+    else:
+        raise BadArg(f"A body may be in the Content-Encoding gzip or deflate: found {name[:40]!r}.")
+    try:
+        found = unpacking.decompress(body, most + 1)
+    except zlib.error:
+        found = b""
+    if len(found) > most:
+        raise TooBig(f"A body may have {most} bytes, unpacked.")
+    if not unpacking.eof or unpacking.unused_data:
+        raise BadArg("The body is not in the Content-Encoding that is announced.")
+    return found

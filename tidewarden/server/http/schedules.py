@@ -15,12 +15,13 @@ from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import Spec
-from tidewarden.server.access.permissions import Demand
+from tidewarden.server.access.permissions import Requirement
 from tidewarden.server.parts import Schedules
 from tidewarden.server.verbs.queue import queue_name
 
 from .params import check_path, integer_field, object_of, query_of, text_field
 from .responses import respond
+from .route import Route
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
@@ -36,7 +37,7 @@ NAMES = {
 """What the verbs call the fields, which their errors name."""
 _VERBS_WORD = re.compile(rf"\b({'|'.join(NAMES)})\b")
 
-Check = Callable[[web.Request, str, Demand], None]
+Check = Callable[[web.Request, str, Requirement], None]
 """Raises Denied unless whoever asks has the right to what it asks for."""
 RightsOf = Callable[[web.Request], Rights]
 
@@ -50,16 +51,6 @@ class ScheduleRoutes:
         self._schedules = schedules
         self._check = check
         self._rights = rights
-
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Add the routes."""
-        schedule = "/v1/schedules/{name:.+}"
-        router.add_get("/v1/schedules", self.list)
-        router.add_post(schedule + "/pause", self.pause)
-        router.add_post(schedule + "/resume", self.resume)
-        router.add_get(schedule, self.get)
-        router.add_put(schedule, self.put)
-        router.add_delete(schedule, self.delete)
 
     async def list(self, request: web.Request) -> web.Response:
         """The schedules that whoever asks may see."""
@@ -175,3 +166,15 @@ def _shown(schedule: dict[str, Any]) -> dict[str, Any]:
         return found | {"payload": payload.decode()}
     except UnicodeDecodeError:
         return found | {"payload_base64": base64.b64encode(payload).decode()}
+
+
+SCHEDULE = "/v1/schedules/{name}"
+ROUTES = (
+    Route("GET", "/v1/schedules", "S.LIST", ScheduleRoutes.list),
+    Route("POST", f"{SCHEDULE}/pause", "S.PAUSE", ScheduleRoutes.pause),
+    Route("POST", f"{SCHEDULE}/resume", "S.RESUME", ScheduleRoutes.resume),
+    Route("GET", SCHEDULE, "S.PAUSE", ScheduleRoutes.get),
+    # and ``put`` for the queue, which the body names
+    Route("PUT", SCHEDULE, "S.PAUSE", ScheduleRoutes.put),
+    Route("DELETE", SCHEDULE, "S.DELETE", ScheduleRoutes.delete),
+)

@@ -25,6 +25,7 @@ from tidewarden.server.verbs.token import (
 
 from .params import check_path, flag, query_of
 from .responses import respond
+from .route import Route
 
 Answer = TypeVar("Answer")
 COUNT = 100
@@ -41,23 +42,6 @@ class TokenRoutes:
     def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
         self._tokens = tokens
         self._batch_max = batch_max
-
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Add the routes."""
-        account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
-        router.add_get("/v1/tokens", self.list)
-        router.add_post("/v1/tokens:read", self.read)
-        router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}/why", self.why)
-        router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
-        router.add_get("/v1/answers/{provider:[^/]+}/{account:.+}", self.answers)
-        router.add_get("/v1/providers", self.providers)
-        router.add_get("/v1/providers/{provider:[^/]+}/why", self.why)
-        for action in STEERED:
-            router.add_post(f"/v1/providers/{{provider:[^/]+}}/{action}", self.steer)
-        router.add_post(account + "/refresh", self.refresh)
-        router.add_get(account, self.get)
-        router.add_put(account, self.put)
-        router.add_delete(account, self.delete)
 
     async def get(self, request: web.Request) -> web.Response:
         """
@@ -249,3 +233,23 @@ def _milliseconds(query: dict[str, Any], name: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
         raise BadArg(f"{name} must be a number of seconds of 0 or more: found {text[:40]!r}.")
     return round(float(text) * 1000)
+
+
+ACCOUNT = "/{provider}/{account}"
+ROUTES = (
+    Route("GET", "/v1/tokens", "T.LIST", TokenRoutes.list),
+    Route("POST", "/v1/tokens:read", "T.MGET", TokenRoutes.read, reads=True),
+    Route("GET", f"/v1/accounts{ACCOUNT}/why", "T.WHY", TokenRoutes.why),
+    Route("GET", f"/v1/accounts{ACCOUNT}", "T.PEEK", TokenRoutes.peek),
+    Route("GET", f"/v1/answers{ACCOUNT}", "T.ANSWERS", TokenRoutes.answers),
+    Route("GET", "/v1/providers", "T.STATS", TokenRoutes.providers),
+    Route("GET", "/v1/providers/{provider}/why", "T.WHY", TokenRoutes.why),
+    *(
+        Route("POST", f"/v1/providers/{{provider}}/{action}", "T.PROVIDER", TokenRoutes.steer)
+        for action in STEERED
+    ),
+    Route("POST", f"/v1/tokens{ACCOUNT}/refresh", "T.REFRESH", TokenRoutes.refresh),
+    Route("GET", f"/v1/tokens{ACCOUNT}", "T.GET", TokenRoutes.get),
+    Route("PUT", f"/v1/tokens{ACCOUNT}", "T.PUT", TokenRoutes.put),
+    Route("DELETE", f"/v1/tokens{ACCOUNT}", "T.DELETE", TokenRoutes.delete),
+)

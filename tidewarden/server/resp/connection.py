@@ -351,7 +351,7 @@ class Connection(Backpressure):
             else:
                 self.last_command = name = command.name
                 self.server.calls[name] += 1
-                if command.needs not in self.peer.may:
+                if command.level not in self.peer.may:
                     self._check(command, request)
                 if len(request) < command.least or len(request) > command.most:
                     raise command.misused(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidewarden.errors import BadArg, Error
+from tidewarden.server.access.permissions import ADMIN, LOGIN, every
 from tidewarden.server.parts import Steering
 from tidewarden.server.resp import encoder
 
@@ -60,9 +61,11 @@ def _steering(connection: Connection) -> Steering:
 
 
 COMMANDS = (
-    Command("R.STATUS", status, 1, 1, group="cluster"),
-    Command("R.TRANSFER", transfer, 1, 2, "[node]", group="cluster"),
-    Command("R.JOIN", join, 3, 3, "node host:base_port", group="cluster"),
-    Command("R.BACKUP", backup, 1, 4, "[READ name offset | DROP name]", group="cluster"),
-    Command("R.LEAVE", leave, 2, 2, "node", group="cluster"),
+    Command("R.STATUS", status, 1, 1, LOGIN, group="cluster"),
+    Command("R.TRANSFER", transfer, 1, 2, every(*ADMIN), "[node]", group="cluster"),
+    Command("R.JOIN", join, 3, 3, every(*ADMIN), "node host:base_port", group="cluster"),
+    Command(
+        "R.BACKUP", backup, 1, 4, every(*ADMIN), "[READ name offset | DROP name]", group="cluster"
+    ),
+    Command("R.LEAVE", leave, 2, 2, every(*ADMIN), "node", group="cluster"),
 )

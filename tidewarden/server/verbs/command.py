@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg
+from tidewarden.server.access.permissions import ADMIN, Level, Permission, every
 
 if TYPE_CHECKING:
     from tidewarden.server.resp.connection import Connection
@@ -41,7 +42,6 @@ TOGETHER_MAX = 256
 TOGETHER_LONG_MAX = 32
 
 Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
-Needs = Literal["nothing", "entry", "right", "user"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +54,7 @@ class Command:
         handler: parses, calls one method, says how to render.
         least: fewest arguments, the verb's own name included.
         most: most of them.
-        needs: ``nothing``; ``entry``: the connection was let in; ``right``: and may do it
-            (:mod:`.demands`); ``user``: and has named a user.
+        permission: what its caller needs.
         usage: its arguments, for error messages and COMMAND DOCS.
         group: of verbs that one list shows together.
         immediate: acts at once inside MULTI, too.
@@ -70,12 +69,16 @@ class Command:
     handler: Handler
     least: int
     most: int
+    permission: Permission
     usage: str = ""
-    needs: Needs = "entry"
     group: str = "connection"
     immediate: bool = False
     together: int = TOGETHER_MAX
     together_long: int = TOGETHER_MAX
+    level: Level = field(init=False)  # the permission's, looked at for each request
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", self.permission.level)
 
     def misused(self, request: Request) -> BadArg:
         """The error for a number of arguments that cannot be right."""
@@ -107,4 +110,4 @@ def unsupported(name: str, why: str) -> Command:
     def refuse(connection: Connection, request: Request) -> bytes:
         raise BadArg(f"{name} is not supported by this version: {why}")
 
-    return Command(name, refuse, 1, ANY, group="later")
+    return Command(name, refuse, 1, ANY, every(*ADMIN), group="later")

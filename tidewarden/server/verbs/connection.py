@@ -6,13 +6,14 @@ their like.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NoAuth
 from tidewarden.server.access.peer import STRANGER
+from tidewarden.server.access.permissions import ADMIN, LOGIN, OPEN, Arguments, Requirement, depends
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.transaction import Transaction
 
@@ -301,23 +302,32 @@ def _ok(result: object, resp: int) -> bytes:
     return encoder.OK
 
 
+def _client_requires(request: Arguments) -> Iterable[Requirement]:
+    return [(ADMIN, None)] if len(request) > 1 and request[1].upper() == b"LIST" else ()
+
+
 COMMANDS = (
-    Command("PING", ping, 1, 2, "[message]"),
-    Command("ECHO", echo, 2, 2, "message"),
-    Command("HELLO", hello, 1, 7, "[2|3 [AUTH user secret] [SETNAME name]]", needs="nothing"),
-    Command("AUTH", auth, 2, 3, "[user] secret", needs="nothing"),
-    Command("QUIT", leave, 1, ANY, needs="nothing", immediate=True),
-    Command("RESET", reset, 1, 1, needs="nothing", immediate=True),
-    Command("SELECT", select, 2, 2, "0"),
+    Command("PING", ping, 1, 2, LOGIN, "[message]"),
+    Command("ECHO", echo, 2, 2, LOGIN, "message"),
+    Command("HELLO", hello, 1, 7, OPEN, "[2|3 [AUTH user secret] [SETNAME name]]"),
+    Command("AUTH", auth, 2, 3, OPEN, "[user] secret"),
+    Command("QUIT", leave, 1, ANY, OPEN, immediate=True),
+    Command("RESET", reset, 1, 1, OPEN, immediate=True),
+    Command("SELECT", select, 2, 2, LOGIN, "0"),
     Command(
-        "CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"
+        "CLIENT",
+        client,
+        2,
+        ANY,
+        depends(ADMIN, _client_requires),
+        "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …",
     ),
-    Command("INFO", info, 1, ANY, "[section …]"),
-    Command("TIME", time, 1, 1),
-    Command("COMMAND", command, 1, ANY, "[COUNT|LIST|DOCS|INFO …]"),
-    Command("MULTI", multi, 1, 1, immediate=True),
-    Command("EXEC", execute, 1, 1, immediate=True),
-    Command("DISCARD", discard, 1, 1, immediate=True),
+    Command("INFO", info, 1, ANY, LOGIN, "[section …]"),
+    Command("TIME", time, 1, 1, LOGIN),
+    Command("COMMAND", command, 1, ANY, LOGIN, "[COUNT|LIST|DOCS|INFO …]"),
+    Command("MULTI", multi, 1, 1, LOGIN, immediate=True),
+    Command("EXEC", execute, 1, 1, LOGIN, immediate=True),
+    Command("DISCARD", discard, 1, 1, LOGIN, immediate=True),
 )
 
 LATER = (

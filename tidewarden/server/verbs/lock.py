@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Draining, Error, Full
+from tidewarden.server.access.permissions import LOGIN, on
 from tidewarden.server.parts import Locks
 from tidewarden.server.resp import encoder
 
@@ -96,9 +97,11 @@ def _page(result: tuple[list[dict[str, Any]], str], resp: int) -> bytes:
 
 
 COMMANDS = (
-    Command("L.ACQUIRE", acquire, 3, 7, "name ms [WAIT ms] [KEY bytes]", group="lock"),
-    Command("L.RENEW", renew, 4, 4, "name fence ms", group="lock"),
-    Command("L.RELEASE", release, 3, 3, "name fence", group="lock"),
-    Command("L.PEEK", peek, 2, 2, "name", group="lock"),
-    Command("L.LIST", listing, 1, 5, "[COUNT n] [AFTER cursor]", group="lock"),
+    Command(
+        "L.ACQUIRE", acquire, 3, 7, on(("lock",), 1), "name ms [WAIT ms] [KEY bytes]", group="lock"
+    ),
+    Command("L.RENEW", renew, 4, 4, on(("lock",), 1), "name fence ms", group="lock"),
+    Command("L.RELEASE", release, 3, 3, on(("lock",), 1), "name fence", group="lock"),
+    Command("L.PEEK", peek, 2, 2, on(("lock",), 1), "name", group="lock"),
+    Command("L.LIST", listing, 1, 5, LOGIN, "[COUNT n] [AFTER cursor]", group="lock"),
 )

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
 from tidewarden.queue.task import Taken, TaskSpec
+from tidewarden.server.access.permissions import Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder, fast_path
 from tidewarden.server.resp.reply_slot import Slot
 
@@ -225,6 +227,11 @@ def _taken(tasks: list[Taken], resp: int) -> bytes:
     return b"".join(out)
 
 
+def _take_requires(request: Arguments) -> Iterable[Requirement]:
+    _, start = TAKE.parse_until(request, 1)
+    return [(("take",), name_of(name)) for name in request[start:]]
+
+
 LEASED = "queue id lease"
 COMMANDS = (
     Command(
@@ -232,6 +239,7 @@ COMMANDS = (
         put,
         3,
         ANY,
+        on(("put",), 1),
         "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] [PRIORITY n]"
         " [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace]"
         " [WAIT ms]",
@@ -242,13 +250,32 @@ COMMANDS = (
         take,
         3,
         ANY,
+        depends(("take",), _take_requires),
         "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]",
         group="queue",
         together_long=TOGETHER_LONG_MAX,
     ),
-    Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
-    Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
-    Command("Q.FAIL", fail, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
-    Command("Q.TOUCH", touch, 4, 6, f"{LEASED} [LEASE ms]", group="queue"),
-    Command("Q.BURY", bury, 4, 6, f"{LEASED} [REASON text]", group="queue"),
+    Command(
+        "Q.ACK",
+        ack,
+        4,
+        ANY,
+        on(("take",), 1),
+        f"{LEASED} [id lease …] [RESULT bytes]",
+        group="queue",
+    ),
+    Command(
+        "Q.RELEASE",
+        release,
+        4,
+        8,
+        on(("take",), 1),
+        f"{LEASED} [DELAY ms] [REASON text]",
+        group="queue",
+    ),
+    Command(
+        "Q.FAIL", fail, 4, 8, on(("take",), 1), f"{LEASED} [DELAY ms] [REASON text]", group="queue"
+    ),
+    Command("Q.TOUCH", touch, 4, 6, on(("take",), 1), f"{LEASED} [LEASE ms]", group="queue"),
+    Command("Q.BURY", bury, 4, 6, on(("take",), 1), f"{LEASED} [REASON text]", group="queue"),
 )

@@ -6,13 +6,24 @@ result to a reply.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tidewarden.config.permissions import Rights
+from tidewarden.config.permissions import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Full, Internal
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
+from tidewarden.server.access.permissions import (
+    ADMIN,
+    LOGIN,
+    TAKE_OR_ADMIN,
+    Arguments,
+    Requirement,
+    depends,
+    name_of,
+    on,
+)
 from tidewarden.server.parts import Queues
 from tidewarden.server.resp import encoder
 
@@ -286,12 +297,45 @@ def _ending(result: tuple[str, bytes], resp: int) -> bytes:
     return encoder.encode(list(result), resp)
 
 
+def _change_requires(request: Arguments) -> Iterable[Requirement]:
+    """
+    Q.UPDATE and Q.DELETE: under a lease number, which 0 is not, the consumer's affair, else the
+    administrator's.
+    """
+    leases = [
+        after
+        for word, after in zip(request[3::2], request[4::2], strict=False)
+        if word.upper() == b"LEASE"
+    ]
+    held = any(lease.isdigit() and lease.strip(b"0") for lease in leases)
+    return [(TAKE_OR_ADMIN if held else ADMIN, name_of(request[1]))]
+
+
+def _config_requires(request: Arguments) -> Iterable[Requirement]:
+    return [(QUEUE_WORDS if len(request) == 2 else ADMIN, name_of(request[1]))]
+
+
+def _move_requires(request: Arguments) -> Iterable[Requirement]:
+    targets = [after for word, after in pairwise(request[2:]) if word.upper() == b"TO"]
+    return [(ADMIN, name_of(name)) for name in (request[1], *targets)]
+
+
+def _check_requires(request: Arguments) -> Iterable[Requirement]:
+    one = len(request) > 1 and request[1] != b"*"
+    return [(ADMIN, name_of(request[1]) if one else None)]
+
+
+def _stats_requires(request: Arguments) -> Iterable[Requirement]:
+    return [(QUEUE_WORDS, name_of(request[1]))] if len(request) > 1 else ()
+
+
 COMMANDS = (
     Command(
         "Q.KICK",
         kick,
         3,
         8,
+        on(ADMIN, 1),
         "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id",
         group="queue",
     ),
@@ -300,37 +344,66 @@ COMMANDS = (
         update,
         4,
         ANY,
+        depends(TAKE_OR_ADMIN, _change_requires),
         "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
         "[PRIORITY n] [LEASE n]",
         group="queue",
     ),
-    Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
+    Command(
+        "Q.DELETE",
+        delete,
+        3,
+        5,
+        depends(TAKE_OR_ADMIN, _change_requires),
+        "queue id [LEASE n | FORCE]",
+        group="queue",
+    ),
     Command(
         "Q.PEEK",
         peek,
         3,
         8,
+        on(TAKE_OR_ADMIN, 1),
         "queue id | queue STATE s [COUNT n] [AFTER cursor]",
         group="queue",
         together=TOGETHER_LONG_MAX,
     ),
-    Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
-    Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
-    Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
-    Command("Q.STATS", stats, 1, 3, "[queue [SHARDS]]", group="queue"),
-    Command("Q.LIST", names, 1, 2, "[TOPICS]", group="queue"),
-    Command("Q.LINK", link, 3, 3, "topic queue", group="queue"),
-    Command("Q.UNLINK", unlink, 3, 3, "topic queue", group="queue"),
-    Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
-    Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
-    Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
+    Command("Q.WAIT", wait, 4, 4, on(("put", "admin"), 1), "queue id ms", group="queue"),
+    Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue"),
+    Command("Q.RESUME", resume, 2, 2, on(ADMIN, 1), "queue", group="queue"),
+    Command(
+        "Q.STATS",
+        stats,
+        1,
+        3,
+        depends(QUEUE_WORDS, _stats_requires),
+        "[queue [SHARDS]]",
+        group="queue",
+    ),
+    Command("Q.LIST", names, 1, 2, LOGIN, "[TOPICS]", group="queue"),
+    Command("Q.LINK", link, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue"),
+    Command("Q.UNLINK", unlink, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue"),
+    Command(
+        "Q.CONFIG",
+        config,
+        2,
+        ANY,
+        depends(QUEUE_WORDS, _config_requires),
+        "queue [SET name value …]",
+        group="queue",
+    ),
+    Command("Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue"),
+    Command("Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue"),
     Command(
         "Q.MOVE",
         move,
         5,
         10,
+        depends(ADMIN, _move_requires),
         "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]",
         group="queue",
     ),
-    Command("Q.CHECK", check, 1, 3, "queue|* [REPAIR]", group="queue"),
+    Command(
+        "Q.CHECK", check, 1, 3, depends(ADMIN, _check_requires), "queue|* [REPAIR]", group="queue"
+    ),
 )

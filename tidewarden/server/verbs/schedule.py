@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import parse
+from tidewarden.server.access.permissions import LOGIN, Arguments, Requirement, depends, name_of, on
 from tidewarden.server.parts import Schedules
 from tidewarden.server.resp import encoder
 
@@ -77,18 +79,29 @@ def _integer(result: int | bool, resp: int) -> bytes:
     return encoder.integer(int(result))
 
 
+def _put_requires(request: Arguments) -> Iterable[Requirement]:
+    """The schedule, and the queue it puts to, which stands behind a trigger of several words."""
+    _, used = parse(
+        [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
+    )
+    yield ("schedule",), name_of(request[1])
+    if len(request) > 2 + used:
+        yield ("put",), name_of(request[2 + used])
+
+
 COMMANDS = (
     Command(
         "S.PUT",
         put,
         6,
         ANY,
+        depends(("schedule", "put"), _put_requires),
         "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
         "queue payload [task options]",
         group="schedule",
     ),
-    Command("S.LIST", listing, 1, 1, group="schedule"),
-    Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
-    Command("S.PAUSE", pause, 2, 2, "name", group="schedule"),
-    Command("S.RESUME", resume, 2, 2, "name", group="schedule"),
+    Command("S.LIST", listing, 1, 1, LOGIN, group="schedule"),
+    Command("S.DELETE", delete, 2, 2, on(("schedule",), 1), "name", group="schedule"),
+    Command("S.PAUSE", pause, 2, 2, on(("schedule",), 1), "name", group="schedule"),
+    Command("S.RESUME", resume, 2, 2, on(("schedule",), 1), "name", group="schedule"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidewarden.errors import BadArg, Draining
+from tidewarden.server.access.permissions import LOGIN
 from tidewarden.server.access.users import DEFAULT_USER
 from tidewarden.server.resp import encoder
 
@@ -37,4 +38,4 @@ def _uuid(uuid: str, resp: int) -> bytes:
     return encoder.bulk(uuid)
 
 
-COMMANDS = (Command("SESSION", session, 1, 4, "[uuid] [GRACE ms]"),)
+COMMANDS = (Command("SESSION", session, 1, 4, LOGIN, "[uuid] [GRACE ms]"),)

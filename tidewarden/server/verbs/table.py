@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-
-from tidewarden.server.access.permissions import demands_of
 
 from . import (
     cluster,
@@ -24,8 +21,6 @@ def table(commands: Iterable[Command]) -> dict[bytes, Command]:
     """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
     found: dict[bytes, Command] = {}
     for command in commands:
-        if command.needs == "entry" and demands_of(command.name) is not None:
-            command = dataclasses.replace(command, needs="right")
         name = command.name.encode()
         found[name] = found[name.lower()] = command
     return found

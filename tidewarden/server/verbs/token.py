@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidewarden.errors import BadArg, Error, Full
+from tidewarden.server.access.permissions import every_as_user
 from tidewarden.server.parts import Tokens
 from tidewarden.server.resp import encoder
 
@@ -260,17 +261,18 @@ def _tokens_or_errors(found: Any, resp: int) -> bytes:
     )
 
 
+READ, WRITE = every_as_user("token:read"), every_as_user("token:write")
+EXPORT_REFRESH = every_as_user("token:export")
+LOOK = every_as_user("token:read", "token:write", "token:admin")
 COMMANDS = (
-    Command(
-        "T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"
-    ),
+    Command("T.PUT", put, 3, 5, WRITE, "provider/account json [KEEP] [VERBOSE]", group="token"),
     Command(
         "T.GET",
         get,
         2,
         8,
+        READ,
         "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]",
-        needs="user",
         group="token",
     ),
     Command(
@@ -278,8 +280,8 @@ COMMANDS = (
         get_many,
         2,
         ANY,
+        READ,
         "[MINTTL ms] [WAIT ms] provider/account [provider/account …]",
-        needs="user",
         group="token",
     ),
     Command(
@@ -287,20 +289,20 @@ COMMANDS = (
         listing,
         1,
         9,
+        LOOK,
         "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]",
-        needs="user",
         group="token",
     ),
-    Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
-    Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
-    Command("T.WHY", why, 2, 2, "provider/account | provider", needs="user", group="token"),
+    Command("T.PEEK", peek, 2, 2, LOOK, "provider/account", group="token"),
+    Command("T.ANSWERS", answers, 2, 2, EXPORT_REFRESH, "provider/account", group="token"),
+    Command("T.WHY", why, 2, 2, LOOK, "provider/account | provider", group="token"),
     Command(
         "T.PROVIDER",
         provider,
         3,
         3,
+        every_as_user("token:admin"),
         "RELEASE | PROBE | QUARANTINE provider",
-        needs="user",
         group="token",
     ),
     Command(
@@ -308,19 +310,19 @@ COMMANDS = (
         refresh,
         2,
         4,
+        WRITE,
         "provider/account [GENERATION generation]",
-        needs="user",
         group="token",
     ),
-    Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
-    Command("T.STATS", stats, 1, 1, needs="user", group="token"),
+    Command("T.DELETE", delete, 2, 2, WRITE, "provider/account", group="token"),
+    Command("T.STATS", stats, 1, 1, LOOK, group="token"),
     Command(
         "T.EXPORT",
         export,
         4,
         10,
+        EXPORT_REFRESH,
         "key id line [PROVIDER p] [COUNT n] [AFTER cursor]",
-        needs="user",
         group="token",
     ),
     Command(
@@ -328,10 +330,17 @@ COMMANDS = (
         import_sealed,
         5,
         ANY,
+        WRITE,
         "key id line sealed [sealed …]",
-        needs="user",
         group="token",
     ),
-    Command("V.STATUS", vault_status, 1, 1, needs="user", group="token"),
-    Command("V.ROTATE", vault_rotate, 1, 2, "[FORCE]", needs="user", group="token"),
+    Command(
+        "V.STATUS",
+        vault_status,
+        1,
+        1,
+        every_as_user("token:read", "token:write", "admin"),
+        group="token",
+    ),
+    Command("V.ROTATE", vault_rotate, 1, 2, every_as_user("admin"), "[FORCE]", group="token"),
 )

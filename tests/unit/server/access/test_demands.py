@@ -11,8 +11,8 @@ from support.doors import doubles
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.config.permissions import Rights
-from tidewarden.server.access.permissions import DEMANDS, OWN, ROUTES, lacking_for
-from tidewarden.server.http.server import NAMED
+from tidewarden.server.access.permissions import missing_for
+from tidewarden.server.http.authorization import OPEN_PATHS, ROUTES, USER_PREFIXES
 from tidewarden.server.verbs.table import COMMANDS
 
 SECRET = doubles.SECRET
@@ -99,6 +99,12 @@ ROWS = [
 ]
 
 
+def lacks(rights: Rights, request: list[Any]) -> str:
+    """What is missing for a request, by the permission in its verb's row."""
+    words = [word if isinstance(word, bytes) else word.encode() for word in request]
+    return missing_for(rights, COMMANDS[words[0]].permission, words)
+
+
 def user(*rights: str) -> User:
     return User(name="ada", secret_hash=hash_generated(SECRET), rights=rights)
 
@@ -113,10 +119,10 @@ async def enter(door: Any) -> Any:
     ("request_", "missing"), ROWS, ids=lambda value: " ".join(value) or "no right"
 )
 def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) -> None:
-    assert lacking_for(Rights(()), request_[0], [word.encode() for word in request_]) == missing
+    assert lacks(Rights(()), request_) == missing
     for word in missing.split(" or ") if missing else ():
         words = (word.partition(":")[0] if not word.startswith("token") else word,)
-        assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in (
+        assert lacks(Rights(words), request_) in (
             "",
             "put:q",
         )
@@ -186,23 +192,33 @@ async def test_at_the_door_each_verb_with_each_right_missing_and_with_it_alone(
 
 def test_every_name_in_a_request_counts() -> None:
     rights = Rights(("take:q", "admin:q", "put:a", "schedule:s"))
-    assert lacking_for(rights, "Q.TAKE", b"Q.TAKE WAIT 5 FROM q r".split()) == "take:r"
-    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q REASON TO TO r ALL".split()) == "admin:TO"
-    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q ALL to r".split()) == "admin:r"
-    assert lacking_for(rights, "Q.LINK", b"Q.LINK q r".split()) == "admin:r"
-    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 b x".split()) == "put:b"
-    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 a x".split()) == ""
+    assert lacks(rights, b"Q.TAKE WAIT 5 FROM q r".split()) == "take:r"
+    assert lacks(rights, b"Q.MOVE q REASON TO TO r ALL".split()) == "admin:TO"
+    assert lacks(rights, b"Q.MOVE q ALL to r".split()) == "admin:r"
+    assert lacks(rights, b"Q.LINK q r".split()) == "admin:r"
+    assert lacks(rights, b"S.PUT s AT 5 b x".split()) == "put:b"
+    assert lacks(rights, b"S.PUT s AT 5 a x".split()) == ""
 
 
-def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None:
+def test_each_verb_and_each_route_names_its_permission() -> None:
+    """A verb of the rooms behind needs a login at least; open is what its row says to be open."""
     for command in COMMANDS.values():
-        assert (command.name in OWN) != (command.needs in ("right", "user")), command.name
-    assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(
-        DEMANDS
-    )
-    assert {request[0] for request, _ in ROWS} >= set(DEMANDS), "each stands in the table above"
-    assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
-    assert set(ROUTES.values()) <= set(DEMANDS)
+        permission = command.permission
+        assert command.level == permission.level
+        assert (permission.required is None) == (permission.level in ("open", "login"))
+        assert (permission.required is None) == (not permission.words), command.name
+        assert permission.level != "open" or "." not in command.name
+        own_rule = permission.required and not permission.required.__module__.endswith(
+            "permissions"
+        )
+        assert not own_rule or command.name in {request[0] for request, _ in ROWS}, (
+            f"what {command.name} needs depends on its request: it stands in the table above"
+        )
+    for request, missing in ROWS:
+        words = COMMANDS[request[0].encode()].permission.words
+        assert words_of(missing) <= words if missing else True, request
+    opened = {path for (_, path), route in ROUTES.items() if route.permission.level == "open"}
+    assert opened == set(OPEN_PATHS) == {"/health/live", "/health/ready", "/leader"}
 
 
 def test_the_protocol_has_the_same_table() -> None:
@@ -217,17 +233,18 @@ def test_the_protocol_has_the_same_table() -> None:
         )  # "each of the three above includes it"
         for verb in re.findall(r"\b[QLSTVR]\.[A-Z]+|CLIENT LIST", verbs):
             told.setdefault(verb.split()[0], set()).update(words)
-    needed: dict[str, set[str]] = {}
-    for request, missing in ROWS:
-        needed.setdefault(request[0], set()).update(words_of(missing) if missing else set())
-    named = {verb for verb, words in needed.items() if words}
-    assert {verb: told.get(verb, set()) for verb in named} == {verb: needed[verb] for verb in named}
-    assert {verb for verb, words in told.items() if words} <= named
+    told["S.PUT"].add("put")  # for its queue, says the row of schedules
+    needed = {
+        command.name: set(command.permission.words)
+        for command in COMMANDS.values()
+        if command.permission.words and command.group != "later"
+    }
+    assert {verb: words for verb, words in told.items() if words} == needed
 
 
 def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> None:
-    for (_, path), verb in ROUTES.items():
-        assert path.startswith(NAMED) == verb.startswith("T."), path
+    for (_, path), route in ROUTES.items():
+        assert path.startswith(USER_PREFIXES) == route.verb.startswith("T."), path
 
 
 async def test_a_right_that_is_missing_is_named_counted_and_logged(

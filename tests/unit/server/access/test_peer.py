@@ -7,6 +7,7 @@ import pytest
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Denied, NoAuth
 from tidewarden.server.access.peer import FRIEND, GUEST, LIMITED, STRANGER, Peer
+from tidewarden.server.access.permissions import every_as_user, on
 from tidewarden.server.verbs.command import Command
 
 
@@ -21,7 +22,7 @@ def test_entering_and_leaving(let_in: bool, at_first: tuple[str, ...]) -> None:
 
 
 def test_who_is_kept_out_hears_why() -> None:
-    command = Command("T.GET", lambda connection, request: b"", 2, 6, needs="user")
+    command = Command("T.GET", lambda connection, request: b"", 2, 6, every_as_user("token:read"))
     with pytest.raises(NoAuth, match=r"T.GET needs a named user"):
         Peer("", 0.0, let_in=True).check(command, [b"T.GET"])
     with pytest.raises(NoAuth, match="Authentication required"):
@@ -29,9 +30,9 @@ def test_who_is_kept_out_hears_why() -> None:
 
 
 def test_rights_limit_whoever_entered_and_go_with_him() -> None:
-    command = Command("Q.PUT", lambda connection, request: b"", 3, 6, needs="right")
+    command = Command("Q.PUT", lambda connection, request: b"", 3, 6, on(("put",), 1))
     peer = Peer("", 0.0, let_in=True)
-    assert command.needs in peer.may
+    assert command.level in peer.may
     peer.enter("ada", Rights(("put:a",)))
     assert peer.may == LIMITED
     peer.check(command, [b"Q.PUT", b"a", b""])

@@ -219,7 +219,7 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
 
 async def stalled(server: HttpServer) -> Stream:
     """Somebody who asks for more than what lies between can hold, and reads nothing."""
-    server._cluster.seen["text"] = "x" * (20 << 20)
+    server._node_routes._cluster.seen["text"] = "x" * (20 << 20)
     stream = await connect(server, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
     while not any(
         handler.writing_paused for handler in server._listener._runner.server.connections
@@ -318,7 +318,7 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
         raise NoAuth("Nobody.")
 
     async with site() as server:
-        monkeypatch.setattr(server, "_check_user", undecided)
+        monkeypatch.setattr(server._authorization, "user_of", undecided)
         stream = await connect(server, REFUSED + b"x" * 500_000)
         await asyncio.wait_for(asked.wait(), 10)
         (handler,) = server._listener._runner.server.connections

@@ -12,7 +12,8 @@ from support.doors import doubles
 
 from tidewarden.errors import Error
 from tidewarden.server.http.responses import problem
-from tidewarden.server.http.tokens import TokenRoutes
+from tidewarden.server.http.route import add_routes
+from tidewarden.server.http.tokens import ROUTES, TokenRoutes
 
 Door = doubles.Door
 
@@ -37,7 +38,7 @@ async def answered(
             return problem(error)
 
     app = web.Application(middlewares=[errors])
-    TokenRoutes(tokens).add_to(app.router)
+    add_routes(app.router, ROUTES, TokenRoutes(tokens))
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

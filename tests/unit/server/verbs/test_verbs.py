@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 
 from tidewarden.errors import BadArg
+from tidewarden.server.access.permissions import LOGIN
 from tidewarden.server.verbs import command as verbs
 from tidewarden.server.verbs.command import Command, meant, unsupported
 
 
 def test_misuse_shows_the_form() -> None:
-    command = Command("X.DO", lambda connection, request: b"", 2, 3, "one [two]")
+    command = Command("X.DO", lambda connection, request: b"", 2, 3, LOGIN, "one [two]")
     assert (
         str(command.misused([b"X.DO"])) == "X.DO has 0 arguments here; its form is: X.DO one [two]"
     )

@@ -1,0 +1,112 @@
+"""Decides who asks at the HTTP door, and whether the route's permission is theirs."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from tidewarden.config.addresses import host_of_header, is_loopback
+from tidewarden.config.permissions import ALL, Rights
+from tidewarden.errors import Denied, NoAuth
+from tidewarden.server.access.peer import denied, peer_of
+from tidewarden.server.access.permissions import (
+    ADMIN,
+    Requirement,
+    every,
+    missing,
+    missing_for,
+)
+from tidewarden.server.access.users import Users
+
+from . import events, node, schedules, tokens
+from .route import Route
+
+ROUTES: dict[tuple[str, str], Route[Any]] = {}
+for _table in (node.ROUTES, tokens.ROUTES, events.ROUTES, schedules.ROUTES):
+    ROUTES.update({(route.method, route.path): route for route in _table})
+OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
+USER_PREFIXES = tuple(
+    sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
+)
+"""Where a user is needed also where the door is open to all: what is there is of tokens."""
+
+RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
+USER: web.RequestKey[str] = web.RequestKey("user", str)
+
+
+class Authorization:
+    """Checks origin, user and rights of requests; ``users`` are those of both doors."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def check_origin(self, request: web.Request) -> None:
+        """
+        Keep web pages in browsers from a door that asks for no password (DNS rebinding, CSRF).
+
+        Raises: Denied.
+        """
+        if not self._users.open:
+            return
+        for name in ("Host", "Origin"):
+            value = request.headers.get(name)
+            if value is not None and not is_loopback(host_of_header(value)):
+                raise Denied(
+                    f"This door serves its own machine alone: the {name} header must be a loopback"
+                    " address."
+                )
+
+    async def user_of(self, request: web.Request) -> str:
+        """
+        The user who asks; empty: nobody in particular, where that is enough.
+
+        Raises: NoAuth: a user is needed. WrongPass.
+        """
+        if request.path in OPEN_PATHS:
+            return ""
+        header = request.headers.get("Authorization", "")
+        if not header:
+            if self._users.open and not request.path.startswith(USER_PREFIXES):
+                return ""
+            raise NoAuth("Send Authorization: Bearer user:secret.")
+        scheme, _, credentials = header.partition(" ")
+        if scheme.lower() != "bearer" or not credentials.strip():
+            raise NoAuth("Only Authorization: Bearer user:secret is understood.")
+        return await self._authenticate(credentials.strip(), peer_of(request.transport))
+
+    async def _authenticate(self, credentials: str, peer: str) -> str:
+        """``user:secret``, or a secret alone, which may have a colon itself."""
+        user, colon, secret = credentials.partition(":")
+        if not colon or not self._users.has(user):
+            user, secret = "", credentials
+        return await self._users.authenticate(user, secret, peer)
+
+    def check_rights(self, request: web.Request, user: str) -> None:
+        """
+        Check that the user may ask for this route; its rights are the request's from then on.
+
+        Raises: Denied. WrongPass: there is no such user any more.
+        """
+        request[USER], request[RIGHTS] = user, self._users.rights(user) if user else ALL
+        resource = request.match_info.route.resource
+        if not user or resource is None or request.path in OPEN_PATHS:
+            return
+        method = "GET" if request.method == "HEAD" else request.method
+        what = f"{method} {resource.canonical}"
+        route = ROUTES.get((method, resource.canonical))
+        permission = every(*ADMIN) if route is None else route.permission
+        name = request.match_info.get("name", "").encode("utf-8", "surrogateescape")
+        if lacks := missing_for(request[RIGHTS], permission, (what.encode(), name)):
+            self._deny(request, what, lacks)
+
+    def check_right(self, request: web.Request, what: str, required: Requirement) -> None:
+        """Check a right that the body of a request requires. Raises: Denied."""
+        if lacks := missing(request[RIGHTS], [required]):
+            self._deny(request, what, lacks)
+
+    def _deny(self, request: web.Request, what: str, right: str) -> NoReturn:
+        user = request[USER]
+        error = denied(what, right, user)
+        self._users.deny(user, peer_of(request.transport), error)
+        raise error
