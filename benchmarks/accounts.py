@@ -24,10 +24,10 @@ from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.partitioning import prefix_of, shard_of
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.tokens.accounts.account_record import AccountRow
-from tidewarden.tokens.accounts.listing import SHARDS
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.keyring import Keyring
 from tidewarden.tokens.vault.vault import Place, Vault, open_vault
+from tidewarden.tokens.verbs.listing import SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 QUEUE = queue_of(PROVIDER, CLIENT)

@@ -49,7 +49,7 @@ from tidewarden.config.load import hash_generated
 from tidewarden.config.provider import queue_of
 from tidewarden.queue.partitioning import carry, prefix_of, shard_of
 from tidewarden.store.redis_cluster.slots import slot_of
-from tidewarden.tokens.accounts.listing import SHARDS
+from tidewarden.tokens.verbs.listing import SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 SHARD = prefix_of(CLUSTER, queue_of(PROVIDER, CLIENT), 0)

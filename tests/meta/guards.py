@@ -306,7 +306,7 @@ GUARDS = (
     ),
     Guard(
         "other-parameters",
-        (("tokens/accounts/grants.py", "if not provider.renews:\n", "if False:\n"),),
+        (("tokens/verbs/grants.py", "if not provider.renews:\n", "if False:\n"),),
         ("rooms/tokens/test_without_refresh_tokens",),
     ),
     Guard(
@@ -397,7 +397,7 @@ GUARDS = (
     ),
     Guard(
         "parameters-put",
-        (("tokens/accounts/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
+        (("tokens/verbs/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
         ("rooms/tokens/test_parameters",),
     ),
     Guard(

@@ -1,7 +1,7 @@
 """Accounts, the vault that seals their tokens, and the refreshers that keep them fresh."""
 
-from .accounts.reader import AccountToken
 from .journal.peer_queries import PATH as PEERS_PATH
 from .tokens import Tokens
+from .verbs.reader import AccountToken
 
 __all__ = ["PEERS_PATH", "AccountToken", "Tokens"]

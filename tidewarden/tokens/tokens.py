@@ -20,19 +20,17 @@ from tidewarden.config.provider import queue_of
 from tidewarden.queue import Queues
 from tidewarden.queue.task import check_range
 
+from . import policy
 from .accounts import names as accounts
 from .accounts.account_store import AccountStore, RunScript
 from .accounts.cache import Cache
-from .accounts.figures import Figures
-from .accounts.grants import Grants, Put
-from .accounts.listing import Listing
-from .accounts.reader import AccountToken, Reader
+from .custody.key_sync import restore_keys
+from .custody.vault_admin import VaultAdmin
 from .events.events import Call
 from .events.revocation import Revoker
 from .events.service import Outlets
 from .journal import peer_queries
 from .journal.journal import Journal
-from .journal.journal_replay import JournalReplay
 from .limits import judgement
 from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord
@@ -40,16 +38,18 @@ from .limits.client_store import read_client
 from .limits.host_rate_limit import HostRateLimits
 from .limits.node_limits import NodeLimits
 from .provider.token_endpoint import TokenEndpoint
-from .refresh import policy
+from .refresh.journal_replay import JournalReplay
 from .refresh.offline_refresh import OfflineRefresher
 from .refresh.pool import Pool, figures
 from .refresh.refresh_context import Counts, RefreshContext
 from .refresh.rescue import Rescue
 from .vault.key_store import KeyStore
-from .vault.key_sync import restore_keys
 from .vault.keyring import Keyring
 from .vault.vault import Vault, open_vault
-from .vault.vault_admin import VaultAdmin
+from .verbs.figures import Figures
+from .verbs.grants import Grants, Put
+from .verbs.listing import Listing
+from .verbs.reader import AccountToken, Reader
 from .why.stories import Stories
 
 log = logging.getLogger("tidewarden.tokens")

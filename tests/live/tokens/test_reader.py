@@ -15,8 +15,8 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, Timeout
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.findings import AccountReading
-from tidewarden.tokens.accounts.reader import in_vain, lives
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.verbs.reader import in_vain, lives
 
 answers, eventually = harness.answers, harness.eventually
 NOW_MS = 1_700_000_000_000

@@ -17,7 +17,7 @@ from support.tokens import harness
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.events import revocation
 from tidewarden.tokens.events.revocation import QUEUE, Revocation
-from tidewarden.tokens.events.revoked import judge_revocation
+from tidewarden.tokens.provider.revocation_response import judge_revocation
 from tidewarden.tokens.provider.token_response import HttpAnswer
 
 eventually = harness.eventually

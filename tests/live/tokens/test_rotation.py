@@ -16,7 +16,7 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.config.key_file import prepend_key
-from tidewarden.tokens.vault import key_sync, rotation
+from tidewarden.tokens.custody import key_sync, rotation
 
 eventually = harness.eventually
 ACCOUNTS = 40

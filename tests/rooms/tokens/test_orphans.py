@@ -21,7 +21,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.secret import Secret
 from tidewarden.errors import StoreDown
 from tidewarden.store import connection as store_link
-from tidewarden.tokens.refresh import policy
+from tidewarden.tokens import policy
 
 LIFE_S = 600
 

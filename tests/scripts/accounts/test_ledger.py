@@ -16,7 +16,7 @@ from tidewarden.errors import BadArg
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles, parse_row
 from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
 
 
 @pytest.fixture

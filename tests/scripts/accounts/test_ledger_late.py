@@ -12,7 +12,7 @@ from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.tokens import harness
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
 
 ACCOUNTS = [f"a{n}" for n in range(40)]
 

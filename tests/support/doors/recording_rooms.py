@@ -9,7 +9,7 @@ from typing import Any
 
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, Taken, TaskSpec
-from tidewarden.tokens.accounts.grants import Put
+from tidewarden.tokens.verbs.grants import Put
 
 
 class RecordingSession:

@@ -13,10 +13,10 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate, Silence
 from tidewarden.tokens.limits.evidence import Bucket
+from tidewarden.tokens.why.account import account_story, away_story
+from tidewarden.tokens.why.provider import provider_story
 from tidewarden.tokens.why.story import ClientSeen, Story
-from tidewarden.tokens.why.why import account_story, away_story
-from tidewarden.tokens.why.why_provider import provider_story
-from tidewarden.tokens.why.why_troubles import Subject
+from tidewarden.tokens.why.troubles import Subject
 
 NOW_MS = 1_795_000_000_000  # 2026-11-18 11:06:40 UTC
 CLOCK_MS = 5_000_000

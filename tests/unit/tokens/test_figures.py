@@ -12,7 +12,7 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.accounts.figures import AGE_S, AT_ONCE, Figures
+from tidewarden.tokens.verbs.figures import AGE_S, AT_ONCE, Figures
 
 
 class Store:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.assessment import Assessment
-from tidewarden.tokens.provider.token_response import Verdict
-from tidewarden.tokens.refresh.policy import (
+from tidewarden.tokens.policy import (
     Case,
     after_failure,
     backoff,
@@ -26,6 +25,7 @@ from tidewarden.tokens.refresh.policy import (
     too_soon,
     use_spare,
 )
+from tidewarden.tokens.provider.token_response import Verdict
 
 NOW_MS = 1_700_000_000_000
 REFUSED = Verdict("invalid_grant", "account", "HTTP 400 invalid_grant")

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from tidewarden.config.error_classes import ERROR_CLASSES
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.provider.token_response import Verdict
-from tidewarden.tokens.refresh.policy import (
+from tidewarden.tokens.policy import (
     CONFIRM_S,
     Case,
     Step,
@@ -26,6 +25,7 @@ from tidewarden.tokens.refresh.policy import (
     after_failure,
     replay_after,
 )
+from tidewarden.tokens.provider.token_response import Verdict
 
 REFUSALS = frozenset(name for name, row in ERROR_CLASSES.items() if row.ends_grant)
 

@@ -12,7 +12,7 @@ import pytest
 from support.tokens.story_scenes import NOW_MS, SCENES, Story, account, refused, seen
 
 from tidewarden.cli import VERBS, command_line
-from tidewarden.tokens.refresh import policy
+from tidewarden.tokens import policy
 
 
 class Told(NamedTuple):

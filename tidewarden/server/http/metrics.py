@@ -23,7 +23,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.server.parts import Queues, Tokens
-from tidewarden.tokens.refresh.policy import STATES
+from tidewarden.tokens.policy import STATES
 
 log = logging.getLogger("tidewarden.server")
 

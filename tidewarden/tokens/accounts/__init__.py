@@ -1,1 +1,1 @@
-"""Keeps the accounts: their records, grants, lists and readers."""
+"""Keeps the accounts: their records, names and places in the store."""

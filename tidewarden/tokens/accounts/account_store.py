@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.policy import Step
 
 from .account_record import AccountRow, RefreshTroubles, parse_intent, parse_row, parse_troubles
 from .findings import AccountReading, Entry, Opened, Pairs, RefusedAccount

@@ -24,11 +24,11 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.provider.grant_request import as_account
+from tidewarden.tokens.provider.revocation_response import Revoked
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
 from .queue_worker import QueueWorker
-from .revoked import Revoked
 
 log = logging.getLogger("tidewarden.tokens")
 

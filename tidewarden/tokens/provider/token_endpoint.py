@@ -34,13 +34,13 @@ from httpx_aiohttp import AiohttpTransport
 from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Provider
-from tidewarden.tokens.events.revoked import Revoked, judge_revocation
 
 from .client_auth import Credentials
 from .discovery import Discovery, NotFoundError
 from .grant_request import asking
 from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateError, RequestProgress
 from .request_timeout import RequestTimeout
+from .revocation_response import Revoked, judge_revocation
 from .token_response import HttpAnswer, NoAnswer, Outcome, RequestNotSent
 
 # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close

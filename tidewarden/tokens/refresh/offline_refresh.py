@@ -17,6 +17,7 @@ from dataclasses import replace
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.cache import CachedToken
@@ -33,7 +34,6 @@ from tidewarden.tokens.provider.grant_request import (
 from tidewarden.tokens.provider.token_response import HttpAnswer, Verdict
 from tidewarden.tokens.vault.vault import Place
 
-from . import policy
 from .refresh_context import RefreshContext
 
 log = logging.getLogger("tidewarden.tokens")

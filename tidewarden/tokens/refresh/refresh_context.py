@@ -11,6 +11,7 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config
 from tidewarden.queue import Queues
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
@@ -19,8 +20,6 @@ from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Peers
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.vault.vault import Vault
-
-from . import policy
 
 OnSettled = Callable[[str, int], None]
 """

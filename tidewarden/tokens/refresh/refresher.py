@@ -18,21 +18,21 @@ from tidewarden.config import placeholders
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.findings import Opened
 from tidewarden.tokens.limits.adaptive_concurrency import late
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.evidence import is_refusal, kind_of
 from tidewarden.tokens.limits.gathering import Ended
+from tidewarden.tokens.policy import Case, Step
 from tidewarden.tokens.provider import token_response
 from tidewarden.tokens.provider.advice import after_refusal
 from tidewarden.tokens.provider.grant_request import Unfit, as_account, check_fit
 from tidewarden.tokens.provider.token_response import Verdict
 from tidewarden.tokens.vault.vault import Place, Unsealable
 
-from . import policy
 from .log_sampler import LogSampler
-from .policy import Case, Step
 from .refresh_context import RefreshContext
 from .unknown_outcome import BUSY_S, UnknownOutcomes
 from .write_back import WriteBack

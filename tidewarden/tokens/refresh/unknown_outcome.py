@@ -13,11 +13,11 @@ from typing import Literal
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.findings import Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply
+from tidewarden.tokens.policy import Step
 
-from . import policy
-from .policy import Step
 from .refresh_context import RefreshContext
 from .write_back import WriteBack
 

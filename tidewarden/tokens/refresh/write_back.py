@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
 from tidewarden.tokens.accounts.account_store import ORPHAN
@@ -19,7 +20,6 @@ from tidewarden.tokens.provider.grant_request import following, granted_scope, m
 from tidewarden.tokens.provider.token_response import TokenPair
 from tidewarden.tokens.vault.vault import Place
 
-from . import policy
 from .refresh_context import RefreshContext
 
 log = logging.getLogger("tidewarden.tokens")

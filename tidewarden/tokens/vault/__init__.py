@@ -1,1 +1,1 @@
-"""Seals tokens at rest and manages the keys."""
+"""Seals tokens at rest, and keeps the keys that seal them."""

@@ -12,16 +12,16 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.limits.node_limits import SHARDS
-from tidewarden.tokens.refresh import policy
 
+from .account import account_story, away_story
+from .provider import provider_story
 from .story import ClientSeen, Story
-from .why import account_story, away_story
-from .why_provider import provider_story
-from .why_troubles import Subject
+from .troubles import Subject
 
 AWAY_S = 5.0
 """A store that has not answered for so long is told to be away."""

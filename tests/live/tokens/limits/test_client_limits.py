@@ -26,8 +26,8 @@ from tidewarden.tokens.limits.client_store import ClientStore
 from tidewarden.tokens.limits.gathering import Ended
 from tidewarden.tokens.limits.judgement import ClientEvent, release
 from tidewarden.tokens.limits.node_limits import NodeLimits
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.provider.token_response import Verdict
-from tidewarden.tokens.refresh.policy import Step
 
 QUEUE = "_tokens:p:c0"
 PROBE_MS = 40_000

@@ -21,7 +21,7 @@ from support.providers.certificate import make
 from support.tokens import harness
 
 from tidewarden.config.load import Provider, Secret
-from tidewarden.tokens.events.revoked import Revoked
+from tidewarden.tokens.provider.revocation_response import Revoked
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import RequestNotSent, Verdict, classify
 

@@ -22,9 +22,9 @@ from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.findings import Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
-from tidewarden.tokens.refresh.policy import Step
 from tidewarden.tokens.refresh.unknown_outcome import UnknownOutcomes
 
 SECRET = "the cluster's"

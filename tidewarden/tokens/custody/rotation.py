@@ -22,10 +22,10 @@ from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
+from tidewarden.tokens.vault.vault import FINGERPRINT_KEY_ID, Unsealable, Vault
 
-from .key_store import KeyStore, NodeKeys, Rotation
 from .key_sync import provider_of, reseal_row
-from .vault import FINGERPRINT_KEY_ID, Unsealable, Vault
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -21,12 +21,11 @@ from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.details import consent_of
 from tidewarden.tokens.accounts.findings import Pairs
-from tidewarden.tokens.accounts.grants import MARK_FIELDS, SPARE_FIELD
-from tidewarden.tokens.accounts.listing import PAGE_MAX, parse_cursor
 from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.provider.grant_request import fields_of
-
-from .vault import Place, Vault
+from tidewarden.tokens.vault.vault import Place, Vault
+from tidewarden.tokens.verbs.grants import MARK_FIELDS, SPARE_FIELD
+from tidewarden.tokens.verbs.listing import PAGE_MAX, parse_cursor
 
 log = logging.getLogger("tidewarden.tokens")
 

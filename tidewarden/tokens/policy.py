@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from tidewarden.config.error_classes import ErrorClass, class_of
 from tidewarden.config.load import Provider
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.provider.token_response import Verdict
+
+from .accounts.account_record import AccountRow, RefreshTroubles
+from .limits.assessment import ALONE, Assessment
+from .provider.token_response import Verdict
 
 Spare = Literal["keep", "drop", "try"]
 Rotation = Literal["none", "rolling", "single_use"]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.provider import advice
-from tidewarden.tokens.refresh import policy
 
+from .provider import quarantine_advice, quarantine_text, rests, silences, what_next
 from .story import Answered, Finding, Next, Story, when
-from .why_provider import quarantine_advice, quarantine_text, rests, silences, what_next
-from .why_troubles import Subject, answer_of, concluded, refused
+from .troubles import Subject, answer_of, concluded, refused
 
 
 def account_story(subject: Subject) -> Story:

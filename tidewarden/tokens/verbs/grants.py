@@ -12,18 +12,17 @@ from typing import Any, Literal
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
+from tidewarden.tokens.accounts import details, names
+from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails, AccountRow
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.findings import AccountReading
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
+from tidewarden.tokens.policy import State
 from tidewarden.tokens.provider.grant_request import brought, marked, own_of
-from tidewarden.tokens.refresh import policy
-from tidewarden.tokens.refresh.policy import State
 from tidewarden.tokens.refresh.refresh_context import OnSettled
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
-
-from . import details, names
-from .account_record import NO_DETAILS, AccountDetails, AccountRow
-from .account_store import AccountStore
-from .findings import AccountReading
 
 PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tidewarden.tokens.provider.retry_after import retry_after
-from tidewarden.tokens.provider.token_response import HttpAnswer, error_of
+from .retry_after import retry_after
+from .token_response import HttpAnswer, error_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,15 @@ from typing import TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.accounts.findings import AccountReading
+from tidewarden.tokens.policy import State
 from tidewarden.tokens.provider.token_response import Scalar
-from tidewarden.tokens.refresh import policy
 from tidewarden.tokens.refresh.offline_refresh import OfflineRefresher
-from tidewarden.tokens.refresh.policy import State
 from tidewarden.tokens.vault.vault import Place, Vault
-
-from .account_record import AccountRow, RefreshTroubles
-from .account_store import AccountStore
-from .cache import Cache
-from .findings import AccountReading
 
 log = logging.getLogger("tidewarden.tokens")
 

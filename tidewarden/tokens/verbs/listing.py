@@ -7,16 +7,15 @@ from typing import Any
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
+from tidewarden.tokens.accounts import details
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.accounts.account_store import AccountStore, Batch
+from tidewarden.tokens.accounts.findings import Entry
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.limits.provider_status import beside, figures
 from tidewarden.tokens.provider import advice
-from tidewarden.tokens.refresh import policy
-
-from . import details
-from .account_record import RefreshTroubles
-from .account_store import AccountStore, Batch
-from .findings import Entry
 
 PAGE_MAX = 1000
 # Pages of the store that are looked through for one of ours, where a state is asked for.

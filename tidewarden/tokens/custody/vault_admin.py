@@ -16,13 +16,13 @@ from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.names import split
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Peers
-from tidewarden.tokens.journal.unreadable_answers import UnreadableAnswers
+from tidewarden.tokens.vault.key_store import KeyStore
+from tidewarden.tokens.vault.vault import Vault
 
 from .export import Export, Page, Put, Results, Sealing, put_lines
-from .key_store import KeyStore
 from .key_sync import KeySync
 from .rotation import Rotator
-from .vault import Vault
+from .unreadable_answers import UnreadableAnswers
 
 
 class VaultAdmin:
@@ -95,7 +95,7 @@ class VaultAdmin:
     async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
         """
         Put accounts from the lines of a sealed file; see
-        :func:`tidewarden.tokens.vault.export.put_lines`.
+        :func:`tidewarden.tokens.custody.export.put_lines`.
         """
         return await put_lines(self._put, sealing, lines)
 

@@ -14,12 +14,11 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.journal_records import RawAnswer
+from tidewarden.tokens.journal.peer_queries import KeptAnswer, PeerReply, Peers
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
-
-from .journal import Journal
-from .journal_records import RawAnswer
-from .peer_queries import KeptAnswer, PeerReply, Peers
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
+from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.refresh import policy
 
+from .provider import rests
 from .story import ClientSeen, Finding, count, span, when
-from .why_provider import rests
 
 _WHOSE = {"erring": "the provider's matter", "client": "our client's matter"}
 

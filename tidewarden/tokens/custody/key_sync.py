@@ -16,9 +16,8 @@ from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.tokens.accounts.account_record import DETAILED, parse_row
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
-
-from .key_store import KeyStore, NodeKeys
-from .vault import Place, Unsealable, Vault, key_id_of
+from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys
+from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, key_id_of
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.tokens.accounts.account_record import parse_row
-from tidewarden.tokens.refresh.pool import Pool
-from tidewarden.tokens.refresh.refresh_context import RefreshContext
+from tidewarden.tokens.custody.unreadable_answers import kept_of
+from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, open_question, reply_to
 
-from .peer_queries import Mac, PeerReply, open_question, reply_to
-from .unreadable_answers import kept_of
+from .pool import Pool
+from .refresh_context import RefreshContext
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -1,0 +1,1 @@
+"""Serves the verbs of tokens: a grant is put, a token read, accounts listed and counted."""
