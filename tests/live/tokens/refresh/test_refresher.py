@@ -1,5 +1,7 @@
 """
 The refreshers against a real store and a token endpoint over HTTP: what survives which failure.
+
+Each failure is told step by step in ``transcripts/refresh``; here is what else must hold.
 """
 
 from __future__ import annotations
