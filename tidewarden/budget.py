@@ -22,14 +22,15 @@ class Budget:
 
     def spend(self, cost_s: float, now: float) -> None:
         """
-        So much was spent by ``now``, in seconds of the monotonic clock; it may be more than there
-        was.
+        Charge the time spent by ``now``.
+
+        ``now`` is in seconds of the monotonic clock; the charge may exceed what was left.
         """
         self._left_s = self.left_s(now) - cost_s
         self._at = now
 
     def give_back(self, cost_s: float) -> None:
-        """What was spent was none of this budget's."""
+        """Return time that was charged here but belongs to another budget."""
         self._left_s = min(self._burst_s, self._left_s + cost_s)
 
     def left_s(self, now: float) -> float:

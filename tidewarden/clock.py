@@ -1,6 +1,8 @@
 """
-Time, handed in. Two times, never mixed: monotonic seconds for time-outs, unix milliseconds for what
-outlives a process.
+Time, passed in.
+
+Two times, never mixed: monotonic seconds for time-outs, unix milliseconds for what outlives a
+process.
 
 Due times, deadlines and leases are judged by the *store's* clock, inside its scripts; the clock
 here is for this process's own timers, and for wall-clock text.
@@ -16,7 +18,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a part may know of time. Tests hand in :class:`ManualClock`."""
+    """The clock that parts are given; tests pass a :class:`ManualClock`."""
 
     def monotonic(self) -> float:
         """Seconds of a clock that never steps."""
@@ -42,9 +44,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """
-    A clock that moves when told to: an hour of one-second timers plays in a fraction of a second.
-    """
+    """A clock that tests move: an hour of one-second timers plays in a fraction of a second."""
 
     def __init__(self, unix_ms: int = 1_700_000_000_000) -> None:
         self._monotonic = 1000.0
@@ -91,8 +91,10 @@ async def sleep(clock: Clock, seconds: float) -> None:
 
 class Duty:
     """
-    Whether a loop that should go on for ever does. It calls :meth:`step` when something that it
-    waited for has come, and :meth:`rest` before it waits for a moment.
+    Watches whether an endless loop makes progress.
+
+    It calls :meth:`step` when something that it waited for has come, and :meth:`rest` before it
+    waits for a moment.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -102,7 +104,7 @@ class Duty:
         self._at: float | None = None
 
     def step(self) -> None:
-        """It gets on."""
+        """Note that the loop made progress."""
         self.rest(self._clock.monotonic())
 
     def rest(self, until: float) -> None:
@@ -113,7 +115,7 @@ class Duty:
         self._at = until
 
     def end(self) -> None:
-        """It is not its turn: nobody expects anything of it."""
+        """Note that nothing is expected of the loop for now."""
         self._at = None
 
     @property

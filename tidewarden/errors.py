@@ -13,8 +13,9 @@ from typing import ClassVar
 
 class Error(Exception):
     """
-    Base of every error a caller may handle. ``str(error)`` is the message, a whole sentence without
-    the code.
+    Base of every error a caller may handle.
+
+    ``str(error)`` is the message, a whole sentence without the code.
     """
 
     code: ClassVar[str] = "ERR"
@@ -23,8 +24,9 @@ class Error(Exception):
 
 class BadArg(Error):
     """
-    A request is malformed: which argument, what was found, what is allowed. Correct it; a retry
-    will not help.
+    A request is malformed: which argument, what was found, what is allowed.
+
+    Correct it; a retry will not help.
     """
 
     code = "BADARG"
@@ -33,8 +35,9 @@ class BadArg(Error):
 
 class NoAuth(Error):
     """
-    The caller has not said who it is, or said it wrongly. Send AUTH (RESP) or a bearer token
-    (HTTP).
+    The caller has not said who it is, or said it wrongly.
+
+    Send AUTH (RESP) or a bearer token (HTTP).
     """
 
     code = "NOAUTH"
@@ -71,8 +74,9 @@ class Exists(Error):
 
 class NotHeld(Error):
     """
-    The task is not held under this lease: it ended, or it was never taken. Drop the work; somebody
-    else has it.
+    The task is not held under this lease: it ended, or it was never taken.
+
+    Drop the work; somebody else has it.
     """
 
     code = "NOTHELD"
@@ -126,7 +130,7 @@ class Draining(Error):
 
 
 class Timeout(Error):
-    """It did not happen in time; it may still happen."""
+    """The operation did not finish in time; it may still happen."""
 
     code = "TIMEOUT"
     http_status = 504
@@ -134,8 +138,9 @@ class Timeout(Error):
 
 class StoreDown(Error):
     """
-    The store cannot be reached or refuses; the message is in its own words. A write may or may not
-    exist.
+    The store cannot be reached or refuses; the message is in its own words.
+
+    A write may or may not exist.
     """
 
     code = "STOREDOWN"
@@ -151,8 +156,9 @@ class Internal(Error):
 
 class Unreachable(Error):
     """
-    The SDK's: no node could be reached in time, or a connection broke after a request that cannot
-    be repeated safely.
+    No node could be reached in time, or an unsafe request lost its connection.
+
+    Only the SDK raises it; an unsafe request cannot be repeated safely.
 
     The message says which; in the second case it may or may not have happened. No door answers it.
     """
@@ -163,8 +169,9 @@ class Unreachable(Error):
 
 class ConfigError(Error):
     """
-    The configuration cannot be used. ``problems`` lists every one: file, key, what was found, what
-    is allowed.
+    The configuration cannot be used.
+
+    ``problems`` lists every one: file, key, what was found, what is allowed.
     """
 
     code = "CONFIG"
@@ -180,8 +187,9 @@ BY_CODE: dict[str, type[Error]] = {cls.code: cls for cls in _ALL}
 
 def from_wire(line: str) -> Error:
     """
-    The error that a reply line ``CODE message`` stands for; an unknown word becomes a plain
-    :class:`Error`.
+    Return the error that a reply line ``CODE message`` stands for.
+
+    An unknown word becomes a plain :class:`Error`.
     """
     code, _, message = line.partition(" ")
     cls = BY_CODE.get(code)

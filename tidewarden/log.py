@@ -1,9 +1,10 @@
 """
-Logs: for a person on a terminal, a JSON object a line otherwise; each node's also in its data
-folder.
+Logs text for people on a terminal, and JSON objects, one a line, otherwise.
 
-Whoever logs leaves secrets out. :class:`Redaction` is the second line of defence: it blanks what
-looks like one.
+Each node also logs to a file in its data folder.
+
+Callers leave secrets out of what they log. :func:`redact` is the second line of defence: it blanks
+whatever looks like a secret.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ def redact(text: str) -> str:
 
 class Json(logging.Formatter):
     """
-    A JSON object a line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``node``, ``message``,
-    then ``extra=``.
+    Formats a record as a JSON object on one line.
+
+    Its keys: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``node``, ``message``, then
+    ``extra=``.
     """
 
     def __init__(self, node: str) -> None:
@@ -121,9 +124,10 @@ class Human(logging.Formatter):
 
 class Repeats:
     """
-    Lets a warning or an error in the same words pass :data:`REPEATS_MAX` times within
-    :data:`REPEAT_S` seconds; the next one after them says how many were kept back: a store that is
-    away for an hour must not fill the log. All handlers share one.
+    Suppresses warnings and errors that repeat in the same words.
+
+    :data:`REPEATS_MAX` of them pass within :data:`REPEAT_S` seconds; the next one says how many
+    were suppressed. A store that is away for an hour must not fill the log. All handlers share one.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -132,7 +136,7 @@ class Repeats:
         self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is said."""
+        """Tell whether the record is logged."""
         passes: bool | None = getattr(record, "said", None)
         if passes is None:
             passes = record.said = record.levelno < logging.WARNING or self._fresh(record)
@@ -160,8 +164,10 @@ class Repeats:
 
 class File(logging.handlers.RotatingFileHandler):
     """
-    A node's log file. One that could not be written, on a full disk, is opened anew for the next
-    line, which begins one of its own.
+    A node's log file.
+
+    One that could not be written, on a full disk, is opened anew for the next line, which begins
+    one of its own.
     """
 
     _torn = False
@@ -187,8 +193,9 @@ def setup(
     config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None
 ) -> None:
     """
-    Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by
-    size.
+    Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log.
+
+    The file is rotated by size.
 
     Replaces whatever was set up before. Warnings and what nobody caught are logged, too.
 

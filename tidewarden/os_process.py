@@ -1,4 +1,4 @@
-"""What a daemon asks of its own process."""
+"""Settings of the daemon's own process: signals, memory, files, systemd."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ FILES_BESIDE = 512
 
 def calm_collector() -> None:
     """
-    Let the cycle collector run rarely: what requests make dies by its reference count, and there is
-    much of it.
+    Make the cycle collector run rarely.
+
+    Reference counts free what requests allocate, which is a lot.
 
     With Python's defaults it took a seventh of the processor time under load.
     """
@@ -46,7 +47,7 @@ def calm_collector() -> None:
 
 
 class ConnectionBudget(NamedTuple):
-    """How many connections each door has files for."""
+    """How many connections each port has files for."""
 
     resp: int
     http: int
@@ -82,8 +83,9 @@ def raise_file_limit(limits: Limits) -> ConnectionBudget:
 
 def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:
     """
-    Tell systemd (``Type=notify``) how we are: ``READY=1``, ``STOPPING=1``. Nothing, when nobody has
-    asked to be told.
+    Report our state to systemd (``Type=notify``): ``READY=1``, ``STOPPING=1``.
+
+    Nothing, when nobody has asked to be told.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -101,8 +103,9 @@ async def tell_watchdog(
     clock: Clock, dead: Callable[[], str], environ: Mapping[str, str] = os.environ
 ) -> None:
     """
-    Tell systemd (``WatchdogSec=``) again and again that this process lives, as long as ``dead()``
-    gives no reason to kill it; for ever, also where nobody has asked to be told.
+    Ping systemd's watchdog (``WatchdogSec=``) as long as ``dead()`` gives no reason to stop.
+
+    It never returns, also where no watchdog is set.
     """
     within_s, said = _watchdog_s(environ), ""
     while within_s:
@@ -134,8 +137,9 @@ def heed_signals(
     loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]
 ) -> None:
     """
-    SIGTERM and SIGINT now call ``stop`` in the loop, and end the process in time; SIGHUP
-    ``reload``, one that came before too.
+    Install handlers: SIGTERM and SIGINT call ``stop`` in the loop, SIGHUP calls ``reload``.
+
+    After the first two the process ends in time; a SIGHUP that came before counts.
     """
     loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
@@ -150,8 +154,9 @@ def heed_signals(
 
 def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
     """
-    The process ends by itself, or after ``limit_s`` seconds at once, and says what it was waiting
-    for (a store that is silent, say).
+    End the process at once if it has not ended by itself after ``limit_s`` seconds.
+
+    It logs what the process was waiting for (a silent store, say).
 
     Nothing is lost by it that a kill would not lose: what must last is on disk before it counts.
     """
@@ -177,8 +182,9 @@ def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
 
 def keep_memory_private() -> None:
     """
-    No core dump of this process, and nobody of the same user reads its memory: keys and tokens are
-    in there.
+    Forbid core dumps, and other processes of this user to read its memory.
+
+    Keys and tokens are in there.
 
     What it starts is not hindered: a program that is executed begins anew, but for the limit of its
     core file.

@@ -1,6 +1,5 @@
 """
-``tidewarden cluster backup|restore``: a copy of an embedded store in one file, and a new data
-folder made of it.
+``tidewarden cluster backup|restore``: copies an embedded store to a file, and back to a folder.
 """
 
 from __future__ import annotations
@@ -119,8 +118,9 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """
-    Make a data folder from a backup, while nothing runs on it. Then put secrets/ there and start
-    `tidewarden up` (or the node) on it.
+    Make a data folder from a backup, while nothing runs on it.
+
+    Then put secrets/ there and start `tidewarden up` (or the node) on it.
 
     Lease numbers and epochs go on far above the backup's, so that nothing that was handed out after
     it can be taken for something new.

@@ -86,7 +86,9 @@ def transfer(
     as_json: AsJson = False,
 ) -> None:
     """
-    Have another node lead. Only the sweep moves; puts, takes and acks go on meanwhile.
+    Make another node lead.
+
+    Only the sweep moves; puts, takes and acks go on meanwhile.
 
     Examples:
 
@@ -113,8 +115,9 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """
-    Let a node join a running cluster. Then start it, on an empty folder, with --join and a
-    configuration that names the members.
+    Let a node join a running cluster.
+
+    Then start it, on an empty folder, with --join and a configuration that names the members.
 
     It has no vote until it was heard and has everything, so one that is never started stops nobody.
 
@@ -142,8 +145,9 @@ def leave(
     as_json: AsJson = False,
 ) -> None:
     """
-    Have a node be a member no more, whether it runs or is lost. One that leads hands leadership
-    over first.
+    Remove a member, whether it runs or is lost.
+
+    One that leads hands leadership over first.
 
     Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on
     until then, but says that it is no member.

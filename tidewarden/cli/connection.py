@@ -1,6 +1,7 @@
 """
-The line from a verb of the command line to a node: where it is, who asks, what its errors mean to a
-shell.
+Connects a verb of the command line to a node.
+
+It finds the address and the user, and maps errors to exit codes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ WHO = (
 
 def addresses(url: str, data_dir: Path) -> list[str]:
     """
-    Where a node may answer, best first: those of ``url`` if given, which commas separate, else the
-    nodes that ``up`` keeps in ``data_dir``.
+    List where a node may answer, best first.
+
+    These are the addresses of ``url`` if given, separated by commas, else the nodes that ``up``
+    keeps in ``data_dir``.
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
     Ends the program when another folder than the usual one was named and has no cluster: whoever
@@ -49,19 +52,28 @@ def addresses(url: str, data_dir: Path) -> list[str]:
 
 class NodeLine:
     """
-    A connection to one node. Answers come as Python values: text, int, list, dict; text that is no
-    UTF-8 as bytes.
+    A connection to one node.
+
+    Answers come as Python values: text, int, list, dict; text that is no UTF-8 as bytes.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
     def call(self, *command: str | bytes | int) -> Any:
-        """One verb. Raises: redis.ResponseError: the node refused."""
+        """
+        Send one verb and return its answer.
+
+        Raises: redis.ResponseError: the node refused.
+        """
         return plain(self._client.execute_command(*command))  # type: ignore[no-untyped-call]  # redis-py
 
     def raw(self, *command: str | bytes | int) -> Any:
-        """One verb whose answer is bytes, and stays so. Raises: as :meth:`call`."""
+        """
+        Send one verb and return its answer as bytes.
+
+        Raises: as :meth:`call`.
+        """
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
 
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
@@ -84,8 +96,9 @@ class OptionError(ValueError):
 
 def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
-    Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the
-    connection.
+    Connect to one address.
+
+    An answer that takes longer than ``silence_s`` breaks the connection.
 
     Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is
     no address.
@@ -138,8 +151,9 @@ def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
 @contextmanager
 def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     """
-    A node to ask: the first that answers. Ends the program with a message and the right exit code
-    on every error.
+    A node to ask: the first that answers.
+
+    Ends the program with a message and the right exit code on every error.
     """
     line: NodeLine | None = None
     faults: list[str] = []
@@ -180,7 +194,7 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
 
 
 def maybe_tls(address: str, error: Exception) -> str:
-    """What a node that speaks TLS does with whoever does not, is to hang up."""
+    """Explain that a closed connection may mean that the node speaks TLS."""
     plain_speech = address.startswith("redis://") and str(error).startswith(
         "Connection closed by server"
     )
@@ -189,8 +203,9 @@ def maybe_tls(address: str, error: Exception) -> str:
 
 def no_address(address: str, error: ValueError) -> typer.Exit:
     """
-    ``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what
-    this returns.
+    Return the error that ``--url`` is no address.
+
+    Of Python's message it contains only what quotes no secret; raise what this returns.
     """
     why = f": {error}" if isinstance(error, OptionError) else ""
     return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {FORM}", USAGE)
@@ -204,8 +219,9 @@ def shown(address: str) -> str:
 
 def said(error: redis.RedisError) -> str:
     """
-    What the node said. redis-py takes its first word, NOAUTH or WRONGPASS, away from the errors it
-    has a class for.
+    Return the node's words of an error.
+
+    Redis-py strips the first word, NOAUTH or WRONGPASS, from errors that it has a class for.
     """
     return (
         f"not authenticated: {error}"

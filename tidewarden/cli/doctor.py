@@ -1,4 +1,4 @@
-"""``tidewarden doctor``"""
+"""``tidewarden doctor``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Look for tasks and index entries that do not belong together, in every queue. Exit code 1 when
-    some are left.
+    Look for tasks and index entries that do not belong together, in every queue.
+
+    Exit code 1 when some are left.
 
     It changes nothing without --repair. With it, a task that lies nowhere or in two places is ready
     again, and an entry without a task is dropped.

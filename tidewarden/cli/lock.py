@@ -37,9 +37,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")]
 
 class HeldLock:
     """
-    A lock that is held on under a session: a thread renews it, on connections of its own, until
-    :meth:`end` or until ``lost`` says why it cannot. ``join()`` makes such a connection, to any
-    node, that has joined the session.
+    A lock held under a session, renewed by a thread.
+
+    The thread has connections of its own and runs until :meth:`end`, or until ``lost`` says why it
+    cannot renew. ``join()`` makes such a connection, to any node, that has joined the session.
 
     ``until`` (monotonic seconds): nobody else has the lock before, counted from before the latest
     renewal was sent.
@@ -88,8 +89,9 @@ class HeldLock:
 
     def check(self) -> bool:
         """
-        Whether it is surely held still, and for a sixth of the lease more, so that there is time to
-        stop.
+        Tell whether the lock is surely held for another sixth of the lease.
+
+        So there is time to stop.
         """
         if not self.lost and self.until - self._lease_s / 6 <= self._clock.monotonic():
             self.lost = self._trouble
@@ -138,8 +140,9 @@ def run(
     ] = False,
 ) -> None:
     """
-    Run a command while holding a lock, as flock does on one machine. Exit code: the command's own;
-    5 when the lock was not free in time.
+    Run a command while holding a lock, as flock does on one machine.
+
+    Exit code: the command's own; 5 when the lock was not free in time.
 
     The command finds the fence number in TIDEWARDEN_FENCE: hand it to what it writes to. A broken
     connection is made again, to another node where there are several. When the lock is lost all the
@@ -229,7 +232,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Release a lock under its fence number, whoever holds it: whoever waits for it gets it.
+    Release a lock under its fence number, whoever holds it; the next waiter gets it.
 
     Its holder hears of that when it renews or releases, so make sure that it has stopped.
 

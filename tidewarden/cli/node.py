@@ -1,4 +1,4 @@
-"""``tidewarden node``"""
+"""``tidewarden node``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs of the command line take alike, and how they end."""
+"""Options that verbs of the command line share, and their exit codes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """
-What verbs print: JSON for programs, tables and lines for people. Control characters from the wire
-never reach a terminal.
+Prints results: JSON for programs, tables and lines for people.
+
+Control characters from the wire never reach a terminal.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ WIDE = 10_000  # columns where no terminal cuts lines: a line of the table stays
 
 def print_json(value: Any, *, err: bool = False) -> None:
     """
-    One line of JSON, on standard error with ``err``. Bytes that are no text become ``{"base64":
-    …}``.
+    Print one line of JSON, on standard error with ``err``.
+
+    Bytes that are no text become ``{"base64": …}``.
     """
     typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes), err=err)
 

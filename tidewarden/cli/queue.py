@@ -154,8 +154,9 @@ def link(
     as_json: AsJson = False,
 ) -> None:
     """
-    Subscribe a queue to a topic: what is put into the topic reaches each of its queues. Prints 1,
-    or 0 when it was.
+    Subscribe a queue to a topic: what is put into the topic reaches each of its queues.
+
+    Prints 1, or 0 when it was.
 
     Example: tidewarden queue link orders mails
     """

@@ -1,4 +1,4 @@
-"""``tidewarden sandbox``"""
+"""``tidewarden sandbox``."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def sandbox(
     as_json: AsJson = False,
 ) -> None:
     """
-    Run the sandbox: an authorization server to try Tidewarden against, on this machine only. Never
-    for real accounts.
+    Run the sandbox: an authorization server to try Tidewarden against, on this machine only.
+
+    Never for real accounts.
 
     Refresh tokens rotate and work once; a reuse revokes the grant. State outlives the process.
 

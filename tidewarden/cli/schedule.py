@@ -64,8 +64,9 @@ def put(
     as_json: AsJson = False,
 ) -> None:
     """
-    Put a schedule, or replace the one of that name. Give exactly one of --cron, --every-ms and
-    --at-ms.
+    Put a schedule, or replace the one of that name.
+
+    Give exactly one of --cron, --every-ms and --at-ms.
 
     Each tick puts one task in the whole cluster, whoever leads.
 
@@ -121,8 +122,9 @@ def delete(
     name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Delete a schedule. Tasks that it has put already stay. Exit code 5 when there is none of that
-    name.
+    Delete a schedule.
+
+    Tasks that it has put already stay. Exit code 5 when there is none of that name.
 
     Example: tidewarden schedule delete nightly
     """
@@ -141,7 +143,9 @@ def pause(
     name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Have a schedule put nothing until it is resumed. Exit code 5 when there is none of that name.
+    Pause a schedule: it puts nothing until it is resumed.
+
+    Exit code 5 when there is none of that name.
 
     Example: tidewarden schedule pause nightly
     """
@@ -157,8 +161,10 @@ def resume(
     name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Have a paused schedule go on. What it missed is made up for as its --catchup says: one task
-    (unless told otherwise), none, or all. Exit code 5 when there is none of that name.
+    Resume a paused schedule.
+
+    What it missed is made up for as its --catchup says: one task (unless told otherwise), none, or
+    all. Exit code 5 when there is none of that name.
 
     Example: tidewarden schedule resume nightly
     """

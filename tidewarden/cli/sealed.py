@@ -1,6 +1,7 @@
 """
-Sealed files of accounts: ``token export`` writes them, ``token import --key-file`` reads them. No
-token is on disk in the clear.
+Sealed files of accounts: ``token export`` writes them, ``token import --key-file`` reads them.
+
+No token is on disk in the clear.
 """
 
 from __future__ import annotations
@@ -104,8 +105,9 @@ def _write(
     out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str
 ) -> tuple[int, list[str]]:
     """
-    Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not
-    all is written.
+    Page by page; how many accounts, and the names of those that do not open.
+
+    Raises: OSError: not all is written.
     """
     written, unreadable, after = 0, list[str](), ""
     out.write(header.line().encode() + b"\n")
@@ -134,8 +136,9 @@ def import_sealed(
     file: str, key_file: str, passphrase_env: str, line_to_node: Callable[[], Any], as_json: bool
 ) -> None:
     """
-    Import a sealed file: it is read to its end once before anything is put, so that half a file
-    imports nothing.
+    Import a sealed file.
+
+    It is first read to its end, so that half a file imports nothing.
     """
     stored = unchanged = 0
     faults: list[tuple[int, str]] = []
@@ -186,8 +189,9 @@ def import_sealed(
 
 def _checked(source: Any, key: bytes, file_id: bytes) -> int:
     """
-    How many accounts a file holds. Raises: NotSealed: any of its lines does not open, or the last
-    one is missing.
+    How many accounts a file holds.
+
+    Raises: NotSealed: any of its lines does not open, or the last one is missing.
     """
     number, line = 0, b""
     for following in source:

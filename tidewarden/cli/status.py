@@ -1,4 +1,4 @@
-"""``tidewarden status``"""
+"""``tidewarden status``."""
 
 from __future__ import annotations
 

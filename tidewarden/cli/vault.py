@@ -99,8 +99,9 @@ def new_key(
     ] = KEY_FILE,
 ) -> None:
     """
-    Put a fresh key before those in FILE, where they stay until the rotation to it is done. Then
-    copy FILE to every node.
+    Put a fresh key before those in FILE, where they stay until the rotation to it is done.
+
+    Then copy FILE to every node.
 
     Example: tidewarden vault new-key /etc/tidewarden/vault.key
     """

@@ -1,4 +1,4 @@
-"""``tidewarden version``"""
+"""``tidewarden version``."""
 
 from __future__ import annotations
 

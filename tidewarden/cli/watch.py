@@ -1,6 +1,4 @@
-"""
-How the nodes of a local cluster are: asked once a second, drawn on a terminal or told as events.
-"""
+"""Watches the nodes of a local cluster once a second, for a view on a terminal or as events."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ class Watch:
                 await line.aclose()
 
     def snapshot(self) -> ViewSnapshot:
-        """What there is to draw."""
+        """Return the state to draw."""
         plan, cluster = self._cluster.plan, self._cluster
         return ViewSnapshot(
             nodes=[self._row(name) for name in plan.names],
@@ -205,8 +203,9 @@ class Watch:
 
 def program() -> str:
     """
-    How to call the command line where this one was called: by its name only where a shell finds
-    this one by it.
+    Return how to call the command line from here.
+
+    It is the name only if a shell finds this very program by it.
     """
     called = sys.argv[0]
     if Path(called).name != "tidewarden":
@@ -234,7 +233,7 @@ class RefreshRate:
         self._history.append((now, total))
 
     def per_s(self) -> float | None:
-        """None before the second look."""
+        """Return the rate per second; None before the second look."""
         if len(self._history) < 2:
             return None
         (since, before), (now, after) = self._history[0], self._history[-1]

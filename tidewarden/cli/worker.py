@@ -1,4 +1,4 @@
-"""``tidewarden worker``"""
+"""``tidewarden worker``."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 def split_host(text: str, port: int) -> tuple[str, str]:
     """
-    Host, without brackets, and port of ``host``, ``host:port`` or ``[host]:port``; of a host alone
-    ``port``. Neither is checked.
+    Split ``host``, ``host:port`` or ``[host]:port`` into host and port.
+
+    The host comes without brackets; a host alone gets ``port``. Neither is checked.
     """
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -31,7 +32,7 @@ def split_host(text: str, port: int) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Tell whether only this machine can reach ``host``."""
     if host == "localhost":
         return True
     try:
@@ -42,8 +43,9 @@ def is_loopback(host: str) -> bool:
 
 def listened(host: str) -> str | list[str]:
     """
-    What to listen on for it: asyncio takes ``::`` for IPv6 alone, where it means every address of
-    the host here.
+    Return the address to listen on.
+
+    Asyncio takes ``::`` for IPv6 alone, whereas here it means every address of the host.
     """
     return ["0.0.0.0", "::"] if host == "::" else host
 

@@ -17,8 +17,9 @@ from .load import Config
 
 def cluster_secret(config: Config) -> str:
     """
-    The secret that nodes know each other by: from ``cluster.secret_file``, or
-    DATA/secrets/cluster.key, made once.
+    Return the secret by which nodes know each other.
+
+    It comes from ``cluster.secret_file``, or from DATA/secrets/cluster.key, made once.
 
     Raises: ConfigError: the file cannot be read or made, or is empty.
     """
@@ -62,8 +63,9 @@ def exposed(config: Config) -> list[str]:
 
 def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """
-    Where this node has the keys without which its cluster's data cannot be used, each with its
-    :func:`key_check`.
+    Say where this node keeps its cluster's keys, each with its :func:`key_check`.
+
+    The cluster's data cannot be used without them.
     """
     folder = Path(config.node.data_dir) / "secrets"
     secret = Path(config.cluster.secret_file or folder / "cluster.key")
@@ -91,8 +93,9 @@ def _check_of(path: Path) -> str:
 
 def key_check(text: str) -> str:
     """
-    By what two copies of a key are known to be one, without the key: the first 16 digits of a hash
-    of it.
+    Return the first 16 digits of a hash of a key.
+
+    Two copies of a key can be compared by it without showing the key.
 
     A key a line: one check each, joined by blanks. Empty when there is none.
     """

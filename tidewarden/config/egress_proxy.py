@@ -1,6 +1,7 @@
 """
-Which forward proxy a provider is asked through: one that is set, or the environment's. Plain
-functions.
+Chooses the forward proxy of a provider: one that is set, or the environment's.
+
+Plain functions.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ def proxy_of(setting: str, url: str, environ: Mapping[str, str]) -> str:
 
 
 def proxy_fault(proxy: str) -> str:
-    """
-    What is wrong with a proxy's address, which is not quoted for its password; empty: nothing.
-    """
+    """Say what is wrong with a proxy's address, without quoting its password; empty: nothing."""
     fault = f"found no address of a proxy; allowed: {PROXY_ALLOWED}"
     try:
         parts = urlsplit(proxy)

@@ -1,6 +1,7 @@
 """
-Files of key-encryption keys: the base64 of 32 bytes, one a line; the first is the one that a
-rotation goes to.
+Reads files of key-encryption keys.
+
+Each line is the base64 of 32 bytes; a rotation wraps with the first key.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KEYS_MAX = 16
 
 
 def key_faults(vault: Vault) -> list[tuple[str, str]]:
-    """What is wrong with where the keys come from: settings and words."""
+    """List the faults of the settings for keys: each setting with words."""
     faults = []
     given = [name for name in ("key_file", "key_env", "key_command") if getattr(vault, name)]
     if len(given) > 1:
@@ -106,8 +107,9 @@ def write_keys(path: Path, text: str) -> None:
 
 def prepend_key(path: Path) -> bytes:
     """
-    Put a fresh key before those in the file, which stay; the file changes whole or not at all. The
-    new key's id.
+    Put a fresh key before those in the file, which stay; the file changes whole or not at all.
+
+    The new key's id.
 
     Raises: ConfigError: what is there holds no keys; OSError.
     """
@@ -122,7 +124,11 @@ def prepend_key(path: Path) -> bytes:
 
 
 def sync_folder(path: Path) -> None:
-    """Have what a folder names on the disk. Raises: OSError."""
+    """
+    Sync a folder's entries to disk.
+
+    Raises: OSError.
+    """
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -105,8 +105,9 @@ PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS) | set(SUBJECT
 
 def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
     """
-    The configuration from the file at ``path`` (none: the defaults), ``environ`` and ``flags``
-    (``{"node.name": …}``).
+    Load the configuration from the file at ``path``, ``environ`` and ``flags``.
+
+    Without a path the defaults apply. A flag is ``{"node.name": …}``.
 
     Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
     """

@@ -1,6 +1,7 @@
 """
-What a user may do, as ``[[users]] rights`` has it: words, most of them with a pattern of names, as
-``put:mails.*``.
+The rights of a user, as in ``[[users]] rights``.
+
+They are words, most of them with a pattern of names, such as ``put:mails.*``.
 
 A pattern's ``*`` stands for any run of characters, none included; a word alone means every name.
 Pure.
@@ -75,8 +76,9 @@ def parse(right: str) -> tuple[str, str | None]:
 
 def matches(pattern: str, name: str) -> bool:
     """
-    Whether ``name`` is one of those that ``pattern`` means; costs no more than its length, whatever
-    the pattern.
+    Tell whether ``pattern`` covers ``name``.
+
+    The cost is bounded by the name's length, whatever the pattern.
     """
     first, star, rest = pattern.partition("*")
     if not star:
@@ -95,7 +97,7 @@ def matches(pattern: str, name: str) -> bool:
 
 class Rights:
     """
-    What one user may do.
+    The rights of one user.
 
     Args:
         rights: as they are written, each without fault (:func:`fault_of`).
@@ -113,7 +115,7 @@ class Rights:
         self._kept: dict[tuple[str, str], bool] = {}
 
     def allow(self, word: str, name: str) -> bool:
-        """Whether they have the right ``word`` to what is called ``name``."""
+        """Tell whether the user has the right ``word`` to the name ``name``."""
         if self.whole:
             return True
         key = (word, name)
@@ -127,13 +129,14 @@ class Rights:
         return found
 
     def allow_every(self, word: str) -> bool:
-        """Whether they have the right ``word`` to everything of its kind."""
+        """Tell whether the user has the right ``word`` to everything of its kind."""
         return self.whole or "*" in self._patterns.get(word, ())
 
     def see(self, queue: str) -> bool:
         """
-        Whether they may know that ``queue`` is there, and its figures: whoever may do anything with
-        it may.
+        Tell whether the user may see that ``queue`` exists, and its figures.
+
+        Any right on the queue is enough.
         """
         words = QUEUE_WORDS if queue[:1] != "_" else ("stats", "admin")
         return self.whole or any(self.allow(word, queue) for word in words)

@@ -1,6 +1,7 @@
 """
-Placeholders in a provider's settings: ``https://{shop}.example.com/token``, for what differs from
-one account to the next.
+Placeholders in a provider's settings, for what differs from account to account.
+
+``https://{shop}.example.com/token`` has one.
 
 What may stand for one is said by its pattern in ``account_parameters``. No value, whoever gives it,
 leads secrets to a host that the patterns do not mean: in an address a value is of letters, digits
@@ -52,7 +53,7 @@ PATTERN_ALLOWED = r"letters, digits, - _ ~ \. \d, sets of those without ^, ( | )
 
 
 def faults(provider: Provider) -> Iterator[tuple[str, str]]:
-    """What is wrong with a provider's placeholders and their patterns, as (setting, fault)."""
+    """List the faults of a provider's placeholders and their patterns, as (setting, fault)."""
     patterns = provider.account_parameters
     wrong = set()
     for name, pattern in patterns.items():
@@ -118,8 +119,9 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 def pattern_fault(pattern: str) -> str:
     """
-    What is wrong with the pattern of what stands in an address; empty: nothing it matches can end
-    or begin a part of one.
+    Say what is wrong with the pattern of a placeholder in an address.
+
+    Empty: nothing that it matches can end or begin a part of an address.
     """
     if _PATTERN.fullmatch(pattern):
         return ""
@@ -184,7 +186,7 @@ def _varies(provider: Provider) -> bool:
 
 
 def plainly(url: str) -> str:
-    """An address with a word in each placeholder's place, for whoever looks at its form."""
+    """Return an address with a word in each placeholder's place, to check its form."""
     return PLACEHOLDER.sub("x", url)
 
 

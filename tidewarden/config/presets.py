@@ -1,6 +1,7 @@
 """
-What is known of authorization servers: ``presets.toml``, read once. Settings for
-``[providers.NAME]``, with their sources.
+Known authorization servers: ``presets.toml``, read once.
+
+Settings for ``[providers.NAME]``, with their sources.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One provider's."""
+    """One provider's preset."""
 
     name: str
     source: str

@@ -1,6 +1,7 @@
 """
-An authorization server and our client there, as data: what may be said of it in
-``[providers.NAME]``.
+An authorization server and our client there, as settings.
+
+These are the settings of ``[providers.NAME]``.
 
 :mod:`tidewarden.config.provider_reading` reads it, with a preset of
 :mod:`tidewarden.config.presets` beneath where one is named.
@@ -71,8 +72,9 @@ CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 @dataclass(frozen=True, slots=True)
 class Provider:
     """
-    An OAuth 2.0 authorization server and our client there. Times are seconds, rates requests a
-    second.
+    An OAuth 2.0 authorization server and our client there.
+
+    Times are seconds, rates requests a second.
     """
 
     name: str = ""
@@ -329,10 +331,7 @@ class Provider:
 
     @property
     def crew(self) -> tuple[int, int]:
-        """
-        The least and the most of what may be the limit of refreshes under way at a time on one
-        node.
-        """
+        """The bounds of the limit of refreshes under way at a time on one node."""
         return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 
     @property
@@ -350,8 +349,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
 
 def queue_of(provider: str, client_id: str) -> str:
     """
-    The queue of a provider's client. What a queue's name may not hold stands there as ``_xHH``,
-    byte by byte.
+    The queue of a provider's client.
+
+    What a queue's name may not hold stands there as ``_xHH``, byte by byte.
     """
     coded = []
     for at, char in enumerate(client_id):

@@ -1,6 +1,7 @@
 """
-``[providers.NAME]``, read and checked: its preset beneath, its secrets from where they lie, and
-what contradicts itself.
+Reads and checks ``[providers.NAME]``.
+
+It adds the preset's settings, reads the secrets, and finds contradictions.
 
 Every problem names the file's line, or the variable or flag, like all others of
 :mod:`tidewarden.config.load`.
@@ -391,7 +392,7 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 
 def url_fault(url: str) -> str:
-    """What is wrong with an address to which secrets are sent; empty: nothing."""
+    """Say what is wrong with an address to which secrets are sent; empty: nothing."""
     found = repr(url) if "@" not in url else "one with an @, which is not shown"
     fault = f"found {found}; allowed: an address that begins http:// or https://"
     try:
@@ -410,8 +411,9 @@ def url_fault(url: str) -> str:
 
 def plain_fault(url: str, *, allowed: bool) -> str:
     """
-    Says why an ``http://`` address of another machine is refused where it is not ``allowed``;
-    empty: it is not.
+    Say why an ``http://`` address of another machine is refused where it is not ``allowed``.
+
+    Empty: it is not refused.
     """
     parts = urlsplit(url)
     if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):
@@ -476,7 +478,7 @@ def _subject_token(
 
 
 def fault_of_secret_file(path: str) -> str:
-    """What is wrong with a file that is to hold a secret; empty: nothing."""
+    """Say what is wrong with a file that should hold a secret; empty: nothing."""
     try:
         return (
             "" if secret_of_file(path).strip() else "which is empty; allowed: a file with the token"
@@ -489,8 +491,9 @@ def _secret_of(
     section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]
 ) -> Secret:
     """
-    The client's secret itself, wherever the file says it is. One line end after it belongs to the
-    file.
+    The client's secret itself, wherever the file says it is.
+
+    One line end after it belongs to the file.
     """
     fault = "found no text; allowed: a text"
     if isinstance(found.value, str) and found.value:

@@ -1,6 +1,5 @@
 """
-Files of accounts that leave a cluster, sealed: their first line, their key, and how each further
-line is sealed.
+The format of sealed files of accounts: their first line, their key, and the sealing of each line.
 
 The first line is JSON: ``{"tidewarden_export": 1, "id": …, "kdf": …, "salt": …, "n": …}``. The key
 comes from a file of at least 32 bytes (``hkdf``: HKDF-SHA256) or a passphrase (``scrypt``), with
@@ -40,8 +39,9 @@ _WORDS = b"tidewarden export"
 
 class NotSealed(Exception):
     """
-    The file is none of these, was damaged or cut short, or its key is another one. The text quotes
-    nothing of it.
+    The file is none of these, was damaged or cut short, or its key is another one.
+
+    The text quotes nothing of it.
     """
 
 
@@ -56,7 +56,7 @@ class Header:
     n: int = SCRYPT_N
 
     def line(self) -> str:
-        """As it is written."""
+        """Return the header as a line of the file."""
         fields: dict[str, Any] = {
             "tidewarden_export": VERSION,
             "id": self.id.hex(),
@@ -100,8 +100,9 @@ def read_header(line: bytes) -> Header:
 
 def file_key(header: Header, secret: bytes) -> bytes:
     """
-    The key of a file, of a key file's content or a passphrase. Takes a fifth of a second for a
-    passphrase.
+    The key of a file, of a key file's content or a passphrase.
+
+    Takes a fifth of a second for a passphrase.
     """
     if header.kdf == "hkdf":
         return HKDF(SHA256(), KEY_BYTES, header.salt, _WORDS).derive(secret)
@@ -121,7 +122,11 @@ def seal_line(
 
 
 def open_line(key: bytes, file_id: bytes, number: int, line: bytes, *, last: bool = False) -> bytes:
-    """What was sealed. Raises: NotSealed."""
+    """
+    Return the content of a sealed line.
+
+    Raises: NotSealed.
+    """
     try:
         raw = base64.b64decode(line.strip(), validate=True)
         if len(raw) < NONCE_BYTES + TAG_BYTES:

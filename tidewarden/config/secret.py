@@ -65,8 +65,9 @@ class Secret:
 
 def secret_of_file(path: str) -> str:
     """
-    The text of a file with a secret; ``~`` stands for a home. Raises: OSError: it cannot be read,
-    ``strerror`` says why.
+    The text of a file with a secret; ``~`` stands for a home.
+
+    Raises: OSError: it cannot be read, ``strerror`` says why.
     """
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
@@ -87,15 +88,16 @@ def hash_secret(text: str) -> str:
 
 def hash_generated(text: str) -> str:
     """
-    ``text`` hashed once: only for generated secrets of at least 128 random bits, which nobody can
-    guess anyway.
+    Hash a generated secret once.
+
+    Only for secrets of at least 128 random bits, which nobody can guess anyway.
     """
     return "sha256$" + hashlib.sha256(_bytes(text)).hexdigest()
 
 
 def check_secret(text: str, secret_hash: str) -> bool:
     """
-    Whether ``text`` is what ``secret_hash`` was made from, in constant time.
+    Tell in constant time whether ``secret_hash`` was made from ``text``.
 
     A scrypt hash takes some 50 ms: a server checks it in a thread and remembers the answer.
 
@@ -109,12 +111,12 @@ def check_secret(text: str, secret_hash: str) -> bool:
 
 
 def quick_hash(secret_hash: str) -> bool:
-    """Whether a check against it takes microseconds."""
+    """Tell whether a check against this hash takes microseconds."""
     return secret_hash.startswith("sha256$")
 
 
 def known_hash(secret_hash: str) -> bool:
-    """Whether ``secret_hash`` has a form that :func:`check_secret` takes."""
+    """Tell whether ``secret_hash`` has a form that :func:`check_secret` accepts."""
     try:
         _parse(secret_hash)
     except ValueError:

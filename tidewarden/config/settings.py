@@ -21,7 +21,7 @@ STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What all nodes of a cluster agree on."""
+    """Settings on which all nodes of a cluster agree."""
 
     name: str = setting("tidewarden", pattern=NAME, allowed=NAME_ALLOWED)
     """
@@ -82,8 +82,9 @@ class Node:
     @property
     def address(self) -> str:
         """
-        Where others may reach it, ``host:base_port``; empty: it listens at every address of its
-        host, whichever those are.
+        The ``host:base_port`` at which others may reach it.
+
+        Empty: it listens at every address of its host, whichever those are.
         """
         if self.advertise:
             return joined(*split_host(self.advertise, self.base_port))
@@ -180,7 +181,9 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
-    What one request, one connection or all of them may ask for. Over a limit is a clear error.
+    Limits of one request, one connection or all of them.
+
+    Over a limit is a clear error.
     """
 
     payload_bytes: int = setting(1_048_576, low=1, high=512 * 1_048_576)
@@ -224,7 +227,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What concerns queues; each queue's own settings lie in the store (Q.CONFIG)."""
+    """Settings for all queues; each queue's own settings lie in the store (Q.CONFIG)."""
 
     strategies: tuple[str, ...] = setting(
         (), pattern=STRATEGY, allowed="names like 'package.module:function'"
@@ -237,7 +240,7 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What concerns every provider's accounts."""
+    """Settings for every provider's accounts."""
 
     cache_max: int = setting(10_000, low=0, high=10_000_000)
     """
@@ -258,7 +261,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What the daemon says."""
+    """The daemon's log."""
 
     level: str = setting("info", choices=("debug", "info", "warning", "error"))
     """Least level that is written. ``info``: every change of state, nothing per request."""
@@ -271,8 +274,9 @@ class Log:
 @dataclass(frozen=True, slots=True)
 class Vault:
     """
-    Where the key lies that seals tokens at rest: 32 bytes in base64; two or more, a line each,
-    while it is rotated.
+    The key that seals stored tokens: 32 bytes in base64.
+
+    It has several keys, one per line, during a rotation.
     """
 
     key_file: str = setting("", path=True)
@@ -308,7 +312,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What is told of accounts and providers, by webhooks and at ``/v1/events``."""
+    """Events about accounts and providers, for webhooks and ``/v1/events``."""
 
     failing_s: float = setting(600.0, low=1, high=31_536_000)
     """

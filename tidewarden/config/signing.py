@@ -1,6 +1,7 @@
 """
-Signed statements (JWS, RFC 7515) by a private key in a PEM file: which algorithm a key has, and
-what is wrong with it.
+Signed statements (JWS, RFC 7515) by a private key in a PEM file.
+
+It finds the algorithm of a key, and the faults of a key.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class SigningKey:
 
 def load_signing_key(path: str, algorithm: str) -> SigningKey:
     """
-    The key in the file: PEM, or JSON with one as ``private_key``, as Google gives service accounts
-    theirs.
+    Load the key in the file.
+
+    It is PEM, or JSON with a ``private_key``, as Google gives it for service accounts.
 
     ``algorithm``: one of RFC 7518 and 8037, or ``auto``: the key's usual one.
 
@@ -134,8 +136,9 @@ def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
 
 def fault_of_certificate(path: str, key_path: str, algorithm: str) -> str:
     """
-    What is wrong with the certificate of a signing key; empty: nothing, or nothing can be said
-    without the key.
+    Say what is wrong with the certificate of a signing key.
+
+    Empty: nothing, or nothing can be said without the key.
     """
     try:
         key = load_signing_key(key_path, algorithm)
@@ -149,7 +152,7 @@ def fault_of_certificate(path: str, key_path: str, algorithm: str) -> str:
 
 
 def fault_of_key(path: str, algorithm: str) -> str:
-    """What is wrong with a key file; empty: nothing."""
+    """Say what is wrong with a key file; empty: nothing."""
     try:
         load_signing_key(path, algorithm)
     except ValueError as error:

@@ -1,6 +1,7 @@
 """
-How settings are read: TOML file, then environment, then flags, each value remembering where it came
-from.
+Reads settings from a TOML file, then the environment, then flags.
+
+Each value remembers where it came from.
 
 Knows no setting by name: :mod:`tidewarden.config.settings` declares them as dataclass fields made
 with :func:`setting`. Problems are collected, never raised one by one, so that one start shows them
@@ -51,7 +52,7 @@ def setting(
     show: bool = True,
 ) -> Any:
     """
-    One field of a section, with its bounds.
+    Define one field of a section, with its bounds.
 
     Args: ``low`` and ``high`` bound a number, both included. ``pattern`` must match a whole text,
     ``allowed`` says it in words. ``required`` ones are never empty. ``secret`` values never appear
@@ -76,8 +77,9 @@ def setting(
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    A value and where it was written, as ``config.toml:12``; ``text`` if it came as text
-    (environment, flag).
+    A value and where it was written, such as ``config.toml:12``.
+
+    ``text`` is set if it came as text (environment, flag).
 
     ``entries`` says the same of each entry of a map that has a line of its own.
     """
@@ -97,8 +99,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 class Sources:
     """
-    What was written, by section and key: ``tables["node"]["name"]``,
-    ``tables["providers.NAME"]["token_url"]``.
+    The written settings by section and key.
+
+    Examples: ``tables["node"]["name"]``, ``tables["providers.NAME"]["token_url"]``.
 
     ``users`` holds the ``[[users]]`` tables in order. ``families`` are further sections of the form
     ``[FAMILY.NAME]``, with their keys. ``problems`` gathers what cannot be used.
@@ -149,8 +152,9 @@ class Sources:
 
     def read_environ(self, environ: Mapping[str, str], clients_own: frozenset[str]) -> None:
         """
-        Take in ``TIDEWARDEN_SECTION_KEY`` variables. ``clients_own`` are variables of the command
-        line.
+        Take in ``TIDEWARDEN_SECTION_KEY`` variables.
+
+        ``clients_own`` are variables of the command line.
         """
         known = {_variable(section, key): (section, key) for section, key in self._names()}
         given = sorted(variable for variable in environ if variable.startswith(PREFIX))
@@ -179,8 +183,9 @@ class Sources:
 
     def read_flags(self, flags: Mapping[str, str]) -> None:
         """
-        Take in ``section.key`` flags; ``providers.NAME.key`` may name a provider that the file does
-        not have.
+        Take in ``section.key`` flags.
+
+        ``providers.NAME.key`` may name a provider that the file does not have.
         """
         for flag, text in flags.items():
             section, _, key = flag.rpartition(".")
@@ -269,8 +274,9 @@ class Sources:
 
 def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str]) -> T:
     """
-    An instance of the dataclass ``cls`` from ``table``; what cannot be used becomes a problem and
-    keeps its default.
+    Make an instance of the dataclass ``cls`` from ``table``.
+
+    A value that cannot be used becomes a problem and keeps its default.
 
     ``section`` names it in problems. Keys of ``table`` that ``cls`` does not have are the caller's
     to judge.

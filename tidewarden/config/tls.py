@@ -22,8 +22,9 @@ RENEW_S = 7 * 86_400.0
 
 def server_context(cert: str, key: str) -> ssl.SSLContext | None:
     """
-    How a door encrypts, by the files with its certificate (and those that vouch for it) and its
-    key; None: not at all.
+    Return the TLS context of a port, from the files with its certificate, its chain and its key.
+
+    None: the port uses no TLS.
 
     ``load_cert_chain`` on the result has it go on with fresh files, for connections from then on.
 
@@ -40,8 +41,9 @@ def server_context(cert: str, key: str) -> ssl.SSLContext | None:
 
 def renew(context: ssl.SSLContext, cert: str, key: str) -> None:
     """
-    Have ``context`` go on with what the files hold now, for connections from now on; what is unfit
-    is told in the log.
+    Reload the certificate and the key of ``context`` for new connections.
+
+    Files that do not fit are logged.
     """
     if fault := fault_of(cert, key):
         log.error("the certificate was not read anew: %s", fault, extra={"cert": cert, "key": key})
@@ -50,7 +52,7 @@ def renew(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 
 def fault_of(cert: str, key: str) -> str:
-    """What is wrong with the files: what was found. Empty: nothing."""
+    """Say what is wrong with the files; empty: nothing."""
     try:
         server_context(cert, key)
     except ssl.SSLError as error:
@@ -62,8 +64,9 @@ def fault_of(cert: str, key: str) -> str:
 
 def expiry_of(cert: str) -> float:
     """
-    When the certificate in the file (the first) ends, in unix seconds; 0: there is none, or none
-    that can be read.
+    Return when the first certificate in the file ends, in unix seconds; 0 means that there is none.
+
+    It is 0, too, when none can be read.
     """
     try:
         return (
@@ -77,8 +80,9 @@ def expiry_of(cert: str) -> float:
 
 def expiry_warning(expires_s: float, now_s: float) -> str:
     """
-    That a certificate which ends at ``expires_s`` has to be renewed, or has ended; empty: there is
-    time, or none is in use.
+    Warn that a certificate which ends at ``expires_s`` has to be renewed, or has ended.
+
+    Empty: there is time, or none is in use.
     """
     if not expires_s or expires_s - now_s > RENEW_S:
         return ""
@@ -90,9 +94,7 @@ def expiry_warning(expires_s: float, now_s: float) -> str:
 
 
 def fault_of_authorities(path: str) -> str:
-    """
-    What is wrong with a file of certificates that others are to be trusted by; empty: nothing.
-    """
+    """Say what is wrong with a file of trusted certificates; empty: nothing."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(path)

@@ -175,10 +175,12 @@ def _is_address(url: str) -> bool:
 
 
 def means(patterns: Iterable[str], kind: str) -> bool:
-    """Whether one of ``account.dead``, ``account.*`` … means that kind of event."""
+    """
+    Tell whether one of the patterns ``account.dead``, ``account.*`` … covers that kind of event.
+    """
     return any(kind.startswith(one[:-1]) if one.endswith("*") else kind == one for one in patterns)
 
 
 def no_kinds(patterns: Iterable[str]) -> list[str]:
-    """Those of the patterns that mean no kind of event there is."""
+    """List the patterns that cover no existing kind of event."""
     return [one for one in patterns if not any(means((one,), kind) for kind in EVENT_KINDS)]

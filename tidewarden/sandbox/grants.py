@@ -38,7 +38,7 @@ class SandboxGrant:
 
 @dataclass(frozen=True, slots=True)
 class SandboxPair:
-    """What a refresh answers with; the access token lives until ``expires_at_ms``."""
+    """The answer to a refresh; the access token lives until ``expires_at_ms``."""
 
     access_token: str
     refresh_token: str

@@ -39,7 +39,7 @@ _NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
 @dataclass(frozen=True, slots=True)
 class SandboxFault:
-    """What goes wrong at the token endpoint, with every ``every``-th request."""
+    """A fault of the token endpoint, for every ``every``-th request."""
 
     status: int = 0
     """Answer this status without looking at the request. 0: no."""

@@ -48,8 +48,9 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 class Cron:
     """
-    One parsed expression. ``every_hour``: the hour field allows every hour, so ticks follow the
-    running hour.
+    One parsed cron expression.
+
+    ``every_hour``: the hour field allows every hour, so ticks follow the running hour.
     """
 
     __slots__ = ("_triggers", "every_hour")
@@ -60,8 +61,9 @@ class Cron:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """
-        The first matching wall time at or after ``wall`` (naive), or None when nine years show
-        none.
+        Return the first matching wall time at or after ``wall`` (naive).
+
+        None: nine years have none.
         """
         now = wall.replace(tzinfo=UTC)
         horizon = now + timedelta(days=HORIZON_DAYS)

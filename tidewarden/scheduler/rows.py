@@ -17,7 +17,7 @@ STATES = ("active", "stuck", "paused")
 
 class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own.
+    The task that each tick puts, as fire.lua reads it; ``within_ms`` -1: no deadline of its own.
     """
 
     priority: int = 50

@@ -120,8 +120,9 @@ class Schedules:
 
     async def pause(self, name: str) -> None:
         """
-        Put nothing for it from now on, until it is resumed; a put of the name leaves it so. Twice
-        is as once.
+        Pause a schedule until it is resumed; a new put of the name leaves it paused.
+
+        Twice is as once.
 
         Raises: NotFound: there is none of this name. BadArg, StoreDown.
         """
@@ -129,8 +130,9 @@ class Schedules:
 
     async def resume(self, name: str) -> int:
         """
-        Go on with the tick that it stood at: what was missed since is made up for as its CATCHUP
-        says.
+        Continue with the tick at which it was paused.
+
+        Its CATCHUP says what becomes of the missed ones.
 
         Returns: that tick, unix ms, which may have come already; of one that is not paused, its
         next. Raises: as :meth:`pause`.
@@ -139,9 +141,11 @@ class Schedules:
 
     async def list(self) -> list[dict[str, Any]]:
         """
-        Every schedule, by name: its words, queue, next tick (unix ms), state (``active``,
-        ``paused``, ``stuck`` when its next tick cannot be computed, ``unreadable``), task options,
-        and the first bytes of its payload.
+        List every schedule by name.
+
+        Each has its words, queue, next tick (unix ms), state (``active``, ``paused``, ``stuck``
+        when its next tick cannot be computed, ``unreadable``), task options, and the first bytes of
+        its payload.
         """
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for queue in await self._user_queues():
@@ -159,8 +163,9 @@ class Schedules:
 
     async def fire_due(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
         """
-        Put the tasks of the ticks that have come in one shard, a bounded number at once. The
-        leader's sweep calls it.
+        Put the tasks of the ticks that have come in one shard, a bounded number at once.
+
+        The leader's sweep calls it.
 
         ``now_ms`` is for tests; 0 is the store's time. Safe to run twice, or by two.
 

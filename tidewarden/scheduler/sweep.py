@@ -1,6 +1,7 @@
 """
-The leader's sweep: due → ready, ended leases → ready, schedules' ticks; at the time something is
-due, never by polling.
+The leader's sweep: makes due tasks and ended leases ready, and fires schedules.
+
+It runs when something is due and never polls.
 
 Each shard has a next moment. It comes with every reply of its scripts and with the messages that
 puts send; the sweep sleeps until the earliest. A round is safe to repeat and safe beside another
@@ -39,6 +40,8 @@ ALL: Place = ("", 0)
 
 class Sweep:
     """
+    Sweeps every shard when something is due there.
+
     ``fire_due(queue, shard, now_ms, epoch, holder)`` puts what schedules have due and returns the
     next tick (ms), -1 for none.
 
@@ -69,8 +72,9 @@ class Sweep:
 
     def expect(self, queue: str, shard: int, delay_ms: int) -> None:
         """
-        Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of
-        every script.
+        Note that something happens in that shard in ``delay_ms``.
+
+        Cheap: it is called for every reply of every script.
         """
         if not self.running:
             return

@@ -28,8 +28,9 @@ class TimerQueue:
 
     def set_earlier(self, key: Key, at: float, margin_s: float = 0.0) -> bool:
         """
-        The key's time is ``at``, unless it has one that is less than ``margin_s`` later; whether it
-        is now first of all.
+        Set the key's time to ``at``, unless it has one that is less than ``margin_s`` later.
+
+        Returns whether it is now the first of all.
         """
         known = self._at.get(key)
         if known is not None and at >= known - margin_s:
@@ -52,8 +53,9 @@ class TimerQueue:
 
     def pop_due(self, now: float, most: int) -> list[Key]:
         """
-        The keys whose time has come, at most so many, the earliest first; they have none from then
-        on.
+        Remove and return the keys whose time has come, earliest first.
+
+        At most that many are returned; they have no time from then on.
         """
         due: list[Key] = []
         while len(due) < most and (at := self.next_at()) is not None and at <= now:

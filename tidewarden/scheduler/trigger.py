@@ -1,6 +1,5 @@
 """
-When a schedule ticks: its three kinds, the next tick after a time, and what to do about ticks that
-were missed.
+The ticks of a schedule: its three kinds, the next tick after a time, and missed ticks.
 
 Pure: times come in and go out as unix milliseconds. EVERY and AT are integer arithmetic of our own,
 because APScheduler's interval trigger computes in floating-point seconds and drifts off the
@@ -43,8 +42,9 @@ _SHIFT_MS = 3 * 3_600_000
 @dataclass(frozen=True, slots=True)
 class Spec:
     """
-    When a schedule ticks. Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which
-    validate.
+    A schedule's trigger, validated.
+
+    Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
 
     ``expr`` and ``zone`` belong to cron, ``every_ms`` and ``anchor_ms`` to every (ticks lie at
     ``anchor_ms + n · every_ms``; the anchor is the store's time at the put, stored with the
@@ -103,8 +103,9 @@ class Spec:
 
 def parse(words: Sequence[str]) -> tuple[Spec, int]:
     """
-    Read ``{CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all]`` from the start of
-    ``words``.
+    Read a trigger from the start of ``words``.
+
+    Its form: ``{CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all]``.
 
     Words of the protocol may be in either case; TZ and CATCHUP may come in any order.
 
@@ -166,7 +167,7 @@ def next_tick(spec: Spec, after_ms: int) -> int | None:
 
 def ticks_due(spec: Spec, next_ms: int, now_ms: int, limit: int) -> tuple[list[int], int | None]:
     """
-    What to put for a schedule whose stored next tick is ``next_ms``, and its next tick after that.
+    Return the ticks to put for a stored next tick ``next_ms``, and the next tick after them.
 
     By CATCHUP: ``none`` puts nothing for a tick more than ``MISSED_MS`` late; ``one`` puts one
     task, named by the earliest tick, for all that were missed; ``all`` puts one for each, at most

@@ -1,6 +1,7 @@
 """
-Files of accounts for ``token import``: CSV or TSV with a header, or JSONL; read line by line,
-whatever their size.
+Reads files of accounts for ``token import``: CSV or TSV with a header, or JSONL.
+
+It reads line by line, whatever their size.
 
 One line is one account: no field holds a line end. So a line that is damaged costs itself and
 nothing after it.
@@ -55,7 +56,7 @@ class NotAccounts(Exception):
 
 
 class RowFault(ValueError):
-    """What is wrong with a line; never quotes what may be a secret."""
+    """A fault of a line; its text never quotes what may be a secret."""
 
     def __init__(self, field: str, reason: str) -> None:
         """
@@ -82,8 +83,9 @@ class AccountLine:
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
     """
-    The lines of a file; of one that is too long only the beginning, so that no file fills the
-    memory.
+    Yield the lines of a file.
+
+    Of a line that is too long it yields only the beginning, so that no file fills the memory.
     """
     while line := source.readline(LINE_BYTES_MAX + 1):
         yield line
@@ -286,8 +288,10 @@ def _account(
 
 def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
     """
-    ``provider/name``. One that names another provider than it is imported to is refused: its
-    refresh token would be shown to a server that it is none of.
+    ``provider/name``.
+
+    One that names another provider than it is imported to is refused: its refresh token would be
+    shown to a server that it is none of.
     """
     first, slash, rest = name.partition("/")
     if whose and provider and whose != provider:
@@ -313,8 +317,9 @@ def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
 
 def unix_ms(value: Any, name: str = "expires_at") -> int:
     """
-    A moment as people and databases write it, in unix milliseconds: ISO 8601 with a zone, or unix
-    time. Raises: Fault.
+    Parse a moment into unix milliseconds.
+
+    It is ISO 8601 with a zone, or unix time in seconds or milliseconds. Raises: Fault.
     """
     text = str(value).strip()
     if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):

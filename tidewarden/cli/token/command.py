@@ -77,8 +77,9 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """
-    Delete accounts with their tokens. The grants live on at the provider. Exit code 5 when one was
-    not there.
+    Delete accounts with their tokens.
+
+    The grants live on at the provider. Exit code 5 when one was not there.
 
     Examples:
 

@@ -1,6 +1,5 @@
 """
-``tidewarden token import``: a file of accounts into the cluster, line by line, and what came of
-each.
+``tidewarden token import``: puts a file of accounts into the cluster, line by line, and reports.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FOR_ALL = (
 
 @dataclass(slots=True)
 class Tally:
-    """How far an import is, in lines that are accounts."""
+    """Counts the progress of an import, in lines that are accounts."""
 
     new: int = 0
     renewed: int = 0
@@ -86,7 +85,7 @@ class Tally:
 
 
 def accounts(count: int) -> str:
-    """So many accounts, in words."""
+    """Return a number of accounts in words."""
     return f"{count:,} account{'s' * (count != 1)}"
 
 
@@ -196,8 +195,9 @@ def import_(
 
 def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
     """
-    The providers that are configured, and those of them whose accounts have no refresh tokens. Ends
-    the program if ``provider`` is none of them.
+    The providers that are configured, and those of them whose accounts have no refresh tokens.
+
+    Ends the program if ``provider`` is none of them.
     """
     stats = node.call("T.STATS")
     known = sorted(stats)

@@ -1,6 +1,7 @@
 """
-Which names came before, of millions: 12 to 24 bytes each, where a set takes 70 and the names
-themselves more.
+A compact set of millions of names.
+
+A name takes 12 to 24 bytes, where a set takes 70 and the names themselves more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
-How far a long transfer of accounts is, and how fast it goes: a bar on a terminal, elsewhere a line
-now and then.
+Shows the progress and speed of a long transfer of accounts.
+
+It is a bar on a terminal, elsewhere a line now and then.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ SAY_S = 30.0
 
 class ProgressLine:
     """
-    On standard error, so that what is printed stays clean; what is said beside it goes to
-    ``console``. Used as ``with``.
+    Shows progress on standard error, so that the output stays clean.
+
+    Other messages go to ``console``. Used as ``with``.
     """
 
     def __init__(self, what: str, total_bytes: int = 0) -> None:
@@ -52,7 +54,7 @@ class ProgressLine:
         self._progress.stop()
 
     def note(self, text: str, count: int, size_bytes: int = 0) -> None:
-        """So many are done in all, said as ``text``; this time so many more bytes of the file."""
+        """Note how many are done in all, with ``text``, and how many more bytes of the file."""
         now = self._clock.monotonic()
         self._done_bytes += size_bytes
         text = f"{text}, {count / max(now - self._began, 0.001):,.0f}/s"

@@ -1,6 +1,7 @@
 """
-``tidewarden token refresh``: asks for accounts again, one after the other so that their provider is
-not flooded.
+``tidewarden token refresh``: asks for accounts again.
+
+It asks one after the other, so that their provider is not flooded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TURN_S = 0.1
 
 @dataclass(slots=True)
 class RefreshWish:
-    """What has come of asking so far."""
+    """The results of the refresh requests so far."""
 
     queued: int = 0
     absent: int = 0
@@ -61,7 +62,7 @@ async def ask(
     note: Callable[[], None],
 ) -> None:
     """
-    Have accounts refreshed, ``per_second`` of them in a second; what came of it is in ``asked``.
+    Request refreshes of accounts, ``per_second`` of them a second; ``asked`` has the results.
 
     ``note`` is called after each turn.
     """
@@ -100,8 +101,9 @@ def refresh(
     as_json: AsJson = False,
 ) -> None:
     """
-    Refresh accounts now rather than when they are due, stopped and dead ones too. Does not wait for
-    what comes of it.
+    Refresh accounts now rather than when they are due, stopped and dead ones too.
+
+    Does not wait for what comes of it.
 
     Named accounts, or with --state all that are in it: after a provider's mistake --state stopped
     (or dead, lost_rotation, failing) with --provider NAME. They are asked for one after the other,
@@ -187,8 +189,9 @@ def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_
 
 def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_json: bool) -> None:
     """
-    What came of it. Ends the program with 1 if any was refused, with 5 if one that was named is not
-    there.
+    What came of it.
+
+    Ends the program with 1 if any was refused, with 5 if one that was named is not there.
     """
     for name, reason in asked.refused.items():
         typer.echo(f"tidewarden: refused: {cell(name)}: {cell(reason)}", err=True)

@@ -1,6 +1,7 @@
 """
-``tidewarden token list|show|stats``: how accounts and providers are, why, since when, and what can
-be done.
+``tidewarden token list|show|stats``: shows accounts and providers.
+
+It says why they are so, since when, and what can be done.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def pages(
     node: NodeLine, provider: str, state: str, count: int, after: str
 ) -> tuple[list[dict[str, Any]], str]:
     """
-    At most ``count`` accounts, and the cursor to go on from; a page may be short, or empty, while
-    there is more.
+    Return at most ``count`` accounts, and the cursor to go on from.
+
+    A page may be short, or empty, while there is more.
     """
     found: list[dict[str, Any]] = []
     while True:
@@ -72,8 +74,9 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """
-    List accounts with their state: since when they are so, why, and when they are tried next. No
-    token is shown.
+    List accounts with their state: since when they are so, why, and when they are tried next.
+
+    No token is shown.
 
     Times are UTC. What can be done about the accounts that fail or are dead stands below the table.
 
@@ -106,8 +109,9 @@ def show(
     account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Show how one account is: since when, why, when it is tried next, what can be done. No token is
-    shown.
+    Show how one account is: since when, why, when it is tried next, what can be done.
+
+    No token is shown.
 
     Example: tidewarden token show sandbox/user-000001
     """
@@ -276,7 +280,7 @@ def short(unix_ms: int | None) -> str:
 
 
 def following(unix_ms: int | None, state: str) -> str:
-    """When the next try is, for a column: one whose time has come waits for its turn."""
+    """Format the next try for a column; an account whose time has come waits for its turn."""
     if not unix_ms:
         return "due" if state not in ("answers", *ENDED) else "-"
     return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"

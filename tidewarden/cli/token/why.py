@@ -1,6 +1,7 @@
 """
-``tidewarden token why``: what an account or a provider was answered, what was concluded, what comes
-next, what can be done.
+``tidewarden token why``: tells the story of an account or a provider.
+
+It has answers, conclusions, what comes next, and what can be done.
 """
 
 from __future__ import annotations

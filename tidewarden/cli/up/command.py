@@ -1,4 +1,4 @@
-"""``tidewarden up``"""
+"""``tidewarden up``."""
 
 from __future__ import annotations
 

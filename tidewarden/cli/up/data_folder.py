@@ -1,7 +1,4 @@
-"""
-The data folder of ``tidewarden up``: what must be free before the start, its secrets, its nodes'
-configurations.
-"""
+"""The data folder of ``tidewarden up``: free ports, secrets, and its nodes' configurations."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ SANDBOX_MARGIN_S = 30
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """What to run, and where."""
+    """The plan of a local cluster: its folder, configuration, and numbers."""
 
     data_dir: Path
     config: Config
@@ -44,12 +41,12 @@ class FolderPlan:
 
     @property
     def names(self) -> list[str]:
-        """``n0 n1 …``"""
+        """The names ``n0 n1 …``."""
         return [f"n{number}" for number in range(self.node_total)]
 
     @property
     def embedded(self) -> bool:
-        """Whether ``up`` runs the store itself."""
+        """Tell whether ``up`` runs the store itself."""
         return self.config.store.url == "embedded"
 
     @property
@@ -90,8 +87,10 @@ class FolderPlan:
 
 def check_ports(plan: FolderPlan) -> None:
     """
-    Raises: ConfigError: naming every port that is not free, what it is for, who has it where that
-    can be seen, and the way out.
+    Check that every port is free.
+
+    Raises: ConfigError: names every port that is not free, its purpose, its owner where that can be
+    seen, and the way out.
     """
     highest = max(plan.ports())
     if highest > PORT_MAX:
@@ -176,7 +175,7 @@ def write_node_files(plan: FolderPlan, store_url: str) -> None:
 
 
 def node_settings(plan: FolderPlan, name: str, store_url: str) -> dict[str, Any]:
-    """One node's configuration, as its TOML file will hold it."""
+    """Return one node's configuration, for its TOML file."""
     settings: dict[str, Any] = (
         tomllib.loads(plan.config_file.read_text("utf-8")) if plan.config_file else {}
     )
@@ -213,16 +212,18 @@ def node_settings(plan: FolderPlan, name: str, store_url: str) -> dict[str, Any]
 
 def joined(plan: FolderPlan, name: str) -> bool:
     """
-    Whether a node is to be a member by itself; where others have been (see ``resize``), it waits
-    until they let it in.
+    Tell whether a node becomes a member without asking.
+
+    Where there have been others (see ``resize``), it waits until they let it in.
     """
     return (plan.folder(name) / "member").exists() or not any(plan.data_dir.glob("n*/member"))
 
 
 def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """
-    A node's environment: ours, without the variables that would give all nodes one name, port,
-    folder or store.
+    Return our environment without the variables that nodes may not share.
+
+    These would give all nodes one name, port, folder or store.
     """
     ours = ("TIDEWARDEN_NODE_", "TIDEWARDEN_CLUSTER_", "TIDEWARDEN_STORE_URL")
     return {name: value for name, value in environ.items() if not name.startswith(ours)}

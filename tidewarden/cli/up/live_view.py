@@ -1,6 +1,7 @@
 """
-What ``tidewarden up`` draws on a terminal. Pure: a :class:`ViewSnapshot` goes in, something that
-rich prints comes out.
+Draws the view of ``tidewarden up`` on a terminal.
+
+Pure: a :class:`ViewSnapshot` goes in, something that rich prints comes out.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ class ViewSnapshot:
 
 def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
     """
-    The node that says it leads, by the greatest epoch when two believe so. One that has no epoch
-    yet is about to.
+    Return the node that says it leads, by the greatest epoch when two believe so.
+
+    One that has no epoch yet is about to.
     """
     leaders = [
         node
@@ -138,7 +140,7 @@ def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
 
 def render(snapshot: ViewSnapshot, rows: int, columns: int) -> RenderableType:
     """
-    The screen, for a terminal of so many rows and columns: events take what is left of the rows.
+    Draw the screen for a terminal of that many rows and columns; events take the remaining rows.
     """
     hints = _hints(snapshot)
     above = [

@@ -1,6 +1,5 @@
 """
-The local cluster that ``tidewarden up`` keeps alive: a store, a sandbox if asked for, and nodes,
-all of them children.
+The local cluster of ``tidewarden up``: a store, nodes and perhaps a sandbox, all children of it.
 
 Nothing outlives ``up``: it stops its children in order, and should it be killed itself the kernel
 kills each of them. For a node that is as if its host had died, which intents and journals are made
@@ -82,8 +81,9 @@ class LocalCluster:
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
         """
-        Start everything, run ``body`` once every node serves, and stop everything when it returns,
-        raises or is cancelled.
+        Start everything, run ``body`` once every node serves, and stop everything when it ends.
+
+        It ends by a return, an exception or a cancellation.
 
         Raises:
             ConfigError: a port is busy, the folder is not ours to write, a key is gone, …
@@ -112,7 +112,7 @@ class LocalCluster:
             self._lock.release()
 
     def kill(self) -> None:
-        """End every child at once: for whoever asked twice."""
+        """End every child at once, after a second request to stop."""
         for child in (*self.nodes.values(), self.sandbox):
             if child is not None:
                 child.kill()

@@ -1,6 +1,7 @@
 """
-``tidewarden up`` with another number of nodes than its data folder had: the cluster's members
-change while it runs.
+Resizes the cluster of ``tidewarden up``.
+
+When the number of nodes differs from its data folder's, members change while it runs.
 
 Which nodes are members is what the cluster has committed, not what ``up`` was told: so newcomers
 are let in by those that were there, and those that are no longer wanted leave once all others
@@ -77,7 +78,7 @@ def forget(plan: FolderPlan, name: str) -> None:
 
 
 def settle(plan: FolderPlan) -> None:
-    """All nodes of the plan serve: they are members from now on."""
+    """Note that all nodes of the plan serve and are members from now on."""
     for name in plan.names:
         (plan.folder(name) / MARKER).touch()
 
@@ -100,14 +101,19 @@ def join(plan: FolderPlan, name: str) -> None:
 
 
 def leave(plan: FolderPlan, name: str) -> None:
-    """Have a node leave. Raises: redis.RedisError: the last node's answer."""
+    """
+    Remove a node from the members.
+
+    Raises: redis.RedisError: the last node's answer.
+    """
     _everywhere(plan, "R.LEAVE", name)
 
 
 async def keep_trying(clock: Clock, attempt: Any) -> Any:
     """
-    What ``attempt()``, a coroutine function, returns as soon as that is true. Raises: NotResized:
-    it did not in time.
+    Repeat ``attempt()``, a coroutine function, until it returns something true, and return that.
+
+    Raises: NotResized: it did not in time.
     """
     until = clock.monotonic() + TRIES_S
     why = "no node knows the members"
