@@ -77,7 +77,7 @@ def crowd(node: Node, count: int) -> Iterator[dict[str, Any]]:
     So many connections of a second process at once, each with AUTH and PING; all are gone at once
     after the block. What it reports.
     """
-    hello = request("AUTH", "admin", node._secret) + request("PING")
+    hello = request("AUTH", "admin", node.secret) + request("PING")
     argv = [
         sys.executable,
         "-m",
@@ -102,7 +102,7 @@ def sdk_at(node: Node, retry_s: float = 0.5) -> str:
     What the SDK says at a door that lets nobody in; asked again for longer where it heard nothing
     in time.
     """
-    url = f"redis://admin:{node._secret}@127.0.0.1:{node.base_port}"
+    url = f"redis://admin:{node.secret}@127.0.0.1:{node.base_port}"
     with pytest.raises(Error) as caught, blocking.Client(url, retry_s=retry_s) as client:
         client.queue("q").put(b"x")
     if "no answer" in str(caught.value) and retry_s < 20:
@@ -149,7 +149,7 @@ def test_payloads_at_the_limit_at_each_door(n0: Node, tmp_path: Path) -> None:
     One byte below, at it, and one above: what is one too many is told by name, and the connection
     lives where it can.
     """
-    user, password = "admin", n0._secret
+    user, password = "admin", n0.secret
     with (
         n0.client() as raw,
         blocking.Client(f"redis://{user}:{password}@127.0.0.1:{n0.base_port}") as client,
@@ -185,7 +185,7 @@ def test_who_does_not_read_is_held_back_and_nobody_suffers(n0: Node) -> None:
     """
     n0.say("Q.PUT", "big", "x" * PAYLOAD, "ID", "b", "DELAY", 3_600_000)
     ask = request("Q.PEEK", "big", "b") * 200  # 20 MB of replies
-    hello = request("AUTH", "admin", n0._secret)
+    hello = request("AUTH", "admin", n0.secret)
     before = resident_mib(n0)
     with contextlib.ExitStack() as stack, n0.client() as other:
         slow = [
@@ -226,7 +226,7 @@ def test_replies_past_the_bound_cut_off_who_does_not_read_them(n0: Node) -> None
     with socket.create_connection(("127.0.0.1", n0.base_port), 30) as slow, n0.client() as other:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         takes = b"".join(request("Q.TAKE", "COUNT", 200, "FROM", queue) for queue in queues)
-        slow.sendall(request("AUTH", "admin", n0._secret) + takes)
+        slow.sendall(request("AUTH", "admin", n0.secret) + takes)
         until(lambda: "peer cut off: it does not read its replies" in n0.log())
         for queue in queues:
             until(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.inspect import beating_of, open_questions_of, ticker_of, voter_of
 from support.raft.group import PACE, SECRET, Group, group, wait_for
 
 from tidewarden.clock import SystemClock
@@ -158,10 +159,10 @@ async def test_a_loop_that_does_not_turn_loses_its_leadership(group: Callable[..
     pair = group(2, pace=0.5)
     await pair.start()
     first = await pair.elected()
-    ticker = first._ticker
+    ticker = ticker_of(first)
     assert ticker is not None
-    assert first._beating is not None
-    first._beating.cancel()  # as seen from the thread, the loop has stopped
+    assert beating_of(first) is not None
+    beating_of(first).cancel()  # as seen from the thread, the loop has stopped
     await wait_for(lambda: not first.is_leader())
     other = next(raft for raft in pair.running.values() if raft is not first)
     await wait_for(other.is_leader)
@@ -174,13 +175,13 @@ async def test_a_claim_that_is_not_committed_in_time_is_a_timeout(
     await pair.start()
     leader = await pair.elected()
     answers: list[Callable[..., None]] = []
-    assert leader._voter is not None
-    leader._voter.claim = lambda *_, callback: answers.append(callback)
+    assert voter_of(leader) is not None
+    voter_of(leader).claim = lambda *_, callback: answers.append(callback)
     with pytest.raises(Timeout, match="may still be"):
         await leader.claim(1, 0)
     answers[0](99, 0)
     await asyncio.sleep(0)
-    assert leader._questions._open == {}
+    assert open_questions_of(leader) == {}
 
 
 async def test_a_busy_port_is_a_clear_error_and_leaves_nothing_open(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import close_file
 from support.raft.group import Group, group, wait_for
 
 from benchmarks.ports import free_ports
@@ -207,7 +208,7 @@ async def test_who_joins_a_cluster_of_many_elections_is_soon_a_member(
     for index in range(1, 40_000):
         log.add(b"\x01", index, index - 1)
     log.setCurrentTerm(40_000, None)
-    log._destroy()
+    close_file(log)
     await made.start()
     lead = await voting(made, "n0")
     newcomer(made, "n1")

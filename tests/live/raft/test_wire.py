@@ -25,6 +25,7 @@ import pytest
 from cryptography.fernet import Fernet
 from pysyncobj import SyncObjConf
 from pysyncobj.encryptor import getEncryptor
+from support.inspect import PAID, addresses_of, config_of, ticker_of, times_of, voter_of
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -132,7 +133,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
 
 def port_of(raft: RaftMember) -> int:
-    return raft._config.node.raft_port
+    return config_of(raft).node.raft_port
 
 
 async def closed(peer: Peer) -> bool:
@@ -227,14 +228,14 @@ async def test_strangers_are_read_and_accepted_as_their_budget_allows(
     monkeypatch.setattr(wire, "TICK_S", 0.02)
     raft = await member()
     turns = 0
-    paid = wire.RaftTransport._paid
+    paid = getattr(wire.RaftTransport, PAID)
 
     def counted(subject: wire.RaftTransport, conn: wire.RaftConnection, cost_s: float) -> None:
         nonlocal turns
         turns += 1
         paid(subject, conn, cost_s)
 
-    monkeypatch.setattr(wire.RaftTransport, "_paid", counted)
+    monkeypatch.setattr(wire.RaftTransport, PAID, counted)
     began = time.monotonic()
     peers = [Peer(port_of(raft), encrypt=False) for _ in range(12)]
     while time.monotonic() - began < 2.0:
@@ -322,7 +323,7 @@ async def test_a_member_is_heard_and_its_older_connection_closed(
     member: Callable[..., Any],
 ) -> None:
     raft = await member(pace=0.5, peer=True)
-    own = raft._addresses
+    own = addresses_of(raft)
     assert own["n0"] < own["n1"]  # the greater address connects to the lesser
     peers = []
     for _ in range(2):
@@ -362,10 +363,10 @@ async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(
     raft = await member(pace=0.5, peer=True)
     peer = Peer(port_of(raft), encrypt=True)
     await asyncio.to_thread(peer.greet)
-    peer.send(raft._addresses["n1"])
+    peer.send(addresses_of(raft)["n1"])
     kinds = set()
     began = time.monotonic()
-    while time.monotonic() < began + 3 * raft._times.link_s or "ping" not in kinds:
+    while time.monotonic() < began + 3 * times_of(raft).link_s or "ping" not in kinds:
         assert time.monotonic() < began + 20
         peer.send({"type": "ping"})
         kinds.add((await asyncio.to_thread(peer.receive))[1]["type"])
@@ -387,9 +388,9 @@ async def test_the_silent_and_the_many_are_sent_away(member: Callable[..., Any])
 
 async def test_a_listener_that_was_lost_is_opened_again(member: Callable[..., Any]) -> None:
     raft = await member()
-    server = raft._voter._SyncObj__transport._server
+    server = voter_of(raft)._SyncObj__transport._server
     lost = server._TcpServer__socket
-    raft._ticker.ask(lambda _: server.unbind())
+    ticker_of(raft).ask(lambda _: server.unbind())
     end = time.monotonic() + 20
     while server._TcpServer__socket is lost or server._TcpServer__state != 1:
         assert time.monotonic() < end

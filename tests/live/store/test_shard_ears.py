@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from support.inspect import transport_of
+from support.inspect import links_by_shard, note_subscription, primaries_of, transport_of
 from support.store.clusters import ClusterSet
 from support.store.store_process import Process, process
 
@@ -45,7 +45,9 @@ async def two(
         for one in made:
             await eventually(lambda one=one: len(one.queues.shards_known()) == 4)
             await eventually(
-                lambda one=one: all(link is not None for link in sharded(one)._at.values())
+                lambda one=one: all(
+                    link is not None for link in links_by_shard(sharded(one)).values()
+                )
             )
         yield made[0], made[1]
     three_primaries.audit()
@@ -106,7 +108,10 @@ async def test_a_shard_that_moved_is_heard_where_it_lies(
     await parked(there)
     await asyncio.to_thread(three_primaries.move_slot, slot, source, target)
     await eventually(
-        lambda: (link := sharded(there)._at[SHARD]) is not None and link.at.endswith(f":{target}")
+        lambda: (
+            (link := links_by_shard(sharded(there))[SHARD]) is not None
+            and link.at.endswith(f":{target}")
+        )
     )
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
@@ -129,7 +134,7 @@ async def test_what_was_missed_while_not_subscribed_is_looked_for(
     here, there = two
     taking = there.queues.take(there.queues.open_session(), ["load"], wait_ms=60_000)
     await parked(there)
-    for link in sharded(there)._primaries.each():
+    for link in primaries_of(sharded(there)).each():
         assert transport_of(link) is not None
         transport_of(link).abort()
     await here.queues.put("load", TaskSpec(b"x", id="t~0"))
@@ -228,6 +233,6 @@ async def test_a_user_who_may_not_hear_a_shard_is_told(caplog: pytest.LogCapture
     for error in (StoreDown("lost"), error_of("NOPERM No permissions to access a channel")):
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         done.set_exception(error)
-        ears._subscribed(SHARD, link, SHARD, done)
+        note_subscription(ears, SHARD, link, SHARD, done)
     (told,) = [record.message for record in caplog.records]
     assert "NOPERM" in told

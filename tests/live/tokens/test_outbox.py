@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.cluster.nursery import begin
+from support.inspect import companion_workers_of, do_task, event_service_of, ledger_of, outbox_of
 from support.tokens import harness
 from support.tokens.dying_node import FAILING, play
 
@@ -50,7 +51,7 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
-            await side.tokens._outlets._companions._lines[0]._do("p/a", True)
+            await do_task(companion_workers_of(side.tokens)[0], "p/a", True)
             await killed("before_it_tells", valkey, folders[1], endpoint.url)
             assert (await side.tokens.stats())["p"]["dead"] == 1
             assert await side.tokens.events.after(START) == []
@@ -110,7 +111,7 @@ async def test_killed_after_it_told_it_is_told_again_under_the_same_id(
             side.go()
             async with asyncio.timeout(30):
                 while len(found := await told(side, 1)) < 2:  # its claim ends first
-                    side.tokens._outlets._outbox.look("p", "a")
+                    outbox_of(event_service_of(side.tokens)).look("p", "a")
                     await asyncio.sleep(0.1)
             assert {(event.type, event.id) for event in found} == {("account.dead", first.id)}
 
@@ -143,7 +144,7 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
     ) as side:
         outbox, entries = (
-            side.tokens._outlets._outbox,
+            outbox_of(event_service_of(side.tokens)),
             [
                 b"half an entry",
                 b"e\naccount.dead\nsoon\na\n",
@@ -158,7 +159,7 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
             entries[:] = [entry for entry in entries if entry not in told]
             return list(entries)
 
-        outbox._ledger = SimpleNamespace(tell=tell, get=side.tokens._ledger.get)
+        outbox._ledger = SimpleNamespace(tell=tell, get=ledger_of(side.tokens).get)
         outbox.look("p")
         await outbox.tell_all()
         assert not entries

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import reader_of, settled_of, watchers_of
 from support.tokens import harness
 from support.tokens.ledger_bench import QUEUE, Bench
 
@@ -34,7 +35,7 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
             asked = [side.tokens.get("p/a", min_ttl_ms=60_000, wait_ms=60_000) for _ in range(50)]
             tokens = await asyncio.gather(*asked)
             assert {token.access_token for token in tokens} == {"secret-access-a-1"}
-            assert side.tokens._reader._watchers == side.tokens._reader._settled == {}
+            assert watchers_of(reader_of(side.tokens)) == settled_of(reader_of(side.tokens)) == {}
     assert endpoint.requests == {"a.0": 1}
 
 
@@ -51,7 +52,7 @@ async def test_an_account_that_is_put_anew_while_a_newer_token_is_waited_for(
         for n in range(3):
             await side.tokens.put("p/a", {"refresh_token": f"a.{n}"})
         asked = asyncio.create_task(side.tokens.get("p/a", wait_ms=60_000, newer=2))
-        await eventually(lambda: side.tokens._reader._watchers)
+        await eventually(lambda: watchers_of(reader_of(side.tokens)))
         await side.tokens.delete("p/a")
         await side.tokens.put("p/a", {"refresh_token": "b.0"})
         with pytest.raises(Timeout, match="no token of a later generation than 2 yet"):
@@ -68,8 +69,8 @@ async def test_who_waits_when_the_node_stops_gets_what_there_is(
             "p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 300}
         )
         asked = asyncio.create_task(side.tokens.get("p/a", min_ttl_ms=600_000, wait_ms=60_000))
-        reader = side.tokens._reader
-        await eventually(lambda: reader._watchers)
+        reader = reader_of(side.tokens)
+        await eventually(lambda: watchers_of(reader))
         reader.stop()
         await asyncio.wait([asked], timeout=20)
         assert asked.done()

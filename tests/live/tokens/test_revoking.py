@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.inspect import revoker_of
 from support.tokens import harness
 
 from tidewarden.tokens.accounts.account_record import AccountRow
@@ -95,7 +96,7 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
                 await side.tokens.put(
                     f"p/{name}", {"refresh_token": name, "access_token": "x", "expires_in": 3600}
                 )
-            await side.tokens._revoker.deleting("p", "a")
+            await revoker_of(side.tokens).deleting("p", "a")
             await side.tokens.delete("p/b")
             await side.tokens.put(
                 "p/b", {"refresh_token": "b2", "access_token": "x", "expires_in": 3600}
@@ -154,7 +155,7 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
             await side.tokens.put(
                 "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
             )
-            noting = side.tokens._revoker.deleting
+            noting = revoker_of(side.tokens).deleting
 
             async def slow(provider: str, account: str) -> list[AccountRow]:
                 noted = await noting(provider, account)
@@ -163,7 +164,7 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
                 )
                 return noted
 
-            side.tokens._revoker.deleting = slow  # type: ignore[method-assign]
+            revoker_of(side.tokens).deleting = slow  # type: ignore[method-assign]
             assert await side.tokens.delete("p/a")
             side.go()
             await eventually(lambda: done(side) == {"revoked": 2})

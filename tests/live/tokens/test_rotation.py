@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import answer_within, config_of, key_store_of, keyring_of, session_of
 from support.tokens import harness
 
 from tidewarden.config.key_file import prepend_key
@@ -41,7 +42,7 @@ async def two_nodes(valkey: Any, folder: Path) -> AsyncIterator[list[harness.Sid
             sides.append(
                 await stack.enter_async_context(harness.node(valkey, folder / name, chosen, name))
             )
-            sides[-1].tokens.custody.rotator._answer_s = 1.0
+            answer_within(sides[-1].tokens.custody.rotator, 1.0)
         for i in range(ACCOUNTS):
             await sides[0].tokens.put(
                 f"p/a{i}",
@@ -85,20 +86,20 @@ async def test_to_another_key_with_a_node_dying_in_the_middle(valkey: Any, tmp_p
         # It dies between two scripts, as far as the store can tell; its lease is given back as by a
         # node's death.
         worker.running.cancel()
-        await worker.queues.close_session(worker.tokens.custody.rotator._session)
+        await worker.queues.close_session(session_of(worker.tokens.custody.rotator))
         await readable(other)
         await readable(worker)
         found = await done(other)
         assert (found["state"], found["unreadable"], found["kek"]) == ("done", 0, made.hex())
         assert found["seen"] >= ACCOUNTS
-        assert found["node"] == other.tokens._config.node.name
+        assert found["node"] == config_of(other.tokens).node.name
         after = await other.tokens.custody.status()
         assert (after["kek"], after["wrapped_otherwise"]) == (made.hex(), 0)
         assert after["data_key"] > before["data_key"]
         # The old key may go now, without a restart, and nothing misses it.
         for path in files:
             path.write_text(path.read_text().splitlines()[0])
-        await other.tokens._keyring.read()
+        await keyring_of(other.tokens).read()
         await readable(other)
         rows = await other.link.call("EVAL", _ROWS, 0)
         assert len(rows) == ACCOUNTS
@@ -139,7 +140,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_unless_forced(
     chosen = harness.provider("http://127.0.0.1:9/token")
     async with harness.node(valkey, tmp_path, chosen) as side:
         rotator = side.tokens.custody.rotator
-        rotator._answer_s = 0.2
+        answer_within(rotator, 0.2)
         await side.link.call("HSET", "{t}:vault_nodes", "n9", '{"change": 0}')
         prepend_key(tmp_path / "secrets" / "vault.key")
         await side.tokens.custody.rotate()
@@ -175,7 +176,7 @@ async def test_two_that_are_asked_for_at_once_are_one(
             return bool(found["state"] == "sealing" and found["seen"] > 3)
 
         await eventually(under_way)
-        shelf = two.tokens.custody.rotator._shelf
+        shelf = key_store_of(two.tokens.custody.rotator)
         read, stale = shelf.rotation, [None]
 
         async def late() -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.inspect import journal_of
 from support.tokens import harness
 from support.tokens.harness import Endpoint, in_state
 from support.tokens.peer_doors import door
@@ -143,7 +144,7 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(
                 assert await second.tokens.custody.answers("p/a") == {"answers": [], "silent": []}
             first.go()
             await harness.eventually(lambda: first.tokens.metrics()["journal_unreadable"] == 0)
-            await first.tokens._journal.flush()
+            await journal_of(first.tokens).flush()
         assert b"raw" not in (tmp_path / "a" / "tokens.journal").read_bytes()
 
 

@@ -214,4 +214,4 @@ def told(node: Node) -> str:
 
 
 def _url(node: Node) -> str:
-    return f"redis://admin:{node._secret}@127.0.0.1:{node.base_port}"
+    return f"redis://admin:{node.secret}@127.0.0.1:{node.base_port}"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.doors import doubles as server_doubles
 from support.doors.client_harness import Site, site, url
+from support.inspect import idle_of
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import BadArg, Error, NotFound
@@ -76,7 +77,7 @@ async def test_connections_for_waiting_are_used_again(here: Site) -> None:
         queue = client.queue("mail")
         for _ in range(3):
             assert await asyncio.gather(*(queue.take(wait_ms=20) for _ in range(10))) == [None] * 10
-        assert len(client._idle) == 8
+        assert len(idle_of(client)) == 8
         assert len(here.doors[0].server.connections) <= 11
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import hiredis
 import pytest
 from support.doors.client_harness import Site, site, url
-from support.inspect import clock_of
+from support.inspect import answer_within, clock_of, keeper_of, pause_line
 from support.store.proxy import Proxy
 
 from benchmarks.ports import free_ports
@@ -114,7 +114,7 @@ async def test_a_node_that_freezes_is_left(here: Site) -> None:
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
-        client.line._answer_s = 0.3
+        answer_within(client.line, 0.3)
         trap = proxy.trap(b"Q.STATS")
         assert (await asyncio.wait_for(queue.stats(), 30))["ready"] == 1
         assert trap.caught.is_set()
@@ -191,7 +191,7 @@ async def test_a_line_that_holds_leases_reconnects_unasked(here: Site, eventuall
                 lambda: client.line.up and client.nodes.current().port == here.doors[1].port
             )
             assert not task.lost
-        await eventually(lambda: client.line._keeper is None)
+        await eventually(lambda: keeper_of(client.line) is None)
 
 
 async def test_a_line_that_holds_leases_notices_a_silent_node(
@@ -254,9 +254,9 @@ async def test_pauses_grow_and_stay_within_the_limit() -> None:
 
     line = FailoverConnection(None, Clock(), random.Random(1), retry_s=30, answer_s=1)  # type: ignore[arg-type]
     for _ in range(10):
-        await line._pause(clock_of(line).monotonic() + 100)
+        await pause_line(line, clock_of(line).monotonic() + 100)
     assert max(slept) <= 1.0
     assert 0.02 < slept[0] <= 0.05
     assert 0.5 <= slept[-1] + 0.001 <= 1.001
-    await line._pause(clock_of(line).monotonic() + 0.01)
+    await pause_line(line, clock_of(line).monotonic() + 0.01)
     assert slept[-1] <= 0.01

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.doors.client_harness import Site, site, url
+from support.inspect import retry_within
 
 from tidewarden.client import AsyncClient
 
@@ -67,7 +68,7 @@ async def test_without_a_node_a_lease_is_lost_by_our_own_clock(here: Site, event
         await queue.put("x", id="a")
         task = await queue.take(lease_ms=1500)
         assert task is not None
-        client.line._retry_s = 0.1  # from now on, for nobody is there any more
+        retry_within(client.line, 0.1)  # from now on, for nobody is there any more
         client.leases.keep(task)
         heard: list[str] = []
         task.on_lost = lambda: heard.append("lost")

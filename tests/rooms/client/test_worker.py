@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.doors.client_harness import Site, site
+from support.inspect import told_of
 
 from tidewarden.client import AsyncClient, AsyncTask, Task, Worker
 from tidewarden.errors import BadArg
@@ -300,7 +301,7 @@ async def test_a_stop_lets_work_finish_and_releases_the_rest(
     async with running(worker, here):
         await eventually(lambda: len(begun) == 2)
         worker.stop()
-        await eventually(lambda: worker._told.is_set())
+        await eventually(lambda: told_of(worker).is_set())
         told.set()
         assert (await jobs.wait("quick", timeout_ms=20_000)).word == "done"
     assert (await jobs.peek("slow")).state == "ready"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import beat, is_heartbeat_wanted
 from support.store.clusters import ClusterSet
 from support.store.sentinels import sentinel_set
 from support.store.store_process import Process, process
@@ -114,11 +115,11 @@ async def test_while_the_loops_own_beats_come_there_is_no_other(
     scene: tuple[Heartbeat, Said, ManualClock],
 ) -> None:
     heartbeat, said, clock = scene
-    assert not heartbeat._is_wanted()
+    assert not is_heartbeat_wanted(heartbeat)
     await clock.advance(LATE_S + 0.01)
-    assert heartbeat._is_wanted()
+    assert is_heartbeat_wanted(heartbeat)
     said.beat_at = clock.monotonic()
-    assert not heartbeat._is_wanted()
+    assert not is_heartbeat_wanted(heartbeat)
 
 
 async def test_a_loop_that_hangs_is_no_longer_said_to_live(
@@ -126,15 +127,15 @@ async def test_a_loop_that_hangs_is_no_longer_said_to_live(
 ) -> None:
     heartbeat, _, clock = scene
     await clock.advance(HUNG_S)
-    assert heartbeat._is_wanted()
+    assert is_heartbeat_wanted(heartbeat)
     await clock.advance(0.01)
-    assert not heartbeat._is_wanted()
-    assert not heartbeat._is_wanted()
+    assert not is_heartbeat_wanted(heartbeat)
+    assert not is_heartbeat_wanted(heartbeat)
     assert [record.getMessage() for record in caplog.records] == [
         "the event loop has not turned for 10 s: this process is no longer said to live"
     ]
     heartbeat.turned_at = clock.monotonic()
-    assert heartbeat._is_wanted(), "it turns again, and its own beat is late still"
+    assert is_heartbeat_wanted(heartbeat), "it turns again, and its own beat is late still"
 
 
 @pytest.mark.parametrize("error", [StoreDown("away"), Stale("n0.1 is not registered any more")])
@@ -144,9 +145,9 @@ async def test_what_the_store_says_instead_is_the_loops_to_heed(
     heartbeat, said, _ = scene
     said.error = error
     link: Any = None
-    await heartbeat._beat(link)
+    await beat(heartbeat, link)
     said.error = None
-    await heartbeat._beat(link)
+    await beat(heartbeat, link)
     assert (said.beats, heartbeat.beats) == (2, 1)
 
 

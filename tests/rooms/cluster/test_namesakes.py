@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rooms.cluster.test_nodes import MakeNodes, nodes  # noqa: F401  # a fixture
-from support.inspect import clock_of, link_of
+from support.inspect import clock_of, link_of, say_stale
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
@@ -31,7 +31,7 @@ async def test_two_of_one_name_are_told_so(
     await asyncio.gather(task, return_exceptions=True)
     assert "another process has registered as n0 (or an answer to this one was lost)" in caplog.text
     caplog.clear()
-    n0._say_stale(Stale(f"{n0.holder} is not registered any more; stored is {n0.boot - 1}"))
+    say_stale(n0, Stale(f"{n0.holder} is not registered any more; stored is {n0.boot - 1}"))
     assert "another process" not in caplog.text, (
         "a store that was restored from an older copy knows an older boot"
     )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.inspect import clock_of, link_of, scripts_of
+from support.inspect import clock_of, link_of, scripts_of, waiting_at
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
@@ -366,7 +366,7 @@ async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(
     await link_of(n0).call("SET", "{tw}:nodes", "of another type")
     task = asyncio.create_task(n0.run())
     for _ in range(5):
-        await eventually(lambda: clock.monotonic() == n0.turned_at and not link_of(n0)._waiting)
+        await eventually(lambda: clock.monotonic() == n0.turned_at and not waiting_at(link_of(n0)))
         await clock.advance(SILENT_S_MAX / 4)
     await eventually(lambda: clock.monotonic() == n0.turned_at)
     assert clock.monotonic() - n0.beat_at > SILENT_S_MAX

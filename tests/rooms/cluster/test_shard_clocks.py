@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.inspect import read_clock
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.shard_clocks import ShardClocks
@@ -98,7 +99,7 @@ async def test_two_that_find_a_step_agree_on_it(node: Any) -> None:
     other.lease_clock.steps += 1  # as if both had read the record before either wrote
     other.lease_clock.lag_ms += 60_000
     await other.run("queue.configure", ())
-    await two.watch._read(other, sent, time_ms)
+    await read_clock(two.watch, other, sent, time_ms)
     assert (other.lease_clock.steps, other.lease_clock.lag_ms) == (
         shard.lease_clock.steps,
         shard.lease_clock.lag_ms,

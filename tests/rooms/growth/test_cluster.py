@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.growth import by_container, entries, stored_bytes
+from support.inspect import say_stuck, timers_of, under_way_at
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.registration import Registration
@@ -35,7 +36,7 @@ async def test_the_sweeps_timers_while_a_task_is_far_away() -> None:
         sweep.expect("q", 0, 30 * DAY_MS - n)
         sweep.expect("q", 0, 5)
         await clock.advance(0.006)
-        assert sweep._timers.pop_due(clock.monotonic(), 64) == [("q", 0)]
+        assert timers_of(sweep).pop_due(clock.monotonic(), 64) == [("q", 0)]
     assert entries(sweep) < 200, by_container(sweep)
 
 
@@ -44,10 +45,10 @@ def test_schedules_that_cannot_be_computed() -> None:
     """Each put of such a schedule has another stamp, and is said once."""
     schedules = Schedules(None)  # type: ignore[arg-type]
     for n in range(ROUNDS // 10):
-        schedules._say_stuck(f"s{n % 7}", b"%d" % n, ValueError("no such day"))
+        say_stuck(schedules, f"s{n % 7}", b"%d" % n, ValueError("no such day"))
     assert entries(schedules) == 7
     for n in range(ROUNDS // 10):
-        schedules._say_stuck(f"s{n}", b"", ValueError("no such day"))
+        say_stuck(schedules, f"s{n}", b"", ValueError("no such day"))
     assert entries(schedules) <= 1_000
 
 
@@ -87,6 +88,6 @@ async def test_hosts_of_members_that_come_and_go() -> None:
     names = Resolver(lambda host: [f"10.0.0.{len(host)}"], ManualClock().monotonic)
     for n in range(1_500):
         names.resolve(f"host-{n}")
-        while names._asking:
+        while under_way_at(names):
             await asyncio.sleep(0)
     assert entries(names) <= 3 * 1_000 + 10, by_container(names)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.growth import by_container, entries, stored_bytes
-from support.inspect import background_tasks_of, link_of, looks_of, shards_of, topics_of
+from support.inspect import background_tasks_of, config_of, link_of, looks_of, shards_of, topics_of
 from support.store.proxy import Proxy
 
 from tidewarden.errors import Full, StoreDown
@@ -62,7 +62,9 @@ async def test_sessions_that_are_asked_for_while_the_store_is_away(
 
 async def test_topics_count_as_queues_do(node: Any) -> None:
     queues = (await node("n0")).queues
-    queues._config = queues._config.__class__(limits=queues._config.limits.__class__(queues_max=20))
+    queues._config = config_of(queues).__class__(
+        limits=config_of(queues).limits.__class__(queues_max=20)
+    )
     for n in range(10):
         await queues.link(f"topic{n}", "q")
     await queues.link("topic9", "another")

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.inspect import link_of, shards_of
+from support.inspect import awaited_of, link_of, shards_of
 
 from tidewarden.errors import BadArg, Full, StoreDown
 from tidewarden.queue import TaskSpec
@@ -63,7 +63,7 @@ async def test_purge_all(node: Any) -> None:
 async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: Any) -> None:
     queues, _ = await filled(node, 1, 2)
     wait = asyncio.ensure_future(queues.wait("q", "ready1", 60_000))
-    await eventually(lambda: queues._awaited)
+    await eventually(lambda: awaited_of(queues))
     while not (await queues.script("queue.unwait", "q", 0, ["none"])) and not await link_of(
         queues
     ).call("HLEN", "{tw:q:0}:waits"):

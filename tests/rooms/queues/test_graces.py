@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 import redis
-from support.inspect import run_session_script
+from support.inspect import LOSE, SESSION_SCRIPT, run_session_script
 
 from tidewarden.errors import Internal, Stale, StoreDown
 from tidewarden.queue import TaskSpec
@@ -91,14 +91,14 @@ async def test_a_shard_that_refuses_does_not_stop_the_others(
     _, good = await holding(n1.queues, "b")
     for uuid in (bad, good):
         await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
-    real = n0.queues._lose
+    real = getattr(n0.queues, LOSE)
 
     async def refuse(uuid: str, places: Any) -> None:
         if uuid == UUID(bad).hex:
             raise Internal("a newer format")
         await real(uuid, places)
 
-    monkeypatch.setattr(n0.queues, "_lose", refuse)
+    monkeypatch.setattr(n0.queues, LOSE, refuse)
     assert await n0.queues.end_due_sessions() == 1
     assert await states(n0.queues, "a", "b") == ["leased", "ready"]
     assert "could not be ended: a newer format" in caplog.text
@@ -122,14 +122,14 @@ async def test_sessions_that_cannot_be_ended_do_not_keep_those_behind_them(
     good = bad.pop()
     await n0.link.call("ZADD", "{tw}:session:graces", 0, b"\xff\x00", 0, "z" * 32)
     await n0.link.call("SADD", f"{{tw}}:session:in:{good}", "q", b"\xff 1", "q one", "")
-    real = n0.queues._lose
+    real = getattr(n0.queues, LOSE)
 
     async def refuse(uuid: str, places: Any) -> None:
         if uuid in bad:
             raise Internal("a newer format")
         await real(uuid, places)
 
-    monkeypatch.setattr(n0.queues, "_lose", refuse)
+    monkeypatch.setattr(n0.queues, LOSE, refuse)
     assert await n0.queues.end_due_sessions() == 1
     assert await states(n0.queues, "a", "good") == ["leased", "ready"]
     monkeypatch.undo()
@@ -141,14 +141,14 @@ async def test_a_grace_that_ends_while_the_store_is_away_is_the_leaders(
     n0: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, _ = await holding(n0.queues, "a", grace_ms=5)
-    real = n0.queues._session_script
+    real = getattr(n0.queues, SESSION_SCRIPT)
 
     def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "end":
             raise StoreDown("away")
         return real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, "_session_script", away)
+    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
     await n0.queues.close_session(session)
     await eventually(lambda: "could not be ended; the leader goes on with it" in caplog.text)
     monkeypatch.undo()
@@ -160,14 +160,14 @@ async def test_a_store_that_is_away_at_the_close_is_waited_for(
     n0: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     session, _ = await holding(n0.queues, "a")
-    real, failures = n0.queues._session_script, [StoreDown("away")] * 2
+    real, failures = getattr(n0.queues, SESSION_SCRIPT), [StoreDown("away")] * 2
 
     def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "leave" and failures:
             raise failures.pop()
         return real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, "_session_script", away)
+    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
     monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     await n0.queues.close_session(session)
     await eventually(lambda: n0.queues.sessions_ended)
@@ -179,7 +179,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
     n0: Any, valkey: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, heard: bool
 ) -> None:
     session, uuid = await holding(n0.queues, "a", 50)
-    real, failures = n0.queues._session_script, [StoreDown("away")] * 2
+    real, failures = getattr(n0.queues, SESSION_SCRIPT), [StoreDown("away")] * 2
 
     async def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "join" and failures:
@@ -188,7 +188,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
             raise failures.pop()
         return await real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, "_session_script", away)
+    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
     monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     other = n0.queues.open_session("bob")
     with pytest.raises(StoreDown):

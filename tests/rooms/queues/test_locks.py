@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from support.inspect import lose_session
 from support.queues.shared_sessions import graces_held
 from support.queues.waiting_locks import LONG_MS, locks_of, waits_noted
 
@@ -83,7 +84,7 @@ async def test_a_session_that_has_ended_acquires_nothing(node: Any) -> None:
     fence = await locks.acquire(other, "a", LONG_MS)
     waiting = locks.acquire(session, "a", LONG_MS, wait_ms=LONG_MS)
     await waits_noted(n0, 1)
-    n0.queues._lost(session.shared)
+    lose_session(n0.queues, session.shared)
     with pytest.raises(NotFound, match="has ended"):
         await waiting
     await locks.release(other, "a", fence or 0)

@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 import pytest
+from support.inspect import strategies_of
 
 from tidewarden.errors import BadArg, ConfigError, Denied, Internal
 from tidewarden.queue import TaskSpec
@@ -104,7 +105,7 @@ async def test_a_function_of_the_users_chooses(node: Any) -> None:
 
 async def test_a_function_that_fails_is_named(node: Any) -> None:
     queues = (await node(flags=FLAGS)).queues
-    queues._strategies[MINE] = lambda *_: 1 // 0
+    strategies_of(queues)[MINE] = lambda *_: 1 // 0
     await queues.configure("q", {"shards": 2, "strategy": MINE})
     with pytest.raises(Internal, match="by_tens failed: ZeroDivisionError"):
         await queues.put("q", TaskSpec())

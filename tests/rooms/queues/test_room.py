@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import capacity_waits_of
 
 from tidewarden.errors import BadArg, Draining, Exists, Full, TooBig
 from tidewarden.queue import TaskSpec
@@ -48,7 +49,7 @@ def test_a_smaller_capacity_than_what_is_there(desk: Any) -> None:
 
 async def waiting(eventually: Any, n: Any, count: int = 1) -> None:
     """Until so many puts wait on the node, and the shard knows of it."""
-    await eventually(lambda: sum(map(len, n.queues._lines.values())) == count)
+    await eventually(lambda: sum(map(len, capacity_waits_of(n.queues).values())) == count)
     for _ in range(5000):
         if (
             n.queues.holder.encode()
@@ -88,7 +89,7 @@ async def test_a_put_waits_for_room(node: Any, eventually: Any, how: str, elsewh
         await n1.queues.configure("q", {"capacity": 2})
     assert await put == "a"
     assert (await n0.queues.peek("q", "a"))["state"] == "ready"
-    assert not n0.queues._lines
+    assert not capacity_waits_of(n0.queues)
 
 
 async def test_puts_wait_in_the_order_they_came(node: Any, eventually: Any) -> None:
@@ -119,7 +120,7 @@ async def test_a_wait_that_is_over(node: Any) -> None:
         await n0.queues.put_waiting("q", TaskSpec(), 20)
     with pytest.raises(Full):
         await n0.queues.put_waiting("q", TaskSpec(), 0)
-    assert not n0.queues._lines
+    assert not capacity_waits_of(n0.queues)
 
 
 async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:

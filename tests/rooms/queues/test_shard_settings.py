@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.inspect import settings_of, topics_of, transport_of
+from support.inspect import (
+    BY_NAME,
+    SETTLE,
+    fail_backlog,
+    settings_of,
+    topics_of,
+    transport_of,
+    way_of,
+)
 
 from tidewarden.errors import BadArg, Error, Stale, StoreDown
 from tidewarden.queue import TaskSpec
@@ -105,7 +113,7 @@ async def test_who_dies_between_the_settings_and_the_shards(node: Any, who: str)
     if who != "others":
         await n1.ears.stop()
         await n1.link.stop()
-    settle = n0.queues._settle
+    settle = getattr(n0.queues, SETTLE)
     lets_go(n0)
     with pytest.raises(StoreDown):
         await n0.queues.configure("q", {"lease_ms": 1234})
@@ -209,7 +217,7 @@ async def test_an_order_whose_settings_came_too_late(
 ) -> None:
     """Somebody else changed others meanwhile: the shards go back to the order that is stored."""
     n0, n1 = await pair(node)
-    change = n0.queues._by_name
+    change = getattr(n0.queues, BY_NAME)
 
     async def changed_meanwhile(name: str, *args: Any) -> Any:
         if name == "queue.swap_settings":
@@ -224,7 +232,7 @@ async def test_an_order_whose_settings_came_too_late(
             )
         return await change(name, *args)
 
-    monkeypatch.setattr(n0.queues, "_by_name", changed_meanwhile)
+    monkeypatch.setattr(n0.queues, BY_NAME, changed_meanwhile)
     with pytest.raises(Stale):
         await n0.queues.configure("q", {"order": "edf"})
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
@@ -271,14 +279,14 @@ async def test_settings_that_could_not_be_read_are_read_later(
     n0, n1 = await pair(node)
     transport_of(n1.link).pause_reading()
     if how == "away":
-        way, opened = n1.link._way, n1.link._way.open
+        way, opened = way_of(n1.link), way_of(n1.link).open
         refusals = 3
 
         async def refused(*args: Any) -> Any:
             nonlocal refusals
             refusals -= 1
             if refusals > 0:
-                n1.link._fail_backlog("it took too long")
+                fail_backlog(n1.link, "it took too long")
                 raise StoreDown("away")
             return await opened(*args)
 

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.inspect import topics_of
+from support.inspect import capacity_waits_of, topics_of
 
 from tidewarden.errors import BadArg, Full, NotFound
 from tidewarden.queue import TaskSpec
@@ -78,7 +78,7 @@ async def test_a_put_with_wait_waits_for_room_in_each_queue(node: Any, eventuall
         await queues.put(queue, TaskSpec(id="x"))
         await queues.link("events", queue)
     waiting = asyncio.ensure_future(queues.put_waiting("events", TaskSpec(id="a"), 60_000))
-    await eventually(lambda: len(queues._lines) == 2)
+    await eventually(lambda: len(capacity_waits_of(queues)) == 2)
     await queues.delete("one", "x")
     await queues.delete("two", "x")
     assert await waiting == "a"

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
+from support.inspect import waiting_at
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Internal, Stale
@@ -113,7 +114,7 @@ async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> No
     await n1.queues.configure("q", {"shards": 4})
     await n1.queues.put("q", TaskSpec(delay_ms=10**6))
     await eventually(lambda: leader.sweep.rounds >= 4)
-    await eventually(lambda: not leader.link._waiting)
+    await eventually(lambda: not waiting_at(leader.link))
     loop = asyncio.get_running_loop()
     quiet = loop.time() + 0.05
     await eventually(lambda: loop.time() > quiet)

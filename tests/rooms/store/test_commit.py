@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import link_of, transport_of
+from support.inspect import WRITTEN, demand_of, fail_commit, link_of, transport_of
 from support.store.replicas import (
     LIMIT_MS,
     PATIENT_MS,
@@ -160,7 +160,7 @@ async def test_that_too_few_replicas_are_there_is_said_once_and_shown(
     commit = quorum(one)
     await write(one, "k")
     for _ in range(2):
-        commit._failed("not within 9 ms")
+        fail_commit(commit, "not within 9 ms")
         assert one.commits.warning().endswith(
             "1 replica: what needs that is answered NOQUORUM (not within 9 ms)"
         )
@@ -292,7 +292,7 @@ async def test_a_commit_whose_connection_was_lost_before_its_wait_vouches_for_no
     """Then the wait is on a connection that wrote nothing."""
     commit = quorum(one)
     await write(one, "k")
-    link, written = link_of(commit), commit._written
+    link, written = link_of(commit), getattr(commit, WRITTEN)
 
     async def lost() -> Any:
         reply = await written()
@@ -306,7 +306,7 @@ async def test_a_commit_whose_connection_was_lost_before_its_wait_vouches_for_no
             link.reconnects = connects
         return reply
 
-    monkeypatch.setattr(commit, "_written", lost)
+    monkeypatch.setattr(commit, WRITTEN, lost)
     await refused_if(guarded, one, pair)
 
 
@@ -368,7 +368,7 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
             await one.queues.put("q", TaskSpec(b"x"))
             commit = one.commits.of(one.data, "fsync")
             assert isinstance(commit, GroupCommit)
-            assert (commit.groups > 0, commit._demand.always) == (True, True)
+            assert (commit.groups > 0, demand_of(commit).always) == (True, True)
             # The other has known the queue only since, and the server only as it was before.
             with pytest.raises(NoQuorum, match="appendfsync always"):
                 await other.queues.put("q", TaskSpec(b"x"))

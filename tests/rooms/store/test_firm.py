@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.inspect import link_of
+from support.inspect import begin_of, has_rested, link_of
 from support.store.servers import StoreServer
 
 from tidewarden.clock import SystemClock
@@ -170,7 +170,7 @@ async def test_a_group_of_another_node_keeps_it_awake(
 ) -> None:
     monkeypatch.setattr(fsync_commit, "REST_MS", 60_000)
     await write(disk, "k")
-    assert not await disk._rested()
+    assert not await has_rested(disk)
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
@@ -181,7 +181,7 @@ async def test_a_server_that_refuses_is_no_ok(
     await write(disk, "k")
     wrong = fsync_commit.AWAKE.replace(b"always", b"nayway")
     monkeypatch.setattr(fsync_commit, "AWAKE", wrong)
-    disk._begin[1] = wrong
+    begin_of(disk)[1] = wrong
     disk._limit_ms = 200
     with pytest.raises(NoQuorum, match="disk"):
         await write(disk, "k2")

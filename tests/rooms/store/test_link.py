@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import transport_of
+from support.inspect import backlog_of, transport_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
@@ -202,7 +202,7 @@ async def test_it_waits_for_so_long_and_nothing_was_sent(
         await link.start(wait_s=0.2)
     with pytest.raises(StoreDown, match="nothing was sent"):
         await link.call("INCR", "n")
-    assert not link._backlog, "what nobody waits for is not kept"
+    assert not backlog_of(link), "what nobody waits for is not kept"
     server = await double()
     assert await link.call("PING") == b"PONG"
     assert server.requests == [PING]

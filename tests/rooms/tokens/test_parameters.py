@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.inspect import idle_connections_of
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -133,7 +134,7 @@ async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_pat
             "host": "127.0.0.2",
             "tenant": "t2",
         }
-        idle = side.tokens._exchange._lines["p"].poster._connector._conns
+        idle = idle_connections_of(side.tokens, "p")
         assert not any(idle.values()), "nobody comes back to a host of one account soon"
         listed, _ = await side.tokens.list()
         assert [

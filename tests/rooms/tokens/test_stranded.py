@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import is_running, ledger_of, queue_names_of
 from support.tokens import harness
 
 from tidewarden.errors import StoreDown
@@ -32,13 +33,13 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
             ]
 
         side.go()
-        await harness.eventually(lambda: side.tokens._running)
+        await harness.eventually(lambda: is_running(side.tokens))
         await UnconfiguredAccounts(
-            side.tokens._ledger, side.queues.names, side.tokens._queue_of.values()
+            ledger_of(side.tokens), side.queues.names, queue_names_of(side.tokens).values()
         ).say()
         assert said() == []
         await UnconfiguredAccounts(
-            side.tokens._ledger, side.queues.names, ["_tokens:p:another"]
+            ledger_of(side.tokens), side.queues.names, ["_tokens:p:another"]
         ).say()
         (line,) = said()
         assert line.startswith("2 accounts of the provider p and its client c0 lie in the store")
@@ -47,5 +48,5 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
             raise StoreDown("not now")
 
         with caplog.at_level(logging.DEBUG, "tidewarden.tokens"):
-            await UnconfiguredAccounts(side.tokens._ledger, away, []).say()
+            await UnconfiguredAccounts(ledger_of(side.tokens), away, []).say()
         assert "were not looked for: not now" in caplog.text

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.inspect import cache_of, offline_refresh_of, reader_of, say_connected, use_clock
 from support.providers.certificate import make
 from support.providers.grant_endpoint import Grantor, claims_of, grantor
 from support.tokens import harness
@@ -325,7 +326,7 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
             grantor() as endpoint,
             harness.node(store, tmp_path, chosen(endpoint, orphan="refresh"), go=False) as side,
         ):
-            side.tokens._reader._connected = lambda: side.link.up
+            say_connected(reader_of(side.tokens), lambda: side.link.up)
             await side.tokens.put(
                 "p/a", {"scope": "mail", "access_token": "first", "expires_in": 3600}
             )
@@ -333,12 +334,12 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
             process.kill()
             process.wait()
             await eventually(lambda: not side.link.up)
-            side.tokens._cache._clock = Ahead()
+            use_clock(cache_of(side.tokens), Ahead())
             token = await side.tokens.get("p/a", wait_ms=60_000)
             assert (token.access_token, token.state) == ("at-mail-1", "stale")
             process, _ = begin()
             await eventually(lambda: side.link.up)
-            await side.tokens._unstored.replay()
+            await offline_refresh_of(side.tokens).replay()
             assert (await side.tokens.get("p/a")).access_token == "at-mail-1"
     finally:
         process.kill()

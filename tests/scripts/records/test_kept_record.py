@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.inspect import line_of
 from support.queues.desk import queue_scripts
 from support.store.servers import StoreServer
 
@@ -125,8 +126,8 @@ async def test_what_somebody_writes_by_hand_counts_within_a_second(
     )
     lease_ms(shard)
     raw = f"{shard.prefix}:shard"
-    shard._line.send_command("HSET", raw, "lease_ms", 8000)
-    shard._line.read_response()
+    line_of(shard).send_command("HSET", raw, "lease_ms", 8000)
+    line_of(shard).read_response()
     await eventually(lambda: lease_ms(shard) == 8000)
 
 

@@ -50,7 +50,7 @@ class Node:
         self.base_port = base_port
         self.config = folder / "node.toml"
         self.output = folder / "output.log"
-        self._secret = secret
+        self.secret = secret
         self._process: Child | subprocess.Popen[bytes] | None = None
         # Without `verify`, for which it would read every certificate there is; and nothing kept
         # alive that a kill would cut.
@@ -135,7 +135,7 @@ class Node:
             "host": self.host,
             "port": self.base_port,
             "username": ADMIN,
-            "password": self._secret,
+            "password": self.secret,
             "single_connection_client": True,
             "socket_timeout": LIMIT_S,
             "socket_connect_timeout": 20,
@@ -150,7 +150,7 @@ class Node:
             host=self.host,
             port=self.base_port,
             username=ADMIN,
-            password=self._secret,
+            password=self.secret,
             single_connection_client=True,
             socket_timeout=None,
             socket_connect_timeout=20,

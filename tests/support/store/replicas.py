@@ -36,7 +36,7 @@ class Replicas:
     """``ports[0]`` is the primary's."""
 
     def __init__(self, binary: str, folder: Path, count: int, *options: str) -> None:
-        self._binary, self._folder, self._options = binary, folder, options
+        self._binary, self.folder, self._options = binary, folder, options
         first = free_ports(1 + count)
         self.ports = list(range(first, first + 1 + count))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -46,7 +46,7 @@ class Replicas:
 
     def start(self, port: int, of: int = 0) -> None:
         """Start the server of this port, as a replica ``of`` another; its data is there again."""
-        home = self._folder / str(port)
+        home = self.folder / str(port)
         home.mkdir(exist_ok=True)
         role = ("--replicaof", "127.0.0.1", str(of)) if of else ()
         quick = ("--repl-diskless-sync-delay", "0", "--bind", "127.0.0.1", "--port", str(port))

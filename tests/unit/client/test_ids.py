@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from support.inspect import sequence_of, tag_of, use_sequence
 
 from tidewarden.client.ids import _PER_MS, Ids
 from tidewarden.clock import ManualClock
@@ -26,9 +27,9 @@ def test_they_sort_as_they_were_made_whatever_the_clock_does() -> None:
 def test_a_millisecond_that_is_full_lends_from_the_next() -> None:
     ids = Ids(ManualClock())
     before = ids.make()
-    ids._sequence = _PER_MS - 1
+    use_sequence(ids, _PER_MS - 1)
     assert ids.make() > before
-    assert ids._sequence == 0
+    assert sequence_of(ids) == 0
 
 
 def test_makers_and_forks_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +37,7 @@ def test_makers_and_forks_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Ids(clock), Ids(clock)
     first = one.make()
     assert first[:13] == other.make()[:13]
-    assert one._tag != other._tag
-    tag = one._tag
+    assert tag_of(one) != tag_of(other)
+    tag = tag_of(one)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert one.make()[13:] != tag

@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspect import step_silently
 
 from tidewarden.clock import Duty, ManualClock
 from tidewarden.cluster import leader_tasks as module
@@ -99,7 +100,7 @@ async def test_one_that_rests_stands_not_still(scene: Scene) -> None:
 
 async def test_a_pause_of_the_process_is_no_proof(scene: Scene) -> None:
     await scene.clock.advance(0)
-    scene.clock._monotonic += 10 * STILL_LOOKS
+    step_silently(scene.clock, 10 * STILL_LOOKS)
     await scene.looks(2)
     assert scene.reaper.begun == [(7, "n0.1")]
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import LAUNCH, WATCH, keep_process
 
 from tidewarden.clock import ManualClock
 from tidewarden.config.load import load
@@ -39,10 +40,10 @@ async def test_what_keeps_a_process_from_starting_may_pass(
     async def watch(_front: object) -> None:
         watched.set()
 
-    monkeypatch.setattr(fronts, "_launch", launch)
-    monkeypatch.setattr(fronts, "_watch", watch)
+    monkeypatch.setattr(fronts, LAUNCH, launch)
+    monkeypatch.setattr(fronts, WATCH, watch)
     orders: Any = SimpleNamespace(number=1)
-    keeper = asyncio.create_task(fronts._keep(orders, server))
+    keeper = asyncio.create_task(keep_process(fronts, orders, server))
     while not watched.is_set():
         await asyncio.sleep(0)
         await clock.advance(AGAIN_LAST_S)

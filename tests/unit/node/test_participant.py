@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import comparing_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
@@ -56,7 +57,7 @@ async def subscribed(*_: object) -> list[object]:
 
 async def compared(one: ProcessParts) -> None:
     async with asyncio.timeout(30):
-        while one.subscriber._comparing is not None:
+        while comparing_of(one.subscriber) is not None:
             await asyncio.sleep(0.005)
 
 

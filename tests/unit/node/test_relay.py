@@ -12,6 +12,7 @@ import hiredis
 import msgspec
 import pytest
 from support.doors import doubles
+from support.inspect import begun_count_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.server import relay as relay_module
@@ -139,7 +140,7 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     gone.send("S.LIST")
     await reach(
-        lambda: sum(connection._begun_count for connection in further.server.connections) == 4
+        lambda: sum(begun_count_of(connection) for connection in further.server.connections) == 4
     )
     gone.drop()
     for _ in range(full):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.inspect import store_memory_of, timer_of
 from support.queues.desk import queue_scripts
 from support.queues.parked_takes import takes_in
 
@@ -171,7 +172,7 @@ async def test_as_many_go_along_as_there_are_tasks_that_are_ready(
 
 async def test_nobody_goes_along_while_the_store_is_full(shard: Shard, told: Told) -> None:
     takes = await park(shard, told)
-    shard._store_memory.full = True
+    store_memory_of(shard).full = True
     put = shard.put("a", "", b"")
     await turn()
     assert not told.calls
@@ -296,14 +297,14 @@ async def test_the_next_event_is_passed_on_and_never_before_now(shard: Shard, to
 async def test_a_timer_runs_only_while_somebody_waits(shard: Shard, eventually: Any) -> None:
     bell = Bell()
     shard.expect(10)
-    assert shard._timer is None
+    assert timer_of(shard) is None
     shard.park(bell)
-    assert shard._timer is not None
+    assert timer_of(shard) is not None
     shard.expect(10**6)
     await eventually(lambda: bell.tried == 1)  # the earlier one still fires
     shard.park(bell)
     shard.unpark(bell)
-    assert shard._timer is None
+    assert timer_of(shard) is None
     shard.park(bell)
     shard.expect(5)
     await eventually(lambda: bell.tried == 2)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.inspect import use_sequence
 
 from tidewarden.errors import BadArg, TooBig
 from tidewarden.queue.task import (
@@ -149,7 +150,7 @@ def test_ids_sort_by_time_and_then_by_sequence() -> None:
 def test_more_ids_in_a_millisecond_than_the_sequence_holds() -> None:
     maker = IdMaker()
     first = maker.make(5)
-    maker._sequence = 2**20 - 2
+    use_sequence(maker, 2**20 - 2)
     last, beyond, after = maker.make(5), maker.make(5), maker.make(6)
     assert first < last < beyond < after
 

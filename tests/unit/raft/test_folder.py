@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pysyncobj.journal
 import pytest
+from support.inspect import close_file
 
 from tidewarden.errors import ConfigError
 from tidewarden.raft import folder, wire
@@ -22,7 +23,7 @@ def used(tmp_path: Path) -> Path:
     journal.setCurrentTerm(4, "127.0.0.1:7422")
     journal.add(b"\x01", 1, 0)
     journal.add(b"\x01", 2, 4)
-    journal._destroy()
+    close_file(journal)
     return tmp_path
 
 

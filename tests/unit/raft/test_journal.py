@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pysyncobj.journal
 import pytest
+from support.inspect import close_file
 
 from tidewarden.raft import files, journal
 
@@ -22,7 +23,7 @@ def written(tmp_path: Path) -> bytes:
     for index, term in enumerate([0, 1, 1, 4, 9], start=1):
         file.add(b"x" * index * 40, index, term)
     file.deleteEntriesFrom(4)
-    file._destroy()
+    close_file(file)
     return path.read_bytes()
 
 
@@ -32,7 +33,7 @@ def test_a_journal_of_the_library_is_read_whole(written: bytes) -> None:
 
 def test_an_empty_journal_of_the_library_has_no_term(tmp_path: Path) -> None:
     file = pysyncobj.journal.FileJournal(str(tmp_path / "j"))
-    file._destroy()
+    close_file(file)
     assert journal.last_term((tmp_path / "j").read_bytes()) == 0
 
 
@@ -106,7 +107,7 @@ def test_every_state_that_a_power_cut_can_leave_is_a_whole_journal(tmp_path: Pat
     assert journal.last_term(on_disk[-1]) == 1
     for data in on_disk:
         journal.last_term(data)
-    file._destroy()
+    close_file(file)
 
 
 def test_term_and_vote_are_on_the_disk_before_they_are_told(
@@ -135,11 +136,11 @@ def test_term_and_vote_are_on_the_disk_before_they_are_told(
         file.onOneSecondTimer()
     # nothing is written again that did not change
     assert steps == ["file", "replace", "folder"] * 2
-    file._destroy()
+    close_file(file)
     file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
     assert (file.getCurrentTerm(), file.getVotedForNodeId(), file.getRaftCommitIndex()) == (
         3,
         "n1:1",
         7,
     )
-    file._destroy()
+    close_file(file)

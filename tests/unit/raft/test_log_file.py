@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import close_file
 
 from tidewarden.raft import journal, pysync  # noqa: F401  # pysync has the log's class use our files
 from tidewarden.raft.log_file import LogFile
@@ -47,20 +48,20 @@ def test_what_finds_no_room_changes_nothing(
     assert entries(log)[:20] == before
     assert journal.last_term(file.read_bytes()) == 1
     fill(log, added + 1, 100)
-    log._destroy()
+    close_file(log)
     again = LogFile(str(file))
     assert [index for _, index, _ in entries(again)] == list(range(1, added + 101))
-    again._destroy()
+    close_file(again)
 
 
 def test_a_file_that_stock_has_made_with_holes_is_filled_in(tmp_path: Path) -> None:
     file = tmp_path / "raft.journal"
     log = LogFile(str(file))
     fill(log, 1, 3)
-    log._destroy()
+    close_file(log)
     with file.open("r+b") as raw:
         raw.truncate(2**20)
-    LogFile(str(file))._destroy()
+    close_file(LogFile(str(file)))
     assert file.stat().st_blocks * 512 >= 2**20
 
 

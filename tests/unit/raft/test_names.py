@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.inspect import look_up, under_way_at
 
 from tidewarden.raft import resolver
 from tidewarden.raft.resolver import Resolver
@@ -59,7 +60,7 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
     server.free.set()
     until(lambda: "'a.example' is not found: nobody knows it" in caplog.text)
     assert found.resolve("a.example")
-    until(lambda: not found._asking)
+    until(lambda: not under_way_at(found))
     assert server.asked == ["a.example"] * 2
     now[0] += resolver.UNKNOWN_S
     server.answers["a.example"] = ["10.0.0.3"]
@@ -68,9 +69,9 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
 
 
 def test_names_are_looked_up_and_what_is_none_is_not_found() -> None:
-    assert resolver._looked_up("localhost")
+    assert look_up(resolver, "localhost")
     found = Resolver(resolver._looked_up, time.monotonic)
     for host in ("no-such-host.invalid", "ä" * 70):
         assert found.resolve(host) is None
-        until(lambda host=host: host not in found._asking)
+        until(lambda host=host: host not in under_way_at(found))
         assert found.resolve(host) is None

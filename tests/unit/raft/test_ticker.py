@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.inspect import failures_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.raft.state import Committed, RaftView, Times
@@ -124,11 +125,11 @@ async def test_it_outlives_defects_and_steps_down(caplog: pytest.LogCaptureFixtu
     harness.ticker.thread.start()
     harness.voter.error = RuntimeError("a defect")
     await harness.until(lambda: "step_down" in harness.voter.calls)
-    await harness.until(lambda: harness.ticker._failures >= 3)
+    await harness.until(lambda: failures_of(harness.ticker) >= 3)
     assert harness.ticker.latest is not None
     assert harness.ticker.latest.ticked < time.monotonic() - 0.03
     harness.voter.error = None
-    await harness.until(lambda: harness.ticker._failures == 0)
+    await harness.until(lambda: failures_of(harness.ticker) == 0)
     assert caplog.text.count("stepping down") == 1
     await harness.stop()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.inspect import timers_of
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import Internal, NotFound, Stale, StoreDown
@@ -186,7 +187,7 @@ async def test_a_queue_it_has_not_heard_of(stage: MakeStage) -> None:
 async def test_nothing_is_expected_of_one_that_does_not_lead(stage: MakeStage) -> None:
     s = stage(a=1)
     s.sweep.expect("a", 0, 5)
-    assert not len(s.sweep._timers)
+    assert not len(timers_of(s.sweep))
     await s.start()
     assert s.sweep.running
     s.task.cancel()

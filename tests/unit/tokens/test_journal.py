@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.inspect import committing_of, thread_of
 
 from tidewarden.errors import Internal
 from tidewarden.tokens.journal import journal as journal_module
@@ -227,7 +228,7 @@ async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes
     monkeypatch.setattr(journal_module.os, "fdatasync", slow)
     adding = asyncio.create_task(add(journal, "a"))
     flushing = asyncio.create_task(journal.flush())  # takes the answer along
-    while not journal._committing.locked():
+    while not committing_of(journal).locked():
         await asyncio.sleep(0)
     await asyncio.sleep(0.01)
     flushing.cancel()
@@ -246,7 +247,7 @@ async def test_what_a_thread_that_has_ended_does_not_write_is_told(
 ) -> None:
     """Whoever waits for its answer to be written must not wait for ever, whatever went wrong."""
     journal = opened(tmp_path / "j")
-    journal._thread.shutdown()
+    thread_of(journal).shutdown()
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match="shutdown"):
             await add(journal, "a")

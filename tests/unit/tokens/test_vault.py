@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.inspect import wrap_key
 
 from tidewarden.clock import ManualClock
 from tidewarden.config.load import Vault as VaultSettings
@@ -171,7 +172,7 @@ async def test_two_keys_under_one_id_are_told_and_both_open(
     record, key_id = one.seal(b"token", PLACE), one.newest_id
     lost = keys.stored.pop(key_id)
     two = await make(keys, tmp_path)
-    keys.stored[key_id] = two._wrap(key_id, os.urandom(32), two.kek)
+    keys.stored[key_id] = wrap_key(two, key_id, os.urandom(32), two.kek)
     await one.load()
     assert f"data key {key_id} of the store is another" in caplog.text
     assert await one.unseal(record, PLACE) == b"token"

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.inspect import gathering_of, ledger_of, probing_of, version_of
 from support.tokens import harness
 
 from tidewarden import errors
@@ -122,7 +123,7 @@ async def test_nothing_is_asked_while_nothing_is_the_matter(bench: Bench) -> Non
         await answered(node, OK, 10)
         assert (await node.acquire(7)).requests == 7
         await bench.pass_s(1)
-    await harness.eventually(lambda: not node._gathering.empty)
+    await harness.eventually(lambda: not gathering_of(node).empty)
     assert bench.calls["tokens.client ask"] == 1
     assert bench.calls["tokens.client write"] == 0  # Good answers are told after half a minute.
     await bench.pass_s(15)
@@ -147,7 +148,7 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
     leaves = [await node.acquire(3) for node in (first, other)]
     assert sorted((leave.requests, leave.probe) for leave in leaves) == [(0, False), (1, True)]
     prober = (first, other)[leaves.index(max(leaves, key=lambda leave: leave.requests))]
-    prober._probing.add("b")
+    probing_of(prober).add("b")
     prober.begin("b")
     prober.release(Ended("b", OK))
     await prober.settled()
@@ -219,7 +220,7 @@ async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_e
     await node.acquire(1)
     await answered(node, REFUSED, 5)
     await node.tell()
-    args = ("write", node.known._version, b"\xc1", 0, bench.now_ms + 1000, 1)
+    args = ("write", version_of(node.known), b"\xc1", 0, bench.now_ms + 1000, 1)
     await bench.script("tokens.client", QUEUE, 0, args)
     await bench.pass_s(2)
     assert (await node.acquire(3)).requests == 3
@@ -252,7 +253,7 @@ async def test_a_probe_that_is_not_sent_while_something_is_told_makes_way_soon(
 
     await harness.eventually(told)
     node.begin("c")
-    node._probing.add("c")
+    probing_of(node).add("c")
     node.end("c")
     await asyncio.gather(bench.pass_s(0.1), asyncio.sleep(0.05))  # Its telling finds one under way.
     slow.set()
@@ -363,7 +364,7 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
         names = {name for name, shard in zip(named, shards, strict=True) if shard == shards[0]}
         for name in names:
             await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
-        ledger = side.tokens._ledger
+        ledger = ledger_of(side.tokens)
         shared = NodeLimits(side.queues, ledger.script, ManualClock(), Random(1), "n0")
         node = ClientLimits(harness.provider("http://127.0.0.1:9/"), QUEUE, shared, PROBE_MS)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import is_eager, pools_of, takes_of
 from support.tokens import harness
 
 from tidewarden.config.load import Provider
@@ -121,12 +122,14 @@ async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(
         )
         async with harness.node(valkey, tmp_path, idle, more=[busy]) as side:
             await harness.eventually(
-                lambda: all(pool._takes for pool in side.tokens._pools.values())
+                lambda: all(takes_of(pool) for pool in pools_of(side.tokens).values())
             )
             await side.tokens.put("q/a", {"refresh_token": "a.0"})
             await harness.eventually(lambda: endpoint.requests["a.0"])
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
-            await harness.eventually(lambda: side.tokens._pools["p"]._eager)  # It has had the task.
+            await harness.eventually(
+                lambda: is_eager(pools_of(side.tokens)["p"])
+            )  # It has had the task.
 
             async def handed_on() -> bool:
                 stats = await side.queues.stats("_tokens:p:c0")

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.inspect import CONNECT, connector_of, heads_of
 from support.providers.raw_provider import OK, provider, server
 
 from tidewarden.clock import SystemClock
@@ -116,7 +117,7 @@ async def test_an_answer_that_nobody_asked_for_is_nobodys() -> None:
 
     async with server(talk) as url, poster() as made:
         await post(made, url, b"one")
-        ((kept, _),) = next(iter(made._connector._conns.values()))
+        ((kept, _),) = next(iter(connector_of(made)._conns.values()))
         answered.set()
         async with asyncio.timeout(30):
             while not kept.should_close:
@@ -157,10 +158,10 @@ async def test_what_cannot_be_a_request_is_none() -> None:
             made.head("http://x/", {"Authorization": "a\r\nHost: evil"})
         for number in range(2 * HEADS_MAX):
             assert made.head(f"http://x/{number}", {}).startswith(f"POST /{number} ".encode())
-        assert len(made._heads) <= HEADS_MAX
-        kept = dict(made._heads)
+        assert len(heads_of(made)) <= HEADS_MAX
+        kept = dict(heads_of(made))
         assert b"Once" in made.head("http://x/", {"Authorization": "Once"}, keep=False)
-        assert made._heads == kept
+        assert heads_of(made) == kept
 
 
 async def test_too_late_is_not_sent_and_the_connection_stays() -> None:
@@ -196,7 +197,7 @@ async def test_whatever_ends_it_before_it_is_written_was_never_sent(
             raise error
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(HttpPost, "_connect", connect)
+    monkeypatch.setattr(HttpPost, CONNECT, connect)
     outcome = await exchange.refresh(known, "r-token")
     await exchange.close()
     assert isinstance(outcome, RequestNotSent)

@@ -14,6 +14,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.inspect import (
+    answers_of,
+    context_of,
+    journal_of,
+    ledger_of,
+    offline_refresh_of,
+    vault_of,
+)
 from support.tokens import harness
 from support.tokens.peer_doors import door, served
 
@@ -61,7 +69,7 @@ class Scene:
                 await asyncio.get_running_loop().create_future()
                 return ""
 
-            one.tokens._ledger.stored = away
+            ledger_of(one.tokens).stored = away
             await one.tokens.put("p/a", {"refresh_token": "a.0", **grant})
             await one.tokens.refresh("p/a")
             await asyncio.wait_for(self.held.wait(), 60)
@@ -115,7 +123,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
             door(one.tokens.answer_peer) as address,
             scene.other(chosen, address) as two,
         ):
-            stored, refused = two.tokens._ledger.stored, asyncio.Event()
+            stored, refused = ledger_of(two.tokens).stored, asyncio.Event()
 
             async def away_once(*args: Any) -> str:
                 if refused.is_set():
@@ -123,7 +131,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
                 refused.set()
                 raise StoreDown("it went away just then")
 
-            two.tokens._ledger.stored = away_once
+            ledger_of(two.tokens).stored = away_once
             await asyncio.wait_for(refused.wait(), 60)
             assert (await two.tokens.get("p/a", wait_ms=60_000)).access_token == "secret-access-a-1"
     assert endpoint.requests == {"a.0": 1}
@@ -138,7 +146,7 @@ async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Sce
             async def lacking(*_args: Any) -> bytes:
                 raise ConfigError(["vault: a key of another cluster"])
 
-            two.tokens._vault.unseal = lacking
+            vault_of(two.tokens).unseal = lacking
 
             async def noted() -> dict[str, Any] | None:
                 found = await entry(two)
@@ -156,7 +164,7 @@ async def test_a_request_under_way_elsewhere_is_waited_for(
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
-            one.tokens._journal._answers.clear()  # Not written yet: the request hangs.
+            answers_of(journal_of(one.tokens)).clear()  # Not written yet: the request hangs.
 
             async with door(one.tokens.answer_peer) as address, scene.other(chosen, address) as two:
 
@@ -175,13 +183,13 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
-            answer = one.tokens._journal.pending()[0]
+            answer = journal_of(one.tokens).pending()[0]
 
             async def store_first(request: web.Request) -> web.StreamResponse:
                 words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
-                assert await harness.Ledger.stored(one.tokens._ledger, *words) == "STORED"
-                one.tokens._journal.stored(answer)
-                one.tokens._unstored._tools.asking.clear()
+                assert await harness.Ledger.stored(ledger_of(one.tokens), *words) == "STORED"
+                journal_of(one.tokens).stored(answer)
+                context_of(offline_refresh_of(one.tokens)).asking.clear()
                 return web.Response(body=one.tokens.answer_peer(await request.read()))
 
             async with served(store_first) as address, scene.other(chosen, address) as two:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import journal_of, ledger_of
 from support.tokens import harness
 
 from tidewarden.errors import StoreDown
@@ -246,7 +247,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                 *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60))
             )
             endpoint.faults.extend([answers(503, {}), cut] * 5)
-            real, calls = side.tokens._ledger.script, 0
+            real, calls = ledger_of(side.tokens).script, 0
 
             async def flaky(name: str, *args: Any) -> Any:
                 nonlocal calls
@@ -257,7 +258,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                     raise StoreDown("away")
                 return await real(name, *args)
 
-            side.tokens._ledger.script = flaky
+            ledger_of(side.tokens).script = flaky
             side.go()
 
             async def all_fresh() -> bool:
@@ -267,7 +268,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                 return await harness.Ledger(real, side.queues.shard_of).stats("_tokens:p:c0", 16)
 
             await eventually(all_fresh)
-            await eventually(lambda: not side.tokens._journal.pending())
+            await eventually(lambda: not journal_of(side.tokens).pending())
             assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {
                 "total": 60,
                 "fresh": 60,

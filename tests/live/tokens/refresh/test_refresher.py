@@ -12,6 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import (
+    context_of,
+    journal_of,
+    note_outcome,
+    owed_of,
+    pools_of,
+    refresher_of,
+    vault_of,
+)
 from support.tokens import harness
 
 from tidewarden import errors
@@ -138,10 +147,10 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(side, "fresh")
-            raws = side.tokens._journal.raws()
+            raws = journal_of(side.tokens).raws()
             assert [(raw.account, raw.generation) for raw in raws] == [("a", 1)]
             place = Place("p", "a", "raw", 1, 1)
-            assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
+            assert b"secret-html" in await vault_of(side.tokens).unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
             # So is an answer with an access token that does, and a refresh token that does not.
             endpoint.faults.append(
@@ -149,8 +158,8 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             )
             await side.tokens.put("p/b", {"refresh_token": "b.0"})
             assert (await side.tokens.get("p/b", wait_ms=20_000)).access_token == "secret-half"
-            body = await side.tokens._vault.unseal(
-                side.tokens._journal.raws()[1].body, Place("p", "b", "raw", 1, 1)
+            body = await vault_of(side.tokens).unseal(
+                journal_of(side.tokens).raws()[1].body, Place("p", "b", "raw", 1, 1)
             )
             assert b"b.1" in body
 
@@ -209,7 +218,7 @@ async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
         ) as side:
-            vault, refused = side.tokens._vault, asyncio.Event()
+            vault, refused = vault_of(side.tokens), asyncio.Event()
             unseal = vault.unseal
 
             async def shut(record: bytes, place: Place) -> bytes:
@@ -241,7 +250,7 @@ async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_pat
         async def lacking(_record: bytes, _place: Place) -> bytes:
             raise errors.ConfigError(["vault: a key of another cluster"])
 
-        unseal, side.tokens._vault.unseal = side.tokens._vault.unseal, lacking
+        unseal, vault_of(side.tokens).unseal = vault_of(side.tokens).unseal, lacking
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
 
         async def closed() -> bool:
@@ -249,7 +258,7 @@ async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_pat
 
         await asyncio.sleep(0.2)
         await eventually(closed)
-        side.tokens._vault.unseal = unseal
+        vault_of(side.tokens).unseal = unseal
         await in_state(side, "fresh")
     assert endpoint.requests == {"a.0": 1}
 
@@ -332,20 +341,22 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
     async with harness.node(
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
     ) as side:
-        refresher = side.tokens._pools["p"]._refresher
+        refresher = refresher_of(pools_of(side.tokens)["p"])
         first, second = (Taken(refresher.queue, "a", lease, b"", 1, 0, 0) for lease in (1, 2))
 
         async def missed(*_: Any) -> bool:
             raise errors.NoQuorum("not on enough stores in time")
 
         with monkeypatch.context() as patch:
-            patch.setattr(refresher._tools.ledger, "failed", missed)
-            assert await refresher._note(first, Step("retry", 1.0, RefreshTroubles(doubts=1)))
-            assert await refresher._note(second, Step("hold", 0.0, RefreshTroubles()))
+            patch.setattr(context_of(refresher).ledger, "failed", missed)
+            assert await note_outcome(
+                refresher, first, Step("retry", 1.0, RefreshTroubles(doubts=1))
+            )
+            assert await note_outcome(refresher, second, Step("hold", 0.0, RefreshTroubles()))
         assert refresher.owing.is_set()
         # Of the second nothing was sent; of the first it may have been.
         assert not refresher.unsent("a")
-        refresher._owed.pop(0)
+        owed_of(refresher).pop(0)
         assert refresher.unsent("a")
         assert not refresher.unsent("b")
         await refresher.pay()

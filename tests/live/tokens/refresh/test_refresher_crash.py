@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import ledger_of, token_endpoint_of
 from support.tokens import harness
 
 from tidewarden.tokens.refresh import pool as pool_module
@@ -43,7 +44,7 @@ async def test_an_answer_outlives_a_store_that_is_away(
                 return ""
 
             monkeypatch.setattr(pool_module, "STOP_S", 0.1)
-            side.tokens._ledger.stored = away
+            ledger_of(side.tokens).stored = away
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(gone.wait(), 60)
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
@@ -73,7 +74,7 @@ async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
                 await asyncio.get_running_loop().create_future()
                 return ""
 
-            one.tokens._ledger.stored = away
+            ledger_of(one.tokens).stored = away
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(held.wait(), 60)
         (tmp_path / "b").mkdir()
@@ -106,7 +107,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
                 await asyncio.get_running_loop().create_future()
                 return False
 
-            one.tokens._ledger.failed = dies
+            ledger_of(one.tokens).failed = dies
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(died.wait(), 60)
         (tmp_path / "b").mkdir()
@@ -130,16 +131,16 @@ async def test_a_pause_past_the_lease_sends_nothing(
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            refresh = side.tokens._exchange.refresh
+            refresh = token_endpoint_of(side.tokens).refresh
             outcomes = []
 
             async def late(*args: Any) -> Any:
-                side.tokens._exchange.refresh = refresh
+                token_endpoint_of(side.tokens).refresh = refresh
                 await asyncio.sleep(REQUEST_S + 1.2)
                 outcomes.append(await refresh(*args))
                 return outcomes[0]
 
-            side.tokens._exchange.refresh = late
+            token_endpoint_of(side.tokens).refresh = late
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             found = await in_state(side, "fresh")
             assert (found["generation"], found["tries"]) == (2, 0)
@@ -160,7 +161,7 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
-            refresh = side.tokens._exchange.refresh
+            refresh = token_endpoint_of(side.tokens).refresh
 
             async def paused(*args: Any) -> Any:
                 outcome = await refresh(*args)
@@ -168,7 +169,7 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
                 await asyncio.sleep(REQUEST_S + 2)
                 return outcome
 
-            side.tokens._exchange.refresh = paused
+            token_endpoint_of(side.tokens).refresh = paused
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             assert (await in_state(side, "fresh"))["generation"] == 2
     assert endpoint.requests == {"a.0": 1}

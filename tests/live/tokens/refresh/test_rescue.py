@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import rescue_of
 from support.tokens import harness
 
 from tidewarden.tokens.limits.node_limits import SHARDS
@@ -47,17 +48,17 @@ async def test_a_request_of_a_dead_node_is_made_again_within_the_grace(
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
         async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
-            assert await two.tokens._rescue.look() == 0  # Nobody says that it is dead.
+            assert await rescue_of(two.tokens).look() == 0  # Nobody says that it is dead.
             for shard in range(SHARDS):
                 await two.queues.script("queue.reap", QUEUE, shard, [1, "n0", 1, 100])
             if saved:  # Not before half of the grace is over: its next start may bring the answer.
 
                 async def looks() -> int:
-                    return int(await two.tokens._rescue.look())
+                    return int(await rescue_of(two.tokens).look())
 
                 assert not endpoint.requests["a.0"] > 1
                 await harness.eventually(looks)
-            assert await two.tokens._rescue.look() == 0
+            assert await rescue_of(two.tokens).look() == 0
             if saved:
                 await harness.in_state(two, "fresh")
                 assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.inspect import parked_in, shards_of
+from support.inspect import parked_in, shards_of, takes_of
 from support.queues.parked_takes import LONG_MS, Asked, Lost, lose, many, parked, wait_in
 
 from tidewarden.errors import NoQuorum, StoreDown
@@ -146,7 +146,7 @@ async def test_a_wait_that_ends_while_its_take_goes_along(
     if end == "drain":
         n0.queues.end_waits()
     else:
-        (waiting,) = n0.queues._takes
+        (waiting,) = takes_of(n0.queues)
         waiting.stop_waiting()
     assert not take.done()
     assert [task.id for task in await take] == ["a"]

@@ -34,7 +34,7 @@ async def one(pair: Replicas, request: pytest.FixtureRequest) -> AsyncIterator[S
     async with seat(pair.url(), replicas=1) as made:
         await made.queues.configure("q", {"durability": "quorum"})
         yield made
-    socket = str(pair._folder / str(pair.ports[0]) / "s")
+    socket = str(pair.folder / str(pair.ports[0]) / "s")
     await asyncio.to_thread(audit_store, StoreServer(socket, f"unix://{socket}"))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import configured
-from support.inspect import shards_of, transport_of
+from support.inspect import shards_of, transport_of, tries_left_of
 from support.queues.desk import CLUSTER
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 from support.store.clusters import ClusterSet
@@ -328,7 +328,7 @@ async def test_a_lost_call_that_the_store_runs_later(
     _, take = await wait_in(eventually, n0)
     (shard,) = shards_of(n0.queues, "q")
     shard.missed()
-    await eventually(lambda: shard.parked and not shard._waiters._left)
+    await eventually(lambda: shard.parked and not tries_left_of(shard))
     args = (shard.stamped(0), "n0.1", "a", "", b"x")
     assert (await n0.scripts.run(other_link, "queue.put", shard.keys, args))[2] == 1, (
         "nobody is told but the caller"

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.inspect import parked_in, transport_of
+from support.inspect import config_of, parked_in, transport_of
 
 from tidewarden.errors import StoreDown
 from tidewarden.queue import TaskSpec
@@ -69,8 +69,10 @@ async def test_what_is_not_plain_goes_the_ordinary_way(n0: Any) -> None:
         assert queues.put_plain(queue, b"", box) is None
         assert queues.take_plain(session, queue, 0, box) is None
         assert queues.ack_plain(session, queue, b"a", 1, box) is None
-    assert queues.put_plain(b"q", b"x" * (n0.queues._config.limits.payload_bytes + 1), box) is None
-    assert queues.take_plain(session, b"q", n0.queues._config.limits.wait_ms + 1, box) is None
+    assert (
+        queues.put_plain(b"q", b"x" * (config_of(n0.queues).limits.payload_bytes + 1), box) is None
+    )
+    assert queues.take_plain(session, b"q", config_of(n0.queues).limits.wait_ms + 1, box) is None
     assert queues.ack_plain(session, b"q", b"a", NEVER_LEASE, box) is None
     assert queues.ack_plain(session, b"q", b"\xff", 1, box) is None
     assert not box.got

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.processes import free_base_port
-from support.inspect import looks_of, shards_of, transport_of
+from support.inspect import LIST, looks_of, shards_of, transport_of
 from support.queues.parked_takes import LONG_MS, lose
 from support.store.proxy import Proxy
 from support.store.replicas import Replicas, Seat, seat
@@ -203,7 +203,7 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
     await queues.put("q", TaskSpec(id="b"))
     (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
     (shard,) = shards_of(queues, "q")
-    listing = queues.strays._list
+    listing = getattr(queues.strays, LIST)
     acks: list[Any] = []
 
     async def listed(*of: Any) -> Any:
@@ -213,7 +213,7 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
             acks.append(queues.ack(session, "q", [("a", a.lease)]))
         return found
 
-    monkeypatch.setattr(queues.strays, "_list", listed)
+    monkeypatch.setattr(queues.strays, LIST, listed)
     queues.strays.lost(shard)
     await eventually(lambda: acks)
     assert await acks[0] == [1]

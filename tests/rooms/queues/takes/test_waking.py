@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from support.inspect import shards_of, transport_of
+from support.inspect import FLY, flying_of, shards_of, transport_of
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 
 from tidewarden.queue import Changes, TaskSpec
@@ -105,8 +105,8 @@ async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(
     assert len(await n0.queues.take(holder, ["q"])) == 1
     _, take = await wait_in(eventually, n0)
     (shard,) = shards_of(n0.queues, "q")
-    fly = shard._fly
-    shard._fly = lambda name, *rest: (sent.append((name, shard._flying)), fly(name, *rest))
+    fly = getattr(shard, FLY)
+    shard._fly = lambda name, *rest: (sent.append((name, flying_of(shard))), fly(name, *rest))
     await n0.queues.close_session(holder)
     assert [task.id for task in await take] == ["a"]
     assert sent[:2] == [("queue.end", 0), ("queue.take", 1)], (

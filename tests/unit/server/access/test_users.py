@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.inspect import right_users_of
 
 from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config.load import User, hash_generated, hash_secret
@@ -94,11 +95,11 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
             assert (
                 await users.authenticate("reader", "opensesame", f"5.6.7.8:{failures}") == "reader"
             )
-            users._right.clear()
+            right_users_of(users).clear()
             assert (
                 await users.authenticate("reader", "opensesame", f"1.2.3.4:{failures}") == "reader"
             )
-        users._right.clear()
+        right_users_of(users).clear()
         await clock.advance(0.5 * module.FAILURE_DELAY_S)
         with pytest.raises(WrongPass):
             await attempt
@@ -224,7 +225,7 @@ async def test_wrong_passwords_are_stretched_as_a_budget_allows(
         login = asyncio.ensure_future(
             users.authenticate("admin", "slow:secret", f"1.2.3.{number}:5")
         )
-        users._right.clear()
+        right_users_of(users).clear()
         async with asyncio.timeout(10):
             assert await login == "admin"
     for one in flood:

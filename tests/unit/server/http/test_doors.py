@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from support.doors import doubles
+from support.inspect import http_runner_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, StoreDown
@@ -363,7 +364,7 @@ ROUTES = {
 @pytest.mark.parametrize("right", [*RIGHTS, ""])
 async def test_every_route_with_one_right_alone_and_with_none(right: str) -> None:
     async with site(users=True, rights=(right,) if right else ()) as subject:
-        runner = subject.server._listener._runner
+        runner = http_runner_of(subject.server)
         router = runner.app.router
         there = {f"{route.method} {route.resource.canonical}" for route in router.routes()}
         assert {one for one in there if not one.startswith("HEAD ")} == set(ROUTES), (

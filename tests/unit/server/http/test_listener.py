@@ -17,6 +17,19 @@ from typing import Any
 import aiohttp.http_parser
 import pytest
 from support.doors import doubles
+from support.inspect import (
+    authorization_of,
+    cluster_of,
+    http_handlers_of,
+    is_reading_paused,
+    listener_of,
+    lobby_of,
+    look_at,
+    messages_of,
+    payload_read_by,
+    stall_of,
+    tokens_of,
+)
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoAuth
@@ -95,7 +108,7 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
             one[1].write(LIVE)
             assert (await answer(one))[0] == 200
         await hung_up(inside.pop())
-        while server._listener.stats()["connections"] == 3:
+        while listener_of(server).stats()["connections"] == 3:
             await asyncio.sleep(0.01)
         inside.append(await connect(server, LIVE))
         assert (await answer(inside[-1]))[0] == 200
@@ -105,7 +118,7 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
             "refused_total": 2,
             "strangers_refused_total": 0,
         }
-        assert server._listener.stats() == known
+        assert listener_of(server).stats() == known
         await hung_up(*inside)
 
 
@@ -185,8 +198,8 @@ async def test_a_pipeline_that_nobody_reads_stays_in_its_socket() -> None:
             sent += 500
             await asyncio.sleep(0)
             assert sent < 1_000_000, "the door reads on and on"
-        (handler,) = server._listener._runner.server.connections
-        assert len(handler._messages) < 1000
+        (handler,) = http_handlers_of(server)
+        assert len(messages_of(handler)) < 1000
         other = await connect(server, LIVE)
         assert (await answer(other))[0] == 200
         transport.abort()
@@ -208,7 +221,7 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
             ended.set()
 
     async with site() as server:
-        monkeypatch.setattr(server._tokens, "get", waits)
+        monkeypatch.setattr(tokens_of(server), "get", waits)
         stream = await connect(
             server, b"GET /v1/tokens/p/a?wait=3600 HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n"
         )
@@ -219,11 +232,9 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
 
 async def stalled(server: HttpServer) -> Stream:
     """Somebody who asks for more than what lies between can hold, and reads nothing."""
-    server._node_routes._cluster.seen["text"] = "x" * (20 << 20)
+    cluster_of(server).seen["text"] = "x" * (20 << 20)
     stream = await connect(server, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
-    while not any(
-        handler.writing_paused for handler in server._listener._runner.server.connections
-    ):
+    while not any(handler.writing_paused for handler in http_handlers_of(server)):
         await asyncio.sleep(0.01)
     return stream
 
@@ -233,7 +244,7 @@ async def test_who_reads_nothing_gives_up_its_place(monkeypatch: pytest.MonkeyPa
     async with site(http_connections_max=1) as server:
         stream = await stalled(server)
         async with asyncio.timeout(20):
-            while server._listener.stats()["connections"]:
+            while listener_of(server).stats()["connections"]:
                 await asyncio.sleep(0.01)
         other = await connect(server, LIVE)
         assert (await answer(other))[0] == 200
@@ -244,15 +255,15 @@ async def test_who_reads_nothing_gives_up_its_place(monkeypatch: pytest.MonkeyPa
 async def test_who_reads_slowly_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site() as server:
         stream = await stalled(server)
-        (handler,) = server._listener._runner.server.connections
+        (handler,) = http_handlers_of(server)
         unread = handler.transport.get_write_buffer_size()
         assert unread > 0
-        handler._look(unread + 1)  # less than at the last look
+        look_at(handler, unread + 1)  # less than at the last look
         assert not handler.transport.is_closing()
-        assert handler._stall is not None
+        assert stall_of(handler) is not None
         while handler.writing_paused:
             await stream[0].read(65_536)
-        assert handler._stall is None
+        assert stall_of(handler) is None
         stream[1].transport.abort()
 
 
@@ -270,7 +281,7 @@ async def test_what_is_no_http_is_told_once_and_not_quoted(
             assert "s3cret" not in found["message"]
             await ended(stream)
             await hung_up(stream)
-        assert server._listener.stats()["strangers_refused_total"] == 2
+        assert listener_of(server).stats()["strangers_refused_total"] == 2
     assert [one for one in caplog.messages if "sent away" in one] == [
         "sent away from the HTTP door: it speaks TLS, which is not set up (node.tls_cert)"
     ]
@@ -281,7 +292,7 @@ async def test_the_kernel_asks_after_those_who_wait() -> None:
     async with site() as server:
         stream = await connect(server, LIVE)
         assert (await answer(stream))[0] == 200
-        (handler,) = server._listener._runner.server.connections
+        (handler,) = http_handlers_of(server)
         accepted = handler.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer.KEEPALIVE_IDLE_S
         assert (
@@ -301,7 +312,7 @@ async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(
         assert (await answer(stream))[1]["error"] == "NOAUTH"
         await hung_up(stream)
         async with asyncio.timeout(20):
-            while server._listener.stats()["connections"]:
+            while listener_of(server).stats()["connections"]:
                 await asyncio.sleep(0.01)
     assert not [one for one in caplog.records if one.exc_info]
 
@@ -318,14 +329,14 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
         raise NoAuth("Nobody.")
 
     async with site() as server:
-        monkeypatch.setattr(server._authorization, "user_of", undecided)
+        monkeypatch.setattr(authorization_of(server), "user_of", undecided)
         stream = await connect(server, REFUSED + b"x" * 500_000)
         await asyncio.wait_for(asked.wait(), 10)
-        (handler,) = server._listener._runner.server.connections
+        (handler,) = http_handlers_of(server)
         async with asyncio.timeout(20):
-            while not handler._reading_paused:
+            while not is_reading_paused(handler):
                 await asyncio.sleep(0.01)
-        payload = handler._current_request._read_bytes or handler._current_request.content
+        payload = payload_read_by(handler)
         assert 0 < payload.total_bytes <= 2 * listener.BODY_BUFFER_BYTES + lobby.CHUNK_BYTES
         decided.set()
         assert (await answer(stream))[1]["error"] == "NOAUTH"
@@ -356,11 +367,11 @@ async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
         for _ in range(300):
             known[1].write(head)
             assert (await answer(known))[0] == 200
-        assert server._lobby.held_total == 0
-        assert len(server._lobby) == 1
+        assert lobby_of(server).held_total == 0
+        assert len(lobby_of(server)) == 1
         stranger[1].write(LIVE * 2000)
         async with asyncio.timeout(20):
-            while not server._lobby.held_total:
+            while not lobby_of(server).held_total:
                 asked += (await answer(stranger))[0] == 200
         stranger[1].transport.abort()
         await hung_up(known, stranger)
@@ -449,5 +460,5 @@ async def test_both_doors_have_one_lobby() -> None:
     door = doubles.Door(users=(doubles.ADMIN,))
     shared = lobby.Lobby(SystemClock())
     rooms = door.queues, door.tokens, door.schedules, door.cluster, SystemClock()
-    assert HttpServer(door.config, *rooms, lobby=shared)._lobby is shared
+    assert lobby_of(HttpServer(door.config, *rooms, lobby=shared)) is shared
     assert RespServer(door.config, *rooms, lobby=shared).lobby is shared

@@ -7,12 +7,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.inspect import users_read_at
 from unit.server.http.test_doors import ALICE, site
 
 
 async def reading(subject: Any, count: int) -> None:
     async with asyncio.timeout(20):
-        while len(subject.server._reading._users) != count:
+        while len(users_read_at(subject.server)) != count:
             await asyncio.sleep(0.01)
 
 
@@ -47,7 +48,7 @@ async def test_who_waits_for_a_token_under_rights_of_before_is_cut_off(
             streams[-1][1].write(asked.encode())
         await reading(subject, 2)
         subject.server.reload({"somebody"})
-        assert len(subject.server._reading._users) == 2
+        assert len(users_read_at(subject.server)) == 2
         subject.server.reload({"admin"})
         for reader, writer in streams:
             async with asyncio.timeout(20):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from support.doors import doubles
+from support.inspect import end_login
 
 from tidewarden.server.resp import connection as module
 
@@ -199,7 +200,7 @@ async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.Monke
         named = await door.dial()
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
         (connection,) = door.server.connections
-        connection._login_over()  # its time is over
+        end_login(connection)  # its time is over
         assert await named.ask("PING") == b"+PONG"
         monkeypatch.setattr(module, "LOGIN_S", 0.1)
         silent = await door.dial()

@@ -11,6 +11,16 @@ from typing import Any
 
 import pytest
 from support.doors import doubles
+from support.inspect import (
+    PUMP,
+    ahead_of,
+    begun_count_of,
+    chunks_of,
+    is_reading,
+    reader_of,
+    requests_of,
+    step_silently,
+)
 
 from tidewarden.clock import ManualClock
 from tidewarden.server.access import users
@@ -132,10 +142,10 @@ async def held_back(door: Any, sent: bytes) -> Any:
     """
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
-    await reach(lambda: any(connection._begun_count for connection in door.server.connections))
+    await reach(lambda: any(begun_count_of(connection) for connection in door.server.connections))
     line.writer.write(sent)
     (connection,) = door.server.connections
-    await reach(lambda: not connection._reading)
+    await reach(lambda: not is_reading(connection))
     await asyncio.sleep(0.05)
     return connection
 
@@ -150,10 +160,10 @@ async def test_little_is_kept_of_what_a_stranger_sends(
     async with Door(users=(doubles.ADMIN,)) as door:
         piece = doubles.framed(sent)
         connection = await held_back(door, piece * (2_000_000 // len(piece)))
-        assert connection._begun_count == 1
-        kept = [*connection._requests, connection._reader._chunks]
+        assert begun_count_of(connection) == 1
+        kept = [*requests_of(connection), chunks_of(reader_of(connection))]
         assert sum(sys.getsizeof(word) for words in kept for word in words) < 48 * 1024
-        assert connection._ahead < 64 * 1024
+        assert ahead_of(connection) < 64 * 1024
 
 
 async def test_a_stranger_asks_in_vain_and_nobody_looks_for_what_it_meant(
@@ -235,20 +245,20 @@ async def test_requests_that_take_long_have_few_in_a_turn(monkeypatch: pytest.Mo
         def slowly(connection: Any, request: Any) -> Any:
             nonlocal begun
             begun += 1
-            clock._monotonic += 0.000_5
+            step_silently(clock, 0.000_5)
             return handler(connection, request)
 
         slow = dataclasses.replace(COMMANDS[b"ECHO"], handler=slowly)
         monkeypatch.setattr(door.server, "commands", {**COMMANDS, b"ECHO": slow})
         turns: list[int] = []
-        pump = connection_module.Connection._pump
+        pump = getattr(connection_module.Connection, PUMP)
 
         def counted(subject: Any) -> None:
             before = begun
             pump(subject)
             turns.append(begun - before)
 
-        monkeypatch.setattr(connection_module.Connection, "_pump", counted)
+        monkeypatch.setattr(connection_module.Connection, PUMP, counted)
         line = await door.dial()
         line.send(*["ECHO x"] * 1000)
         async with asyncio.timeout(30):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from support.inspect import ACCEPT, is_accepting, pause_listener, resume_listener, sockets_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.server.access import listening, lobby
@@ -182,10 +183,10 @@ async def test_out_of_files(
             return self.real.accept()
 
     async with door() as subject:
-        accept = subject.listener._accept
-        monkeypatch.setattr(subject.listener, "_accept", lambda one: accept(Poor(one)))
-        subject.listener._pause()
-        subject.listener._resume()
+        accept = getattr(subject.listener, ACCEPT)
+        monkeypatch.setattr(subject.listener, ACCEPT, lambda one: accept(Poor(one)))
+        pause_listener(subject.listener)
+        resume_listener(subject.listener)
         _, writer = await subject.dial(b"!")
         await reach(lambda: subject.met and subject.met[0].pieces)
         assert sum("no connection can be accepted" in text for text in caplog.messages) == 3
@@ -202,7 +203,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
 async def test_at_all_addresses_of_the_host() -> None:
     made = Door(10, everybody=False)
     await made.listener.start(["0.0.0.0", "::"], 0)
-    assert {one.family for one in made.listener._sockets} == {socket.AF_INET, socket.AF_INET6}
+    assert {one.family for one in sockets_of(made.listener)} == {socket.AF_INET, socket.AF_INET6}
     made.listener.close()
 
 
@@ -223,7 +224,7 @@ def test_while_nobody_is_taken_in_few_wait_outside(
 
     async def scene() -> None:
         async with door() as subject:
-            (ours,) = subject.listener._sockets
+            (ours,) = sockets_of(subject.listener)
             assert kept_at_most(ours) == 100
             _, first = await subject.dial(b"x")
             await reach(lambda: subject.met and subject.met[0].pieces)
@@ -248,11 +249,11 @@ def test_while_places_are_taken_as_many_wait_outside_as_ever(run: Scene) -> None
 
     async def scene() -> None:
         async with door(places=1) as subject:
-            (ours,) = subject.listener._sockets
+            (ours,) = sockets_of(subject.listener)
             _, first = await subject.dial(b"x")
             await reach(lambda: subject.met and subject.met[0].pieces)
             _, second = await subject.dial(b"x")
-            await reach(lambda: not subject.listener._accepting)
+            await reach(lambda: not is_accepting(subject.listener))
             assert (len(subject.met), kept_at_most(ours)) == (1, 100)
             first.write(b"!")
             await reach(lambda: len(subject.met) == 2)

@@ -11,6 +11,7 @@ import time
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from support.inspect import BEGIN, WALK, begin_of
 
 from tidewarden.server.resp import parser as requests
 from tidewarden.server.resp.parser import RequestReader
@@ -94,7 +95,7 @@ def test_what_asks_for_nothing_is_swallowed_in_one_go(
 ) -> None:
     """A peer that nobody has let in could else stop the loop with a few megabytes a second."""
     steps = 0
-    begin = RequestReader._begin
+    begin = begin_of(RequestReader)
 
     def counted(
         subject: RequestReader, data: bytes, position: int, requests: list[list[bytes]]
@@ -103,7 +104,7 @@ def test_what_asks_for_nothing_is_swallowed_in_one_go(
         steps += 1
         return begin(subject, data, position, requests)
 
-    monkeypatch.setattr(RequestReader, "_begin", counted)
+    monkeypatch.setattr(RequestReader, BEGIN, counted)
     subject = reader()
     many = nothing * (256_000 // len(nothing))
     assert subject.feed(many) == []
@@ -114,14 +115,14 @@ def test_what_asks_for_nothing_is_swallowed_in_one_go(
 
 def test_a_line_that_drips_is_looked_at_when_its_end_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     walked = 0
-    walk = RequestReader._walk
+    walk = getattr(RequestReader, WALK)
 
     def counted(subject: RequestReader, data: bytes) -> list[list[bytes]]:
         nonlocal walked
         walked += len(data)
         return walk(subject, data)
 
-    monkeypatch.setattr(RequestReader, "_walk", counted)
+    monkeypatch.setattr(RequestReader, WALK, counted)
     subject = reader()
     for byte in b" " * 400 + b"PING" + b" " * 400:
         assert subject.feed(bytes((byte,))) == []

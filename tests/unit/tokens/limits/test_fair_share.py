@@ -6,6 +6,7 @@ import asyncio
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.inspect import empty_handed_of, held_of
 
 from tidewarden.tokens.limits.fair_share import FairShare
 
@@ -92,8 +93,8 @@ def test_what_is_counted_along_is_what_a_look_at_all_would_find(
         for task in waiting.values():
             task.cancel()
         await asyncio.gather(*waiting.values(), return_exceptions=True)
-        assert seats._empty_handed == 0
-        assert set(seats._held) == {each for each in "abcd" if held[each]}
+        assert empty_handed_of(seats) == 0
+        assert set(held_of(seats)) == {each for each in "abcd" if held[each]}
 
     asyncio.run(play())
 
