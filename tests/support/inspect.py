@@ -242,9 +242,9 @@ def say_stuck(schedules: Any, *what: Any) -> None:
     schedules._say_stuck(*what)
 
 
-async def keep_process(processes: Any, orders: Any) -> None:
+async def keep_process(processes: Any, *orders: Any) -> None:
     """Keep a further process running."""
-    await processes._keep(orders)
+    await processes._keep(*orders)
 
 
 def miss_view(process: Any) -> None:

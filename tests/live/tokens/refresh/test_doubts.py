@@ -187,7 +187,7 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
 
             async def store_first(request: web.Request) -> web.StreamResponse:
                 words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
-                assert await harness.Ledger.stored(ledger_of(one.tokens), *words) == "STORED"
+                assert await harness.AccountStore.stored(ledger_of(one.tokens), *words) == "STORED"
                 journal_of(one.tokens).stored(answer)
                 context_of(offline_refresh_of(one.tokens)).asking.clear()
                 return web.Response(body=one.tokens.answer_peer(await request.read()))
