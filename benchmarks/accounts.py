@@ -20,9 +20,9 @@ from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.config.provider import queue_of
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.queue.partitioning import prefix_of, shard_of
-from tidewarden.store import Scripts, StoreConnection
+from tidewarden.store import StoreConnection
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.keyring import Keyring
@@ -165,7 +165,7 @@ class Loader:
         self._clock = SystemClock()
         self._keyring = Keyring(VaultSettings(), fleet.folder / "up" / "secrets" / "vault.key", {})
         self._link = StoreConnection(fleet.url, "loader", self._clock)
-        self._scripts = Scripts(SHARED, SCRIPT_ROOMS)
+        self._scripts = product_scripts()
         self._vault: Vault
 
     async def start(self) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import redis
 
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.queue.shards.shard import PROMOTED_MAX
-from tidewarden.store import Scripts
 
 CLUSTER = "tidewarden"
 
@@ -32,7 +31,7 @@ class Desk:
         self.client = redis.Redis.from_url(
             url, socket_timeout=None, retry=None, single_connection_client=True
         )
-        self.scripts = Scripts(SHARED, SCRIPT_ROOMS)
+        self.scripts = product_scripts()
         self.keys = (prefix_of(CLUSTER, queue, 0), f"{{{CLUSTER}}}:view")
         self.holder = holder
         with contextlib.suppress(redis.ResponseError):  # the node has loaded the same one

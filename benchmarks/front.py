@@ -29,12 +29,13 @@ import uvloop
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.queue import Queues
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.settings import settings_of_new
+from tidewarden.queue.settings import QueueSettings
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.server import RespServer
 from tidewarden.store import Scripts, StoreConnection
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 QUEUE = "bench.front"
 PAYLOAD = b"x" * 100
@@ -106,12 +107,12 @@ def encoded(value: Any) -> bytes:
 async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     """µs a request by verb and stage."""
     config, clock, wire = Config(), SystemClock(), List()
-    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    scripts = product_scripts()
     link = StoreConnection("redis://nowhere", "bench", clock)
     link._transport = wire  # type: ignore[assignment]
-    queues = Queues(config, link, scripts, clock, views=True)
+    queues = Queues(config, link, scripts, clock, views=True, system_queues=SYSTEM_QUEUES)
     queues.holder = "n0.1"
-    (shard,) = queues._build(QUEUE, settings_of_new(QUEUE))
+    (shard,) = queues._build(QUEUE, QueueSettings())
     server = RespServer(config, queues, None, None, Cluster(), clock)
     server.loop = asyncio.get_running_loop()
     peers: list[tuple[Connection, List]] = [

@@ -51,7 +51,9 @@ from benchmarks.outage_fleet import (
     fleet_of,
 )
 from benchmarks.peers import tidewarden
-from tidewarden.queue.settings import QueueSettings, settings_of_new
+from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.queue.settings import QueueSettings
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 LIMIT_EVER, LIMIT_MINUTES = 1.05, 1.10
 JUDGED_FROM = 1.25
@@ -62,7 +64,7 @@ living alone.
 WEEK_MS = 7 * 86_400_000
 ACCOUNTS, ACCOUNTS_QUICK = 18_000, 3_000
 
-TOKENS = settings_of_new("_tokens:provider:client")
+TOKENS = SYSTEM_QUEUES[QUEUE_PREFIX]
 ORDERS = {
     "tokens": TOKENS,
     "order": TOKENS,

@@ -42,6 +42,7 @@ from tidewarden.queue.catalog import SHARED
 from tidewarden.queue.queues import Queues
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.scripts import loader as store_scripts
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 # redis-py parses its own package's metadata for every connection, which takes longer than
 # connecting to a socket.
@@ -404,7 +405,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         await link.start()
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
-        queues = Queues(config, link, scripts, clock, views=views)
+        queues = Queues(config, link, scripts, clock, views=views, system_queues=SYSTEM_QUEUES)
         queues.holder = f"{name}.{boot}"
 
         def heard(message: list[bytes]) -> None:

@@ -17,12 +17,12 @@ from tidewarden.clock import Clock
 from tidewarden.cluster import Registration, ShardClocks, StoreClock
 from tidewarden.config.load import Config
 from tidewarden.queue import Queues
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
-from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.preflight import StoreServer
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
+from .product_scripts import product_scripts
 from .store_links import StoreLinks
 from .subscriber import Subscriber
 
@@ -31,8 +31,7 @@ log = logging.getLogger("tidewarden.node.daemon")
 
 def links_to(url: str, config: Config, registered: str, clock: Clock) -> StoreLinks:
     """What makes the connections of the process that is called ``registered``."""
-    scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
-    return StoreLinks(url, config.cluster.name, registered, clock, scripts)
+    return StoreLinks(url, config.cluster.name, registered, clock, product_scripts())
 
 
 async def open_queues(
@@ -61,7 +60,15 @@ async def open_queues(
     stack.push_async_callback(commits.stop)
     for warning in commits.warnings(server, bool(config.providers)):
         log.warning(warning)
-    return Queues(config, data, links.scripts, clock, views=server.views, commits=commits)
+    return Queues(
+        config,
+        data,
+        links.scripts,
+        clock,
+        views=server.views,
+        system_queues=SYSTEM_QUEUES,
+        commits=commits,
+    )
 
 
 class ProcessParts:

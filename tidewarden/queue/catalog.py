@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,6 @@ from .task import check_name
 
 log = logging.getLogger("tidewarden.queue")
 
-SCRIPT_ROOMS = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")
 SHARED = (
     "tidewarden.queue",
     "record.lua",
@@ -77,8 +76,9 @@ class Catalog(QueueNames):
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store
     counts views (an embedded one does). ``on_next(queue, shard, delay_ms)`` hears when something
-    happens next in a shard, ``on_shard(prefix)`` of each that becomes known. ``commits``: none for
-    an embedded store.
+    happens next in a shard, ``on_shard(prefix)`` of each that becomes known. ``system_queues``: the
+    settings that upper rooms' own queues are made with, by the beginnings of their names.
+    ``commits``: none for an embedded store.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Catalog(QueueNames):
         clock: Clock,
         *,
         views: bool,
+        system_queues: Mapping[str, QueueSettings],
         commits: Durability | None = None,
     ) -> None:
         super().__init__(config.cluster.name, link, scripts)
@@ -103,6 +104,7 @@ class Catalog(QueueNames):
         self._topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
+        self._system_queues = system_queues
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Partitioner] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
@@ -110,6 +112,9 @@ class Catalog(QueueNames):
         self._rereading: set[str] = set()  # and for which somebody is at it
         self.on_next: Callable[[str, int, int], None] = _nobody
         self.on_shard: Callable[[str], None] = _nobody
+
+    def _settings_of_new(self, queue: str) -> QueueSettings:
+        return settings_of_new(queue, self._system_queues)
 
     async def _open(self, queue: str) -> list[Shard]:
         """
@@ -121,7 +126,7 @@ class Catalog(QueueNames):
         shards = self._shards.get(queue)
         if shards is None:
             what, raw = await self._make(
-                queue, settings_of_new(queue), self._config.limits.queues_max
+                queue, self._settings_of_new(queue), self._config.limits.queues_max
             )
             if what == b"topic":
                 links = self._topics[queue] = tuple(raw.decode("utf-8", "replace").split())
@@ -129,7 +134,7 @@ class Catalog(QueueNames):
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = settings_from(queue, raw)
             shards = self._build(queue, settings)
-            if settings.version or settings_of_new(queue) != QueueSettings():
+            if settings.version or self._settings_of_new(queue) != QueueSettings():
                 # Who made or changed it may have died before the shards had it. Writing what is
                 # there already changes nothing.
                 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
@@ -17,6 +17,7 @@ from .capacity_wait import put_error
 from .fast_path import FastPath
 from .partitioning import in_lane
 from .sessions.session import Session
+from .settings import QueueSettings
 from .shards.shard import Shard
 from .take import give_back
 from .task import (
@@ -55,9 +56,12 @@ class Queues(FastPath):
         clock: Clock,
         *,
         views: bool,
+        system_queues: Mapping[str, QueueSettings],
         commits: Durability | None = None,
     ) -> None:
-        super().__init__(config, link, scripts, clock, views=views, commits=commits)
+        super().__init__(
+            config, link, scripts, clock, views=views, system_queues=system_queues, commits=commits
+        )
         self._turn: dict[str, int] = {}
 
     # --- the hot verbs

@@ -6,7 +6,7 @@ shard's record.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -78,26 +78,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         return fields
 
 
-# The system's own queues are made with what they need, so that nodes which start together agree
-# from the first moment.
-SYSTEM = {
-    "_tokens:": QueueSettings(
-        shards=16,
-        losses_max=0,
-        dedup_ms=0,
-        history=0,
-        urgent_ms=5_000,
-        urgent_max_ms=3_600_000,
-        late_share=256,
-        early_share=0,
-    ),
-    "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
-    "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
-    "_webhooks": QueueSettings(losses_max=0, lane_limit=4),
-    "_revocations": QueueSettings(losses_max=0, lane_limit=2),
-    # without tasks: see tokens/lua/host.lua
-    "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),
-}
+OWN_QUEUES = {"_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0)}
+"""The settings of the system's queue that the locks are tasks of."""
 
 
 def settings_from(queue: str, raw: bytes) -> QueueSettings:
@@ -113,12 +95,16 @@ def settings_from(queue: str, raw: bytes) -> QueueSettings:
         ) from None
 
 
-def settings_of_new(queue: str) -> QueueSettings:
-    """What a queue is made with."""
-    return next(
-        (settings for prefix, settings in SYSTEM.items() if queue.startswith(prefix)),
-        QueueSettings(),
-    )
+def settings_of_new(queue: str, system_queues: Mapping[str, QueueSettings]) -> QueueSettings:
+    """
+    The settings that a queue is made with.
+
+    ``system_queues``: those of upper rooms' own, by the beginnings of their names.
+    """
+    for prefix, settings in (*OWN_QUEUES.items(), *system_queues.items()):
+        if queue.startswith(prefix):
+            return settings
+    return QueueSettings()
 
 
 OURS = ("layout", "version")

@@ -20,8 +20,8 @@ from support.cluster.harness import (
 from support.faults.traffic import Traffic
 from support.store.proxy import Trap
 
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
-from tidewarden.store.scripts.loader import Script, Scripts
+from tidewarden.node.product_scripts import product_scripts
+from tidewarden.store.scripts.loader import Script
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def nodes(
 
 def sweep_script() -> Script:
     """The sweep's script as the nodes have it."""
-    return Scripts(SHARED, SCRIPT_ROOMS)["queue.sweep"]
+    return product_scripts()["queue.sweep"]
 
 
 def catch_a_sweep(nodes: Cluster, leader: Node, queue: str) -> Trap:

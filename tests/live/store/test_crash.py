@@ -25,6 +25,7 @@ from tidewarden.queue import TaskSpec
 from tidewarden.queue.queues import Queues
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as link_module
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 LONG_MS = 60_000
 
@@ -40,7 +41,9 @@ class Crashing:
         self.link = StoreConnection(
             f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands
         )
-        self.queues = Queues(config, self.link, scripts, SystemClock(), views=False)
+        self.queues = Queues(
+            config, self.link, scripts, SystemClock(), views=False, system_queues=SYSTEM_QUEUES
+        )
         self.queues.holder = "n0.1"
 
     def start(self) -> None:

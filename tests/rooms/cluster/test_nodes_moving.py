@@ -9,8 +9,7 @@ from support.store.clusters import ClusterSet
 
 from tidewarden.clock import SystemClock
 from tidewarden.cluster.registration import Registration
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
-from tidewarden.store import Scripts
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.slots import slot_of
 from tidewarden.store.redis_cluster.topology import Topology
@@ -31,7 +30,7 @@ async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(
     def move(key: str) -> None:
         three_primaries.say(source, "MIGRATE", "127.0.0.1", target, "", 0, 5000, *auth, "KEYS", key)
 
-    clock, scripts = SystemClock(), Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+    clock, scripts = SystemClock(), product_scripts()
     topology = Topology(three_primaries.url(), "x", clock)
     route = ClusterClient(topology, "x", clock, on_up=scripts.load_commands)
     await route.start(wait_s=60)

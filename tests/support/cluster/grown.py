@@ -20,10 +20,8 @@ building.link_password = link_password
 with contextlib.redirect_stdout(io.StringIO()):
     cli.command_line("node")(["node", "--check"], standalone_mode=False)
 # And each would put the same Lua together anew.
-process_parts.Scripts = functools.cache(process_parts.Scripts)  # type: ignore[misc, assignment]
-process_parts.Scripts(
-    process_parts.SHARED, process_parts.SCRIPT_ROOMS, plain=("tidewarden.cluster",)
-)
+process_parts.product_scripts = functools.cache(process_parts.product_scripts)
+process_parts.product_scripts()
 
 gc.collect()
 gc.freeze()

@@ -13,7 +13,7 @@ from support.store.servers import StoreServer
 from support.store.shard_audit import audit_shard
 
 from tidewarden.errors import Full
-from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.queue.task import FIELDS, STATES, TaskSpec
 from tidewarden.store import Scripts, StoreConnection
@@ -48,7 +48,7 @@ def queue_scripts(*, library: bool = False) -> Scripts:
         scripts = copy.copy(queue_scripts())
         scripts.uses_library = True
         return scripts
-    return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+    return product_scripts()
 
 
 def loading(

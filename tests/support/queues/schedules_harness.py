@@ -44,7 +44,7 @@ async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQue
     scripts = queue_scripts
     link = StoreConnection(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
     await link.start()
-    queues = HookedQueues(config, link, scripts, SystemClock(), views=False)
+    queues = HookedQueues(config, link, scripts, SystemClock(), views=False, system_queues={})
     queues.hooks = {}
     queues.holder = LEADER
     await queues.configure("wide", {"shards": 16})

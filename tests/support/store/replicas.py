@@ -24,6 +24,7 @@ from tidewarden.store import StoreConnection
 from tidewarden.store.connection import pack
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.preflight import StoreServer, check_store
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 LIMIT_MS, PATIENT_MS = 400, 60_000
 """
@@ -118,7 +119,13 @@ class Seat:
             self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server
         )
         self.queues = Queues(
-            self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits
+            self.config,
+            self.data,
+            self.scripts,
+            self.clock,
+            views=False,
+            system_queues=SYSTEM_QUEUES,
+            commits=self.commits,
         )
         self.queues.holder = "n0.1"
         limit(self.commits, PATIENT_MS)

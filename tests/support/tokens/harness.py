@@ -23,6 +23,7 @@ from tidewarden.queue import Queues
 from tidewarden.store import StoreConnection
 from tidewarden.tokens import Tokens
 from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
@@ -179,7 +180,7 @@ async def node(
     scripts = queue_scripts()
     link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
-    queues = Queues(config, link, scripts, clock, views=False)
+    queues = Queues(config, link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES)
     queues.holder = f"{name}.{boot}"
 
     def hear(push: Any) -> None:

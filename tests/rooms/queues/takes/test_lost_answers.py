@@ -30,6 +30,7 @@ from tidewarden.store import StoreConnection
 from tidewarden.store import connection as link_module
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.topology import Topology
+from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 SHARD = "{tw:q:0}"
 FAR_MS = 10**7
@@ -383,7 +384,14 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
     for route in routes:
         await route.start()
     route, look = routes
-    queues = Queues(configured(("cluster.name", CLUSTER)), route, queue_scripts, clock, views=False)
+    queues = Queues(
+        configured(("cluster.name", CLUSTER)),
+        route,
+        queue_scripts,
+        clock,
+        views=False,
+        system_queues=SYSTEM_QUEUES,
+    )
     queues.holder = "n0.1"
     await queues.configure("q", {"shards": 3})
     for at in range(3):

@@ -1,0 +1,14 @@
+"""The scripts of every room of the product, as a node and its tools run them."""
+
+from __future__ import annotations
+
+from tidewarden.queue.catalog import SHARED
+from tidewarden.store.scripts.loader import Scripts
+
+PACKAGES = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")
+PLAIN = ("tidewarden.cluster",)  # their scripts are of no shard
+
+
+def product_scripts() -> Scripts:
+    """Reads every script of the product."""
+    return Scripts(SHARED, PACKAGES, plain=PLAIN)

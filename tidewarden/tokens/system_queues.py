@@ -1,0 +1,33 @@
+"""The system's own queues of tokens, with the settings that they are made with."""
+
+from __future__ import annotations
+
+from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.queue.settings import QueueSettings
+
+from .custody.rotation import QUEUE as VAULT
+from .events.events import QUEUE as WEBHOOKS
+from .events.revocation import QUEUE as REVOCATIONS
+from .limits.host_rate_limit import QUEUE as HOSTS
+
+SYSTEM_QUEUES = {
+    QUEUE_PREFIX: QueueSettings(
+        shards=16,
+        losses_max=0,
+        dedup_ms=0,
+        history=0,
+        urgent_ms=5_000,
+        urgent_max_ms=3_600_000,
+        late_share=256,
+        early_share=0,
+    ),
+    VAULT: QueueSettings(losses_max=0, dedup_ms=0, history=0),
+    WEBHOOKS: QueueSettings(losses_max=0, lane_limit=4),
+    REVOCATIONS: QueueSettings(losses_max=0, lane_limit=2),
+    # Without tasks: see tokens/lua/host.lua.
+    HOSTS: QueueSettings(losses_max=0, dedup_ms=0, history=0),
+}
+"""
+By the beginnings of their names. They are made with what they need, so that nodes which start
+together agree from the first moment.
+"""
