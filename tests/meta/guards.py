@@ -182,7 +182,7 @@ GUARDS = (
         "stickiness",
         (
             (
-                "raft/hardened.py",
+                "raft/voter.py",
                 "return now < self.lease_until or now - self._followed < self.times.election_min_s",
                 "return now < 0",
             ),
@@ -191,17 +191,17 @@ GUARDS = (
     ),
     Guard(
         "term",
-        (("raft/hardened.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
+        (("raft/voter.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(
         "log-sync",
-        (("raft/hardened.py", "        self._SyncObj__raftLog.sync()\n", ""),),
+        (("raft/voter.py", "        self._SyncObj__raftLog.sync()\n", ""),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(
         "ack-term",
-        (("raft/hardened.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
+        (("raft/voter.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(

@@ -212,11 +212,6 @@ def close_file(file: Any) -> None:
     file._destroy()
 
 
-def look_up(resolver: Any, host: str) -> Any:
-    """Ask the name server now, and wait for it."""
-    return resolver._looked_up(host)
-
-
 def is_heartbeat_wanted(heartbeat: Any) -> bool:
     """Whether the heartbeat's thread has to say that the process lives."""
     return bool(heartbeat._is_wanted())

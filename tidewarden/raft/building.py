@@ -16,6 +16,7 @@ from tidewarden.errors import ConfigError
 
 from . import folder, pysync
 from .state import Times
+from .voter import Voter
 
 
 def build(
@@ -24,7 +25,7 @@ def build(
     seeds: Mapping[str, str],
     clock: Clock,
     taken: Callable[[int], None],
-) -> pysync.Voter:
+) -> Voter:
     """
     The member that ``config`` describes; ``seeds``: Raft addresses by name.
 
@@ -49,7 +50,7 @@ def build(
         path, f"{node.host}:{node.raft_port}", link_password(secret, config.cluster.name), times
     )
     try:
-        return pysync.Voter(node.name, seeds, conf, times, clock, node.role == "joining")
+        return Voter(node.name, seeds, conf, times, clock, node.role == "joining")
     except OSError as error:
         found = (
             f"{node.base_port}, and {node.host}:{node.raft_port} (Raft, + 2) cannot be listened on"

@@ -14,11 +14,12 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
 
-from . import pysync, refusals, report, state
+from . import refusals, report, state
 from .building import build
 from .operations import Operations
 from .proposals import Proposals
 from .ticker import Ticker
+from .voter import Voter
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -60,7 +61,7 @@ class RaftMember:
             self.name, config.node.host, config.node.raft_port, dict(config.cluster.members)
         )
         self._ticker: Ticker | None = None
-        self._voter: pysync.Voter | None = None
+        self._voter: Voter | None = None
         self._lock: int | None = None
         self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
@@ -85,9 +86,9 @@ class RaftMember:
         process's, or its Raft files cannot be read.
         """
         loop = asyncio.get_running_loop()
-        ready: asyncio.Future[pysync.Voter] = loop.create_future()
+        ready: asyncio.Future[Voter] = loop.create_future()
 
-        def started(voter: pysync.Voter | None, error: Exception | None) -> None:
+        def started(voter: Voter | None, error: Exception | None) -> None:
             if voter is not None and ready.done():
                 voter.close()  # the start was given up meanwhile, and the thread with it
             elif voter is not None:
@@ -364,7 +365,7 @@ class RaftMember:
             self.has_quorum(),
             sight.members,
             sight.members_committed,
-            sight.outcast,
+            sight.removed_because,
         )
         if told == self._told:
             return
@@ -383,7 +384,7 @@ class RaftMember:
         if text := refusals.difference(sight.members, self._seeds):
             logger.warning("%s", text)
 
-    def _build(self) -> pysync.Voter:
+    def _build(self) -> Voter:
         def taken(lock: int) -> None:
             self._lock = lock
 

@@ -17,6 +17,9 @@ from typing import Any
 
 from tidewarden.errors import Exists, NotFound
 
+NOT_THERE, ANOTHER_FOLDER = "not there", "another folder"
+"""Why somebody is told that it is no member."""
+
 MEMBERS_MAX = 99
 
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import NoLeader, NoQuorum, NotFound, Timeout
 
 from . import pysync
-from .membership import Members
-from .membership_changes import NOT_THERE
+from .membership import NOT_THERE, Members
+from .proposals import Proposals
 from .state import RaftView, Times
-
-if TYPE_CHECKING:
-    from .proposals import Proposals
-    from .ticker import Ticker
-
+from .ticker import Ticker
+from .voter import Voter
 
 CHANGE_TRIES_S = 5.0
 """How long a change of the members is tried, at pace 1: a leader that leaves hands over first."""
@@ -89,7 +85,7 @@ class Operations:
             await sleep(self._clock, self._times.tick_s)
 
     async def join(
-        self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str
+        self, ticker: Ticker | None, voter: Voter | None, name: str, address: str
     ) -> int:
         """
         Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and
@@ -113,7 +109,7 @@ class Operations:
             ticker, voter, there, lambda members: members.joined(name, address)
         )
 
-    async def leave(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str) -> int:
+    async def leave(self, ticker: Ticker | None, voter: Voter | None, name: str) -> int:
         """
         Have the member ``name`` be none any more. One that leads hands leadership over first.
 
@@ -132,7 +128,7 @@ class Operations:
     async def _change(
         self,
         ticker: Ticker | None,
-        voter: pysync.Voter | None,
+        voter: Voter | None,
         done: Callable[[Members, bool], bool],
         make: Callable[[Members], Members],
     ) -> int:
@@ -188,9 +184,10 @@ class Operations:
     def _member(self) -> None:
         """Raises: NoLeader: this node is none."""
         sight = self._sight()
-        if sight is not None and (
-            sight.outcast or (sight.members is not None and self._own not in sight.members.seats)
-        ):
+        if sight is None:
+            return
+        left = sight.members is not None and self._own not in sight.members.seats
+        if left or sight.removed_because:
             raise NoLeader("This node is no member of the cluster any more: ask one that is.")
 
     def _committed(self) -> bool:
@@ -203,4 +200,4 @@ class Operations:
         log; 0: it has not.
         """
         sight = self._sight()
-        return 0 if sight is None or sight.outcast != NOT_THERE else sight.told_version
+        return 0 if sight is None or sight.removed_because != NOT_THERE else sight.told_version

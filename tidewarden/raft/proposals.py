@@ -14,6 +14,7 @@ from tidewarden.errors import Draining, NoLeader, Timeout
 
 from . import pysync
 from .ticker import Ticker
+from .voter import Voter
 
 
 class Proposals:
@@ -62,7 +63,7 @@ class Proposals:
             why = pysync.REASONS.get(reason, f"reason {reason}")
             future.set_exception(NoLeader(f"Not committed, as far as is known: {why}."))
 
-    async def ask(self, ticker: Ticker | None, question: Callable[[pysync.Voter], int]) -> int:
+    async def ask(self, ticker: Ticker | None, question: Callable[[Voter], int]) -> int:
         """
         Run ``question`` in the thread and await its answer.
 

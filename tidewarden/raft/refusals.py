@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from tidewarden.config.load import Config
 
-from .membership import Members
-from .membership_changes import ANOTHER_FOLDER, NOT_THERE
+from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .state import RaftView, base_address
 
 
@@ -40,9 +39,9 @@ def estranged(sight: RaftView, config: Config) -> str:
         return (
             f"waits to be let in: {way}, asked of a member" if config.node.role == "joining" else ""
         )
-    if sight.outcast == ANOTHER_FOLDER:
+    if sight.removed_because == ANOTHER_FOLDER:
         return "no member any more: another folder has its name"
-    if sight.outcast == NOT_THERE or name not in sight.members.seats:
+    if sight.removed_because == NOT_THERE or name not in sight.members.seats:
         return "no member of the cluster any more"
     return ""
 
@@ -50,13 +49,13 @@ def estranged(sight: RaftView, config: Config) -> str:
 def fatal(sight: RaftView, config: Config) -> str:
     """Why a node whose folder is new must not go on; "": it may."""
     name, node = config.node.name, config.node
-    if sight.members is not None or not sight.outcast:
+    if sight.members is not None or not sight.removed_because:
         return ""
     way = (
         f"`tidewarden cluster join {name} HOST:{node.base_port}` asked of a member, then start it"
         " with --join"
     )
-    if sight.outcast == ANOTHER_FOLDER:
+    if sight.removed_because == ANOTHER_FOLDER:
         found = (
             f"found {node.data_dir!r}, which is new, while the members know {name} by another"
             " folder"

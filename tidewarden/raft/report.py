@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from . import pysync
 from .state import RaftView
+from .voter import Voter
 
 if TYPE_CHECKING:
     from .member import RaftMember
 
 
 def status(
-    raft: RaftMember, sight: RaftView | None, now: float, voter: pysync.Voter | None
+    raft: RaftMember, sight: RaftView | None, now: float, voter: Voter | None
 ) -> dict[str, Any]:
     """What ``raft`` says of itself at ``now``; times that never were are ``None``."""
     return {

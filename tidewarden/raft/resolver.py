@@ -14,8 +14,6 @@ import socket
 import threading
 from collections.abc import Callable
 
-from .hardened import library_now
-
 logger = logging.getLogger("tidewarden.raft")
 
 KNOWN_S = 1.0
@@ -87,12 +85,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _looked_up(host: str) -> list[str]:
+def looked_up(host: str) -> list[str]:
     """The addresses of a name, those of IPv4 if it has any."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     old = [str(row[4][0]) for row in rows if row[0] == socket.AF_INET]
     return sorted(set(old or [str(row[4][0]) for row in rows]))
-
-
-NAMES = Resolver(_looked_up, library_now)
-"""That of the process, as the library has one."""

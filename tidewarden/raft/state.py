@@ -120,7 +120,7 @@ class RaftView:
     """The newest version of the members in its log; None: it has none yet."""
     members_committed: bool = True
     """Whether that version is committed."""
-    outcast: str = ""
+    removed_because: str = ""
     """Why this node is no member any more, or not yet; "": it is one, or was not told."""
     told_version: int = 0
     """The members' version by which it was told so."""

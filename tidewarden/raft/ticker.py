@@ -18,8 +18,8 @@ from typing import Any
 
 from tidewarden.clock import Clock
 
-from .pysync import Voter
 from .state import RaftView, Times, role
+from .voter import Voter
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -151,7 +151,7 @@ class Ticker:
             sight.facts,
             sight.members,
             sight.members_committed,
-            sight.outcast,
+            sight.removed_because,
             sight.refusal,
         )
         if news != self._posted:

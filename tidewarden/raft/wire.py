@@ -1,7 +1,7 @@
 """
 PySyncObj's links as we use them: frames have a longest length, dead links are noticed, and nobody
 is let in but who has the cluster's secret. Whoever has it and is no member here may be one of a
-later version, so it is let in as a guest; what a guest may say is for ``roll`` to judge.
+later version, so it is let in as a guest; what a guest may say is for ``voter`` to judge.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import logging
 import socket
 import struct
 import time
+import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pysyncobj.node import Node, TCPNode
 from pysyncobj.poller import POLL_EVENT_TYPE
@@ -21,9 +22,9 @@ from pysyncobj.tcp_server import SERVER_STATE
 from pysyncobj.transport import TCPTransport
 
 from tidewarden.budget import Budget
+from tidewarden.clock import Clock
 
-if TYPE_CHECKING:
-    from .membership_changes import MembershipChanges
+from .state import Times
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -54,8 +55,41 @@ BACKLOG = 512
 """Of connections that the kernel keeps, for members not to be lost among strangers."""
 GUESTS_MAX = 16
 """Most connections at a time of those who have the secret and are no members here."""
+INFLATED_BYTES_MAX = 8 << 20
+"""
+Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own messages have some
+64 KiB.
+"""
 COMPLAINT_S = 10.0
 """Seconds between two log lines about strangers at the port."""
+
+Message = dict[str, Any]
+
+
+class LinkOwner(Protocol):
+    """What the transport needs of the member whose links it keeps."""
+
+    clock: Clock
+    times: Times
+
+
+class BoundedZlib:
+    """Stands in for ``zlib`` in the library: inflates what a peer has compressed up to a bound."""
+
+    compress = staticmethod(zlib.compress)
+    error = zlib.error
+
+    @staticmethod
+    def decompress(data: bytes) -> bytes:
+        """
+        What was compressed. Raises: zlib.error: it is none, cut short, or longer than
+        :data:`INFLATED_BYTES_MAX`.
+        """
+        inflater = zlib.decompressobj()
+        found = inflater.decompress(data, INFLATED_BYTES_MAX)
+        if not inflater.eof:
+            raise zlib.error(f"longer than {INFLATED_BYTES_MAX} bytes, or cut short")
+        return found
 
 
 class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no types
@@ -150,7 +184,7 @@ def _peer_of(sock: socket.socket | None) -> str:
 class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
     """Lets nobody but members in: no utility messages, no read-only nodes."""
 
-    def __init__(self, voter: MembershipChanges, own: TCPNode, others: set[TCPNode]) -> None:
+    def __init__(self, voter: LinkOwner, own: TCPNode, others: set[TCPNode]) -> None:
         self._clock, self._times = voter.clock, voter.times
         self.strangers_refused = 0
         self._strangers: dict[RaftConnection, float] = {}

@@ -31,7 +31,7 @@ from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Cluster, Config, Node
 from tidewarden.config.load import Raft as RaftSection
-from tidewarden.raft import RaftMember, files, inflate, wire
+from tidewarden.raft import RaftMember, files, wire
 from tidewarden.raft.building import link_password
 
 SECRET = "a cluster secret of the tests"
@@ -216,7 +216,7 @@ def test_the_most_entries_that_a_leader_sends_at_once_fit_a_frame() -> None:
     size = SyncObjConf().appendEntriesBatchSizeBytes
     entries = [(b"\x01", 10**6 + number, 10**6 + number) for number in range(size)]
     data = pysyncobj.pickle.dumps((b"k" * 32, {"type": "append_entries", "entries": entries}))
-    assert len(data) < inflate.INFLATED_BYTES_MAX / 2
+    assert len(data) < wire.INFLATED_BYTES_MAX / 2
     assert len(sealing().encrypt(zlib.compress(data, 3))) < wire.FRAME_BYTES_MAX / 2
 
 

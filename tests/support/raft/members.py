@@ -9,8 +9,8 @@ from pysyncobj import SyncObj, replicated
 from pysyncobj.node import TCPNode
 from pysyncobj.transport import Transport
 
-from tidewarden.raft import pysync
 from tidewarden.raft.state import Times
+from tidewarden.raft.voter import Voter
 
 
 class Wire(Transport):
@@ -50,7 +50,7 @@ class Wire(Transport):
     def send(self, node: Any, message: Any) -> bool:
         if node.id not in self.lives:
             return False
-        if isinstance(self.voter, pysync.Voter):
+        if isinstance(self.voter, Voter):
             message = self.voter.outgoing(message)
             if self.voter._SyncObj__raftLog.unsaid:
                 self.world.broken(f"{self.own} speaks before its log is on its disk")
@@ -69,7 +69,7 @@ class Wire(Transport):
         pass
 
 
-class Ours(pysync.Voter):
+class Ours(Voter):
     """A member as we run it, but for its wire."""
 
     transport = Wire
@@ -97,4 +97,4 @@ class Stock(SyncObj):  # type: ignore[misc]  # the library has no types
         self.epoch += 1
         return self.epoch
 
-    close = pysync.Voter.close
+    close = Voter.close

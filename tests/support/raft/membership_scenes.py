@@ -12,8 +12,7 @@ from support.raft.scenes import keep
 from support.raft.simulation import SETTLE_S, World
 
 from tidewarden.errors import Error
-from tidewarden.raft.membership import Members
-from tidewarden.raft.membership_changes import ANOTHER_FOLDER, NOT_THERE
+from tidewarden.raft.membership import ANOTHER_FOLDER, NOT_THERE, Members
 
 Make = Callable[[Members], Members]
 
@@ -127,7 +126,9 @@ def a_folder_made_anew_does_not_vote_again(world: World) -> None:
         world.claim(world.believers()[0], 2)
         world.run(3)
     world.start(leader)
-    if not world.run(SETTLE_S, lambda: world.members[second].voter.outcast == ANOTHER_FOLDER):
+    if not world.run(
+        SETTLE_S, lambda: world.members[second].voter.removed_because == ANOTHER_FOLDER
+    ):
         world.broken(f"{second} is not told that another folder had its name")
     world.kill(second)
     commit(world, elected(world), 3)
@@ -146,7 +147,10 @@ def who_was_removed_is_told_and_unseats_nobody(world: World) -> None:
     leave(world, gone.removesuffix(":1"))
     world.heal()
     keep(world, leader, 5)
-    if world.members[gone].voter.outcast != NOT_THERE or world.members[gone].voter.may_stand():
+    if (
+        world.members[gone].voter.removed_because != NOT_THERE
+        or world.members[gone].voter.may_stand()
+    ):
         world.broken(f"{gone} does not know that it is no member")
 
 
@@ -190,7 +194,7 @@ def a_change_that_was_not_committed_is_undone(world: World) -> None:
     world.heal()
     world.run(3)
     final = elected(world)
-    if "n7" in members(world, leader).seats and not world.members[leader].voter.outcast:
+    if "n7" in members(world, leader).seats and not world.members[leader].voter.removed_because:
         world.broken(f"{leader} goes by a change that never was")
     commit(world, final, 1)
 

@@ -2,7 +2,7 @@
 Raft members in one thread: virtual time, links in memory, faults by seed; the same seed is the same
 run.
 
-The members are ``tidewarden.raft.pysync.Voter`` with its settings and its files, or the stock
+The members are ``tidewarden.raft.voter.Voter`` with its settings and its files, or the stock
 library's object with the same settings; only the clock, the chance and the wire are ours.
 :meth:`World.check` looks at every member after every event, and raises :class:`Violation`.
 """

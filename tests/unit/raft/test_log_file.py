@@ -70,9 +70,9 @@ FULL = """\
 import sys
 from pathlib import Path
 from tidewarden.raft import pysync
-from tidewarden.raft.log_file import FileJournal
+from tidewarden.raft.log_file import LogFile
 folder = Path(sys.argv[1])
-log = FileJournal(str(folder / "raft.journal"))
+log = LogFile(str(folder / "raft.journal"))
 try:
     with (folder / "ballast").open("ab", buffering=0) as file:
         while True:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.inspect import look_up, under_way_at
+from support.inspect import under_way_at
 
 from tidewarden.raft import resolver
 from tidewarden.raft.resolver import Resolver
@@ -69,8 +69,8 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
 
 
 def test_names_are_looked_up_and_what_is_none_is_not_found() -> None:
-    assert look_up(resolver, "localhost")
-    found = Resolver(resolver._looked_up, time.monotonic)
+    assert resolver.looked_up("localhost")
+    found = Resolver(resolver.looked_up, time.monotonic)
     for host in ("no-such-host.invalid", "ä" * 70):
         assert found.resolve(host) is None
         until(lambda host=host: host not in under_way_at(found))

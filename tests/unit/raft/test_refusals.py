@@ -6,16 +6,24 @@ import pytest
 
 from tidewarden.config.load import Config, Node
 from tidewarden.raft import refusals
-from tidewarden.raft.membership import Members, Seat, founded
-from tidewarden.raft.membership_changes import ANOTHER_FOLDER, NOT_THERE
+from tidewarden.raft.membership import ANOTHER_FOLDER, NOT_THERE, Members, Seat, founded
 from tidewarden.raft.state import Committed, RaftView
 
 TWO = founded({"n0": "h:7422", "n1": "h:7432"}, {})
 
 
-def seen(members: Members | None, outcast: str = "") -> RaftView:
+def seen(members: Members | None, removed_because: str = "") -> RaftView:
     return RaftView(
-        "follower", 1, None, False, 1, Committed(), 0.0, 0.0, members=members, outcast=outcast
+        "follower",
+        1,
+        None,
+        False,
+        1,
+        Committed(),
+        0.0,
+        0.0,
+        members=members,
+        removed_because=removed_because,
     )
 
 

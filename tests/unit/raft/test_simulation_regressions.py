@@ -14,7 +14,8 @@ from support.raft import scenes
 from support.raft.members import Ours, Stock
 from support.raft.simulation import Violation, World
 
-from tidewarden.raft import hardened
+from tidewarden.raft import voter
+from tidewarden.raft.wire import Message
 
 SEEDS = range(1, 7)
 
@@ -76,21 +77,21 @@ class Rash(Ours):
 
 
 class Cutting(Ours):
-    def _without_needless_cut(self, message: hardened.Message) -> hardened.Message:
+    def _without_needless_cut(self, message: Message) -> Message:
         return message
 
 
 class Credulous(Ours):
     """Takes what was acknowledged in another term for its own."""
 
-    def _on_ack(self, node: object, message: hardened.Message) -> None:
+    def _on_ack(self, node: object, message: Message) -> None:
         super()._on_ack(node, message | {"term": self.raftCurrentTerm})
 
 
 class Hasty(Ours):
     """Believes the commit index of a snapshot that it has not got yet."""
 
-    def _on_append(self, node: object, message: hardened.Message) -> hardened.Message | None:
+    def _on_append(self, node: object, message: Message) -> Message | None:
         judged = super()._on_append(node, message)
         return judged if judged is None else judged | {"commit_index": message["commit_index"]}
 
@@ -110,7 +111,7 @@ class Early(Ours):
 class Hurried(Ours):
     """Speaks before its log is on its disk."""
 
-    def outgoing(self, message: hardened.Message) -> hardened.Message:
+    def outgoing(self, message: Message) -> Message:
         log = self._SyncObj__raftLog
         unsaid, log.unsaid = log.unsaid, 0
         message = super().outgoing(message)
@@ -121,7 +122,7 @@ class Hurried(Ours):
 class Late(Ours):
     """Counts its lease from when an answer came."""
 
-    def _on_ack(self, node: object, message: hardened.Message) -> None:
+    def _on_ack(self, node: object, message: Message) -> None:
         super()._on_ack(node, message | {"sent": self.clock.monotonic()})
 
 
@@ -145,6 +146,6 @@ class Late(Ours):
 def test_without_the_rule_ours_breaks_it_too(
     without: type, scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind, rule in hardened.RULES.items():
-        monkeypatch.setitem(hardened.RULES, kind, getattr(without, rule.__name__))
+    for kind, rule in voter.RULES.items():
+        monkeypatch.setitem(voter.RULES, kind, getattr(without, rule.__name__))
     assert violated(scene, without)

@@ -1,0 +1,776 @@
+"""
+One member's Raft: PySyncObj 0.3.17 held to Raft's rules, with members that change.
+
+What the library leaves out or does wrongly is put right in this one subclass:
+
+* A node asks before it stands for election (pre-vote), and nobody votes while a leader is heard
+  (stickiness): a member that lost only its own link unseats nobody.
+* A message of an older term is answered with the newer one, so that an old leader hears of it.
+* Acknowledgements carry their term; those of another term do not count.
+* A log is cut where it conflicts, nowhere else. A snapshot's commit index is not believed before
+  its log is there.
+* An entry that cannot be applied is passed over, by all alike; stock tries it again for ever, on
+  every member.
+* A leader knows how long no other can be elected, and when it leads no more, counted from when it
+  *sent* what a majority acknowledged.
+* The newest version of the members in the log (:mod:`.membership`) says who counts for a majority,
+  whose messages are taken, and whether this one is a member; the configuration's members are only
+  the seed of a cluster that has none yet. The library's own change of members has no guard against
+  two at once, does not tell who was removed, and would let a folder made anew vote a second time.
+* Every message carries the mark of its sender's folder, and one with another mark than was
+  committed for its name is answered with ``no_member`` and counts for nothing.
+
+Each is held by ``tests/unit/raft/test_simulation_regressions.py`` or
+``tests/unit/raft/test_roll.py``, which the stock library fails. All of this runs in the tick
+thread; :attr:`Voter.lease_until` may be read from any.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
+from pysyncobj.node import Node
+from pysyncobj.syncobj import _COMMAND_TYPE
+
+from tidewarden.clock import Clock
+
+from . import files, membership
+from .membership import ANOTHER_FOLDER, NOT_THERE, Members
+from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
+from .state import Committed, RaftView, State, Times
+from .wire import Message, RaftTransport
+
+logger = logging.getLogger("tidewarden.raft")
+
+FOLLOWER, CANDIDATE, LEADER = range(3)
+STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
+DRIFT = 0.9
+"""
+The share of an election time that a lease lasts: clocks of members may differ by a tenth in speed.
+"""
+
+
+class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
+    """
+    The library's object with our rules, our transport and our replicated facts.
+
+    Its transport passes what it sends through :meth:`outgoing`. Raises: OSError: it cannot listen.
+    Nothing is left open then.
+    """
+
+    transport: ClassVar[type] = RaftTransport
+
+    def __init__(
+        self,
+        own: str,
+        seeds: Mapping[str, str],
+        conf: SyncObjConf,
+        times: Times,
+        clock: Clock,
+        joining: bool = False,
+    ) -> None:
+        """
+        ``seeds``: Raft addresses by name, as configured; ``joining``: do not stand before the log
+        names this member.
+        """
+        # What is set before the library's constructor runs is ours; what is set after it is
+        # replicated state.
+        self.clock, self.times = clock, times
+        self._begin_elections(clock.monotonic())
+        self._begin_membership(own, seeds, joining)
+        others = [address for name, address in seeds.items() if name != own]
+        try:
+            super().__init__(seeds[own], others, conf, transportClass=self.transport)
+            self._follow_log()
+            self._hurry_if_alone()
+        except OSError:
+            self._SyncObj__raftLog._destroy()
+            self.close()
+            raise
+        self.epoch, self.holder = 0, ""
+
+    def _begin_elections(self, now: float) -> None:
+        self.leader_heard = now
+        """When a leader was last heard, or this node last led; at first the start."""
+        self.heard: dict[str, float] = {}
+        """When anything last came from each member, by address."""
+        self.lease_until = -math.inf
+        """
+        Until when (``clock.monotonic``) no other member can be elected, unless this node gives
+        leadership up.
+        """
+        # a restart forgets whom it followed, so it counts as having heard a leader
+        self._followed = now
+        self._acked: dict[str, float] = {}  # by member: when what it last acknowledged was sent
+        self._echo: float | None = None
+        self._verified: int | None = None
+        self._round, self._polling, self._granted = 0, False, set[str]()
+        self._stand, self._forced_term = False, -1
+        self._led_term, self._led_since = -1, -math.inf
+
+    def _begin_membership(self, own: str, seeds: Mapping[str, str], joining: bool) -> None:
+        self.own = own
+        self.removed_because = ""
+        """
+        Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or
+        "".
+        """
+        self.told_version = 0
+        """Of the members, in whose name that was said."""
+        self.refusal = ""
+        """Why the leader, this one or another, did not do what it was last asked for here."""
+        self._seeds, self._joining = dict(seeds), joining
+        self._adopted: Members | None = None
+        self._marks: dict[str, str] = {}  # of those that were heard, by name
+        self._names = {address: name for name, address in seeds.items()}
+        self._addresses = dict(seeds)
+        self._passing_on = False
+
+    # What is replicated.
+
+    @replicated  # type: ignore[untyped-decorator]  # the library has no types
+    def claim(self, node: object, boot: object, seen: object) -> int:
+        """
+        Grant the next epoch to ``<node>.<boot>``; returns it, or 0 for arguments that make no
+        claim.
+        """
+        before = Committed(self.epoch, self.holder)
+        facts = before.claimed(node, boot, seen)
+        self.epoch, self.holder = facts.epoch, facts.holder
+        return 0 if facts is before else facts.epoch
+
+    # What is to be seen.
+
+    def sight(self, ticked: float) -> RaftView:
+        """What is to be seen now; ``ticked``: when the last good tick was over."""
+        leads = self._isLeader()
+        if leads:
+            self.leader_heard = ticked
+            if self._led_term != self.raftCurrentTerm:
+                self._led_term, self._led_since = self.raftCurrentTerm, ticked
+        else:
+            self._led_term = -1
+        known = self._getLeader()
+        return RaftView(
+            state=STATES[self._SyncObj__raftState],
+            term=self.raftCurrentTerm,
+            leader=None if known is None else self._names.get(known.id),
+            settled=leads and self.raftLastApplied >= self._SyncObj__noopIDx,
+            commit=self.raftCommitIndex,
+            facts=Committed(self.epoch, self.holder),
+            ticked=ticked,
+            leader_heard=self.leader_heard,
+            led_since=self._led_since,
+            heard={
+                self._names[address]: at
+                for address, at in self.heard.items()
+                if address in self._names
+            },
+            members=self.members,
+            members_committed=self.committed(),
+            removed_because=self.removed_because,
+            told_version=self.told_version,
+            refusal=self.refusal,
+        )
+
+    def strangers_refused(self) -> int:
+        """How many connections were refused since the start."""
+        refused: int = self._SyncObj__transport.strangers_refused
+        return refused
+
+    def leads(self) -> bool:
+        """Whether the library calls this node leader: no proof of anything."""
+        return bool(self._isLeader())
+
+    def knows_leader(self) -> bool:
+        """Whether the library believes in some leader."""
+        return self._getLeader() is not None
+
+    @property
+    def members(self) -> Members | None:
+        """
+        The newest version that this member has; None: the cluster is not founded, or it has not
+        heard of it.
+        """
+        return self._adopted
+
+    def committed(self) -> bool:
+        """Whether that version is committed, as far as this member knows."""
+        versions = self._SyncObj__raftLog.versions
+        return not versions or versions[-1][0] <= self.raftCommitIndex
+
+    def may_stand(self) -> bool:
+        """Whether it may be elected."""
+        if self.removed_because:
+            return False
+        return not self._joining if self._adopted is None else self.own in self._adopted.voters
+
+    def is_sticky(self) -> bool:
+        """Whether a leader was heard, here or by a majority, too recently to vote for another."""
+        now = self.clock.monotonic()
+        return now < self.lease_until or now - self._followed < self.times.election_min_s
+
+    # Messages: what goes out, and who is heard.
+
+    def outgoing(self, message: Message) -> Message:
+        marked = self._stamped(message) | {"mark": self._SyncObj__raftLog.mark}
+        denied = (
+            message["type"] == "apply_command_response"
+            and message.get("error") == FAIL_REASON.REQUEST_DENIED
+        )
+        return marked | {"why": self.refusal} if denied else marked
+
+    def _stamped(self, message: Message) -> Message:
+        """
+        What is sent instead of ``message``. Before anybody hears anything, the log is on the disk.
+        """
+        self._SyncObj__raftLog.sync()
+        kind = message["type"]
+        if kind == "append_entries":
+            return message | {"sent": self.clock.monotonic()}
+        if kind == "next_node_idx":
+            stamped = message | {"term": self.raftCurrentTerm, "sent": self._echo}
+            return (
+                stamped if self._verified is None else stamped | {"next_node_idx": self._verified}
+            )
+        if kind == "request_vote" and message["term"] == self._forced_term:
+            return message | {"forced": True}
+        return message
+
+    def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
+        name = self._names.get(node.id)
+        if message["type"] == "no_member":
+            self._on_no_member(message)
+            return
+        if name is None:
+            self._hear_guest(node, message)
+            return
+        seat = self._adopted.seats.get(name) if self._adopted is not None else None
+        mark = message.get("mark", "")
+        if seat is not None and seat.mark and seat.mark != mark:
+            self._SyncObj__transport.send(node, self.no_member(ANOTHER_FOLDER))
+            return
+        self._marks[name] = mark
+        if message["type"] == "append_entries" and message["term"] >= self.raftCurrentTerm:
+            self.removed_because = ""  # whoever said so went by a change that was not committed
+        if isinstance(why := message.get("why"), str):
+            self.refusal = why
+        self._judge(node, message)
+        self._follow_log()
+
+    def _hear_guest(self, node: Node, message: Message) -> None:
+        """
+        Somebody who is no member here: of a later version that this one has yet to hear of, or of
+        an earlier one.
+
+        A leader's log is taken in any case. A vote is given to whoever has a longer log: without
+        it, those who let a member in while this one was away could never elect that member. Anybody
+        else is told that it is none.
+        """
+        kind = message["type"]
+        if kind in ("request_vote", "pre_vote"):
+            _, index, term = self._SyncObj__raftLog[-1]
+            if (message["last_log_term"], message["last_log_index"]) <= (term, index):
+                self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
+                return
+        elif kind == "ping":
+            self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
+            return
+        elif kind != "append_entries":
+            return
+        if kind == "append_entries" and message["term"] >= self.raftCurrentTerm:
+            self.removed_because = ""
+        self._judge(node, message)
+        self._follow_log()
+
+    def no_member(self, why: str) -> Message:
+        """What is said to somebody who is no member here, by a version that is committed."""
+        return {"type": "no_member", "why": why, "version": self._committed_version()}
+
+    def _committed_version(self) -> int:
+        commit = self.raftCommitIndex
+        return max(
+            (found.version for at, found in self._SyncObj__raftLog.versions if at <= commit),
+            default=0,
+        )
+
+    def _on_no_member(self, message: Message) -> None:
+        version, why = message.get("version"), message.get("why")
+        if (
+            not isinstance(version, int)
+            or version <= self._committed_version()
+            or why not in (NOT_THERE, ANOTHER_FOLDER)
+        ):
+            return  # it knows no more than this one
+        if self.removed_because != why:
+            logger.warning(
+                "not a member of the cluster, says one that is (version %d of its members): %s",
+                version,
+                why,
+            )
+        self.removed_because, self.told_version = why, version
+
+    def _judge(self, node: Node, message: Message) -> None:
+        self.heard[node.id] = self.clock.monotonic()
+        rule = RULES.get(message["type"])
+        judged = message if rule is None else rule(self, node, message)
+        try:
+            if judged is not None:
+                super()._SyncObj__onMessageReceived(node, judged)
+        finally:
+            self._echo = self._verified = None
+
+    # One rule a message: what the library gets to see of it, or nothing. See RULES.
+
+    def _on_append(self, node: Node, message: Message) -> Message | None:
+        if message["term"] < self.raftCurrentTerm:
+            self._tell_term(node)
+            return None
+        self.leader_heard = self._followed = self.clock.monotonic()
+        self._polling = False
+        if message["term"] >= self._forced_term:
+            self._stand = False
+        self._echo = message.get("sent")
+        if "serialized" in message:
+            return message | {"commit_index": 0}
+        return message if "transmission" in message else self._without_needless_cut(message)
+
+    def _without_needless_cut(self, message: Message) -> Message:
+        """
+        Stock drops everything after ``prevLogIdx``, and with a late message what this member
+        acknowledged since.
+
+        Entries that are here already are left out of the message; if all are, it is made to end
+        where the log does, and what is told to the leader, and taken for committed, is only what
+        the message had spoken of.
+        """
+        log = self._SyncObj__raftLog
+        first, last = log[0][1], log[-1][1]
+        prev, entries = message["prevLogIdx"], message["entries"]
+        if (
+            prev is None
+            or not first <= prev < last
+            or log[prev - first][2] != message["prevLogTerm"]
+        ):
+            return message
+        end = prev
+        for entry in entries:
+            if end == last or log[end + 1 - first][2] != entry[2]:
+                rest = {
+                    "prevLogIdx": end,
+                    "prevLogTerm": log[end - first][2],
+                    "entries": entries[end - prev :],
+                }
+                return message | rest
+            end += 1
+        self._verified = end + 1
+        whole = {"prevLogIdx": last, "prevLogTerm": log[last - first][2], "entries": []}
+        return message | whole | {"commit_index": min(message["commit_index"], end)}
+
+    def _on_ack(self, node: Node, message: Message) -> None:
+        if message.get("term") != self.raftCurrentTerm or self._SyncObj__raftState != LEADER:
+            return
+        responded = self._SyncObj__lastResponseTime
+        before = responded.get(node, -math.inf)
+        super()._SyncObj__onMessageReceived(node, message)
+        sent = message.get("sent")
+        if sent is not None:
+            # Stock counts from when the answer came: one that waited while this process was stopped
+            # would count anew.
+            responded[node] = max(before, library_now() - (self.clock.monotonic() - sent))
+            self._acked[node.id] = max(sent, self._acked.get(node.id, sent))
+            voters = {voter.id for voter in self._SyncObj__otherNodes}
+            needed = (len(voters) + 1) // 2
+            newest = sorted(
+                (at for address, at in self._acked.items() if address in voters), reverse=True
+            )
+            if 0 < needed <= len(newest):
+                self.lease_until = newest[needed - 1] + DRIFT * self.times.election_min_s
+
+    def _on_request_vote(self, node: Node, message: Message) -> Message | None:
+        if message["term"] < self.raftCurrentTerm:
+            self._tell_term(node)
+            return None
+        return None if self.is_sticky() and not message.get("forced") else message
+
+    def _on_pre_vote(self, node: Node, message: Message) -> None:
+        _, index, term = self._SyncObj__raftLog[-1]
+        if message["term"] <= self.raftCurrentTerm:
+            self._tell_term(node)
+        elif not self.is_sticky() and (message["last_log_term"], message["last_log_index"]) >= (
+            term,
+            index,
+        ):
+            granted = {"type": "pre_vote_ok", "term": message["term"], "round": message["round"]}
+            self._SyncObj__transport.send(node, granted)
+
+    def _on_response_vote(self, node: Node, message: Message) -> Message | None:
+        return message if node in self._SyncObj__otherNodes else None
+
+    def _on_pre_vote_ok(self, node: Node, message: Message) -> None:
+        if node not in self._SyncObj__otherNodes or not self._polling:
+            return
+        if (message["round"], message["term"]) != (self._round, self.raftCurrentTerm + 1):
+            return
+        self._granted.add(node.id)
+        if len(self._granted) >= (len(self._SyncObj__otherNodes) + 1) // 2:
+            self._polling, self._stand = False, True
+
+    def _on_timeout_now(self, node: Node, message: Message) -> None:
+        """
+        Stand at once, in the one term in which others may vote though they hear a leader: it gave
+        its lease up.
+        """
+        if message["term"] == self.raftCurrentTerm and node == self._getLeader():
+            self._stand, self._forced_term = True, self.raftCurrentTerm + 1
+
+    def _on_wish(self, node: Node, message: Message) -> None:
+        """Another member was asked to have leadership handed over."""
+        if self._SyncObj__raftState == LEADER and self.hand_over(message["to"]):
+            why = "it is not connected, or has not got everything"
+            self._SyncObj__transport.send(node, {"type": "wish_denied", "why": why})
+
+    def _on_stale_term(self, node: Node, message: Message) -> None:
+        if message["term"] > self.raftCurrentTerm:
+            self.retire(message["term"])
+
+    def _tell_term(self, node: Node) -> None:
+        self._SyncObj__transport.send(node, {"type": "stale_term", "term": self.raftCurrentTerm})
+
+    # Time: elections.
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        self._follow_log()
+        if not self.may_stand():
+            self._stand = False
+            self._SyncObj__raftElectionDeadline = math.inf
+        elif self._SyncObj__raftElectionDeadline == math.inf:
+            self.hold_off()
+        self._tick(timeToWait)
+        if self._SyncObj__raftState == LEADER:
+            self._tend()
+        self._follow_log()
+
+    def _tick(self, timeToWait: float = 0.0) -> None:
+        self._SyncObj__raftLog.sync()  # a leader counts itself, and who is alone nobody else
+        if self._SyncObj__raftState == LEADER or not self._SyncObj__otherNodes:
+            super()._onTick(timeToWait)
+            return
+        if self._stand:
+            self._stand = False
+            self._SyncObj__raftElectionDeadline = 0.0
+            super()._onTick(timeToWait)
+            return
+        deadline, now = self._SyncObj__raftElectionDeadline, library_now()
+        if deadline < now:
+            # stock names a leader that has long been silent for ever
+            self._SyncObj__raftLeader = None
+            self._ask()
+            deadline = now + self._SyncObj__generateRaftTimeout() / 2
+        self._SyncObj__raftElectionDeadline = math.inf  # the library must not stand on its own
+        try:
+            super()._onTick(timeToWait)
+        finally:
+            if self._SyncObj__raftElectionDeadline == math.inf:
+                self._SyncObj__raftElectionDeadline = deadline
+
+    def _ask(self) -> None:
+        """Ask all members whether they would vote for this one."""
+        self._round += 1
+        self._polling, self._granted = True, set()
+        _, index, term = self._SyncObj__raftLog[-1]
+        asked = {"type": "pre_vote", "term": self.raftCurrentTerm + 1, "round": self._round}
+        for node in self._SyncObj__otherNodes:
+            self._SyncObj__transport.send(
+                node, asked | {"last_log_index": index, "last_log_term": term}
+            )
+
+    def hold_off(self) -> None:
+        """Do not stand for election for one longest election time from now."""
+        self._SyncObj__raftElectionDeadline = library_now() + self.times.election_max_s
+
+    def retire(self, term: int) -> None:
+        """
+        Be a follower of nobody yet in ``term``, if it is newer; a vote of the same term is never
+        forgotten.
+        """
+        if term > self.raftCurrentTerm:
+            self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._SyncObj__raftElectionDeadline = library_now() + self._SyncObj__generateRaftTimeout()
+
+    def step_down(self) -> None:
+        """Be a follower of nobody yet, keeping term and vote."""
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self.hold_off()
+
+    # Leadership is handed over.
+
+    def hand_over(self, name: str | None) -> int:
+        """
+        Ask the member ``name`` (``None``: another) to lead, and step down. Returns a fail reason, 0
+        when asked.
+
+        The lease ends before the question leaves: the others vote for who was asked though they
+        hear a leader.
+        """
+        answers: list[int] = []
+        heir = self._heir(name)
+        if heir is None:
+            return REQUEST_DENIED
+        lease_until, self.lease_until = self.lease_until, float("-inf")
+        self.transferLeadership(heir, lambda _, reason: answers.append(reason))
+        if answers[0] == SUCCESS:
+            self.step_down()
+        else:
+            self.lease_until = lease_until
+        return answers[0]
+
+    def _heir(self, name: str | None) -> Node | None:
+        """
+        Who can lead at once: it has everything, and was heard within an election time. The latest
+        heard, or ``name`` alone.
+
+        Stock asks whoever once had everything, and who has died since would leave the cluster
+        without a leader.
+        """
+        last, near = self._SyncObj__raftLog[-1][1], self._heard_within(self.times.election_min_s)
+        match = self._SyncObj__raftMatchIndex
+        ready = [
+            node
+            for node in self._SyncObj__otherNodes
+            if (found := self._names.get(node.id)) in near
+            and name in (None, found)
+            and match.get(node) == last
+        ]
+        return max(ready, key=lambda node: (self.heard[node.id], node.id), default=None)
+
+    def wish(self, name: str | None) -> int:
+        """
+        Have leadership handed to ``name``, here or, when another leads, there. Returns a fail
+        reason, 0 when asked.
+        """
+        leader = self._getLeader()
+        self.refusal = ""
+        if self.leads():
+            return self.hand_over(name)
+        if leader is None or not self._SyncObj__transport.send(
+            leader, {"type": "wish", "to": name}
+        ):
+            return MISSING_LEADER
+        return SUCCESS
+
+    def give_up(self) -> None:
+        """Hand leadership to whoever can take it and step down at once."""
+        if self.leads():
+            self.hand_over(None)
+            self.step_down()
+
+    # The members, as the newest version in the log names them.
+
+    def _follow_log(self) -> None:
+        """Make the library count whom the newest version of the log names."""
+        versions = self._SyncObj__raftLog.versions
+        newest = versions[-1][1] if versions else None
+        if newest is self._adopted:
+            return
+        self._adopted = newest
+        if newest is not None and self.own in newest.seats:
+            self.removed_because = ""
+        addresses = self._seeds if newest is None else self._reached(newest)
+        self._addresses = dict(addresses)
+        self._names = {address: name for name, address in addresses.items()}
+        seats = {} if newest is None else newest.seats
+        # Who joined anew is known by what it says from now on.
+        self._marks = {
+            name: mark for name, mark in self._marks.items() if name in seats and seats[name].mark
+        }
+        votes = addresses.keys() if newest is None else newest.voters
+        voters = {addresses[name] for name in votes if name != self.own}
+        watchers = {
+            address for name, address in addresses.items() if name not in votes and name != self.own
+        }
+        self._count(voters, watchers)
+
+    def _reached(self, members: Members) -> dict[str, str]:
+        """
+        Where everybody is. Whoever finds itself moved goes by its configuration, for then all have
+        been.
+        """
+        addresses = members.addresses()
+        if addresses.get(self.own, self._seeds[self.own]) == self._seeds[self.own]:
+            return addresses
+        return addresses | {
+            name: address for name, address in self._seeds.items() if name in addresses
+        }
+
+    def _count(self, voters: set[str], watchers: set[str]) -> None:
+        others, silent = self._SyncObj__otherNodes, self._SyncObj__readonlyNodes
+        for node in [node for node in others | silent if node.id not in voters | watchers]:
+            others.discard(node)
+            silent.discard(node)
+            self._SyncObj__connectedNodes.discard(node)
+            for known in (
+                self._SyncObj__raftNextIndex,
+                self._SyncObj__raftMatchIndex,
+                self._SyncObj__lastResponseTime,
+            ):
+                known.pop(node, None)
+            self._acked.pop(node.id, None)
+            self.heard.pop(node.id, None)
+            self._SyncObj__transport.dropNode(node)
+        known_here = {node.id: node for node in others | silent}
+        for address in sorted(voters | watchers):
+            node = known_here.get(address)
+            if node is None:
+                node = self._SyncObj__nodeClass(address)
+                self._SyncObj__raftNextIndex[node] = self._SyncObj__raftLog[-1][1] + 1
+                self._SyncObj__raftMatchIndex[node] = 0
+                self._SyncObj__lastResponseTime[node] = library_now()
+                self._SyncObj__transport.addNode(node)
+            (others if address in voters else silent).add(node)
+            (silent if address in voters else others).discard(node)
+        if self._SyncObj__raftState == LEADER:
+            # what a majority said was another majority's
+            self.lease_until = -math.inf if others else math.inf
+        self._hurry_if_alone()
+
+    def _hurry_if_alone(self) -> None:
+        if not self._SyncObj__otherNodes and self.may_stand():
+            self._SyncObj__raftElectionDeadline = 0.0  # nobody to wait for
+
+    # What a leader does for the members.
+
+    def _tend(self) -> None:
+        """
+        Found the cluster, learn the marks of those that are heard first, give a vote to who has
+        caught up.
+        """
+        if self._passing_on:
+            self._passing_on = False
+            self.give_up()
+            return
+        if not self._settled() or not self.committed():
+            return
+        members, own = self._adopted, {self.own: self._SyncObj__raftLog.mark}
+        if members is None:
+            self.propose(membership.founded(self._seeds, self._marks | own))
+            return
+        new = members.met(self._marks | own)
+        if new is members:
+            new = members.seated(self._caught_up())
+        if new is members:
+            new = members.moved(self._addresses)
+        if new is not members:
+            self.propose(new)
+
+    def _caught_up(self) -> list[str]:
+        commit, match = self.raftCommitIndex, self._SyncObj__raftMatchIndex
+        near = self._heard_within(self.times.election_max_s)
+        waiting = self._SyncObj__readonlyNodes
+        return [
+            name
+            for node in waiting
+            if (name := self._names.get(node.id)) in near and match.get(node, 0) >= commit
+        ]
+
+    def _heard_within(self, seconds: float) -> set[str]:
+        since = self.clock.monotonic() - seconds
+        return {
+            self._names[address]
+            for address, at in self.heard.items()
+            if at > since and address in self._names
+        }
+
+    def _settled(self) -> bool:
+        return bool(self.raftLastApplied >= (self._SyncObj__noopIDx or math.inf))
+
+    def propose(self, members: Members, callback: Callable[[Any, int], None] | None = None) -> None:
+        """
+        Have the leader, which may be another, make ``members`` of the version in force. Any thread.
+        """
+        self.refusal = ""
+        self._applyCommand(files.entry_of(members), callback, _COMMAND_TYPE.MEMBERSHIP)
+
+    # What the library asks of a change of members: ours, in place of its own.
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> Members | None:
+        return files.members_of(command)
+
+    def _SyncObj__changeCluster(self, request: Members) -> bool:
+        """Whether this leader takes the new version into its log."""
+        if not self._settled():
+            self.refusal = "this leader has committed nothing of its own yet"
+        elif not self.committed():
+            self.refusal = "another change is on its way"
+        else:
+            self.refusal = membership.fault(
+                self._adopted, request, self.own, self._heard_within(self.times.election_max_s)
+            )
+            self._passing_on = self._adopted is not None and self.own not in request.voters
+        if self.refusal:
+            logger.info("version %d of the members is refused: %s", request.version, self.refusal)
+        return not self.refusal
+
+    def _SyncObj__doChangeCluster(self, request: Members, reverse: bool = False) -> bool:
+        return True  # the log itself says who the members are: see _follow_log
+
+    def _SyncObj__updateClusterConfiguration(self, newNodes: Any) -> None:
+        pass  # likewise, not the snapshot
+
+    # What the library does with its state.
+
+    def _SyncObj__setCurrentTerm(self, term: int, voted_for: str | None) -> None:
+        # Stock is in the new term before it is on the disk. Where that is full it would go on in a
+        # term that nobody knows of after a restart, and take entries of it: a log that is ahead of
+        # term and vote, which no member may begin with.
+        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)
+        super()._SyncObj__setCurrentTerm(term, voted_for)
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
+        try:
+            return super()._SyncObj__doApplyCommand(command)
+        except Exception as error:
+            # garbage can make a pickle raise anything, and ours raise nothing
+            logger.error("an entry of the log cannot be applied, and is passed over: %s", error)
+            return None
+
+    def _SyncObj__setState(self, state: int) -> None:
+        if state != LEADER:
+            self.lease_until = -math.inf
+        elif self._SyncObj__raftState != LEADER:
+            self._acked.clear()
+            self.lease_until = -math.inf if self._SyncObj__otherNodes else math.inf
+        super()._SyncObj__setState(state)
+
+    # The end.
+
+    def close(self) -> None:
+        """
+        Close the wake-up pipe, which the library leaks. After the last tick and the last proposal.
+        """
+        pipe = getattr(self, "_SyncObj__pipeNotifier", None)
+        if pipe is not None:
+            os.close(pipe._PipeNotifier__pipeR)
+            os.close(pipe._PipeNotifier__pipeW)
+            self._SyncObj__pipeNotifier = None
+
+
+RULES: dict[str, Callable[[Voter, Node, Message], Message | None]] = {
+    "append_entries": Voter._on_append,
+    "next_node_idx": Voter._on_ack,
+    "request_vote": Voter._on_request_vote,
+    "response_vote": Voter._on_response_vote,
+    "pre_vote": Voter._on_pre_vote,
+    "pre_vote_ok": Voter._on_pre_vote_ok,
+    "timeout_now": Voter._on_timeout_now,
+    "wish": Voter._on_wish,
+    "stale_term": Voter._on_stale_term,
+}
