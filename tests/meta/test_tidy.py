@@ -67,7 +67,7 @@ MIRRORS = {
     "raft": {"unit/raft", "live/raft"},
     "sandbox": {"unit/sandbox"},
     "scheduler": {"unit/scheduling", "rooms/scheduling"},
-    "server": {"unit/server", "rooms/server"},
+    "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
     "server/http": {"unit/server/http"},
     "server/resp": {"unit/server/resp"},

@@ -22,7 +22,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import Error, Internal, NotFound
-from tidewarden.server.parts import Queues, Tokens
+from tidewarden.queue import Queues
+from tidewarden.tokens import Tokens
 from tidewarden.tokens.policy import STATES
 
 log = logging.getLogger("tidewarden.server")

@@ -12,7 +12,9 @@ from aiohttp import web
 from tidewarden.clock import Clock
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import Error
-from tidewarden.server.parts import Cluster, Queues, Tokens
+from tidewarden.queue import Queues
+from tidewarden.server.verbs.cluster import ClusterView
+from tidewarden.tokens import Tokens
 
 from . import metrics
 from .responses import respond
@@ -47,7 +49,7 @@ class NodeRoutes:
         self,
         queues: Queues,
         tokens: Tokens | None,
-        cluster: Cluster,
+        cluster: ClusterView,
         clock: Clock,
         rights: Callable[[web.Request], Rights],
         *,

@@ -21,10 +21,13 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
+from tidewarden.queue import Queues
+from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.lobby import Lobby
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
-from tidewarden.server.parts import Cluster, Queues, Schedules, Tokens
+from tidewarden.server.verbs.cluster import ClusterView
+from tidewarden.tokens import Tokens
 
 from . import events, node, schedules, tokens
 from .authorization import OPEN_PATHS, RIGHTS, ROUTES, Authorization
@@ -69,7 +72,7 @@ class HttpServer:
         queues: Queues,
         tokens: Tokens | None,
         schedules: Schedules | None,
-        cluster: Cluster,
+        cluster: ClusterView,
         clock: Clock,
         users: Users | None = None,
         *,

@@ -13,15 +13,14 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from tidewarden.errors import BadArg, Error, NotFound
-from tidewarden.server.parts import Tokens
 from tidewarden.server.verbs.token import (
     STEERED,
     account_name,
     fields_of,
     provider_name,
-    revealed,
     steered,
 )
+from tidewarden.tokens import AccountToken, Tokens
 
 from .params import check_path, flag, query_of
 from .responses import respond
@@ -182,9 +181,9 @@ async def _whole(work: Awaitable[Answer]) -> Answer:
     return await asyncio.shield(asyncio.ensure_future(work))
 
 
-def _shown(token: Any) -> dict[str, Any]:
+def _shown(token: AccountToken) -> dict[str, Any]:
     return {
-        "access_token": revealed(token.access_token),
+        "access_token": token.access_token,
         "token_type": token.token_type,
         "expires_at_ms": token.expires_at_ms,
         "generation": token.generation,

@@ -15,9 +15,9 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
+from tidewarden.queue import Session
 from tidewarden.server.access.lobby import Stranger
 from tidewarden.server.access.peer import STRANGER, Peer, peer_of
-from tidewarden.server.parts import Session
 from tidewarden.server.verbs.command import TOGETHER_MAX, Command, Pending, Request, meant
 
 from . import encoder

@@ -11,28 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
+from tidewarden.cluster import Backups
 from tidewarden.config.addresses import listened
 from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import Error
+from tidewarden.queue import Queues, Session
+from tidewarden.queue.locks import Locks
+from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.listening import Listener
 from tidewarden.server.access.lobby import SHARE, Lobby, Stranger
 from tidewarden.server.access.peer import GUEST
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
 from tidewarden.server.access.users import DEFAULT_USER, Users
-from tidewarden.server.parts import (
-    Backups,
-    Cluster,
-    Locks,
-    Queues,
-    Schedules,
-    Session,
-    Steering,
-    Tokens,
-)
 from tidewarden.server.stats_merge import add_up
+from tidewarden.server.verbs.cluster import ClusterOperations, ClusterView
 from tidewarden.server.verbs.table import COMMANDS
+from tidewarden.tokens import Tokens
 
 from .backpressure import TURNED_AWAY_MAX
 from .connection import Connection
@@ -84,11 +80,11 @@ class RespServer:
         queues: Queues,
         tokens: Tokens | None,
         schedules: Schedules | None,
-        cluster: Cluster,
+        cluster: ClusterView,
         clock: Clock,
         users: Users | None = None,
         locks: Locks | None = None,
-        steering: Steering | None = None,
+        steering: ClusterOperations | None = None,
         *,
         commands: dict[bytes, Command] = COMMANDS,
         port: int = 0,

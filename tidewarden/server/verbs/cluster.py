@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.server.access.permissions import ADMIN, LOGIN, every
-from tidewarden.server.parts import Steering
 from tidewarden.server.resp import encoder
 
 from .command import Command, Pending, Request
@@ -14,6 +14,20 @@ from .options import number, text
 
 if TYPE_CHECKING:
     from tidewarden.server.resp.connection import Connection
+
+
+class ClusterView(Protocol):
+    """What a node knows of its cluster."""
+
+    def status(self) -> Mapping[str, Any]: ...
+
+
+class ClusterOperations(Protocol):
+    """Changes the cluster: a member of Raft does, which this room does not import."""
+
+    def transfer(self, node: str | None) -> Awaitable[str]: ...
+    def join(self, name: str, address: str) -> Awaitable[int]: ...
+    def leave(self, name: str) -> Awaitable[int]: ...
 
 
 def status(connection: Connection, request: Request) -> bytes:
@@ -53,7 +67,7 @@ def backup(connection: Connection, request: Request) -> Pending:
     raise BadArg("R.BACKUP takes nothing, READ name offset, or DROP name.")
 
 
-def _steering(connection: Connection) -> Steering:
+def _steering(connection: Connection) -> ClusterOperations:
     steering = connection.server.steering
     if steering is None:
         raise Error("This node is a worker, which elects nobody: ask a member.")

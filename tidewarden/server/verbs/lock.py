@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Draining, Error, Full
+from tidewarden.queue.locks import Locks
 from tidewarden.server.access.permissions import LOGIN, on
-from tidewarden.server.parts import Locks
 from tidewarden.server.resp import encoder
 
 from .command import Command, Pending, Request

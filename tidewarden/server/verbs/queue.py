@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
+from tidewarden.queue import Session
 from tidewarden.queue.task import Taken, TaskSpec
 from tidewarden.server.access.permissions import Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder, fast_path
@@ -168,7 +169,7 @@ def touch(connection: Connection, request: Request) -> Pending:
     )
 
 
-def server_session(connection: Connection) -> Any:
+def server_session(connection: Connection) -> Session:
     """The session of ``connection``, made at the first need."""
     return connection.server.session_of(connection)
 

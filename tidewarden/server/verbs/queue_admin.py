@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden.config.permissions import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Full, Internal
+from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
 from tidewarden.server.access.permissions import (
@@ -24,7 +25,6 @@ from tidewarden.server.access.permissions import (
     name_of,
     on,
 )
-from tidewarden.server.parts import Queues
 from tidewarden.server.resp import encoder
 
 from .command import ANY, TOGETHER_LONG_MAX, Command, Pending, Request

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.queue.task import TaskSpec
+from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import parse
 from tidewarden.server.access.permissions import LOGIN, Arguments, Requirement, depends, name_of, on
-from tidewarden.server.parts import Schedules
 from tidewarden.server.resp import encoder
 
 from .command import ANY, Command, Pending, Request

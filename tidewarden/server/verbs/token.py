@@ -5,14 +5,16 @@ error text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.server.access.permissions import every_as_user
-from tidewarden.server.parts import Tokens
 from tidewarden.server.resp import encoder
+from tidewarden.tokens import AccountToken, Tokens
+from tidewarden.tokens.verbs.grants import Put
 
 from .command import ANY, Command, Pending, Request
 from .options import Option, Options, lowered, number, text
@@ -56,11 +58,6 @@ def fields_of(document: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadArg(f"An account is a JSON object; a JSON {type(found).__name__} was sent.")
     return found
-
-
-def revealed(secret: Any) -> str:
-    """The text of an access token, which may come as a ``Secret``."""
-    return str(secret.reveal()) if hasattr(secret, "reveal") else str(secret)
 
 
 def account_name(argument: bytes) -> str:
@@ -228,11 +225,11 @@ def _ok(result: object, resp: int) -> bytes:
     return encoder.OK
 
 
-def _generation(put: Any, resp: int) -> bytes:
+def _generation(put: Put, resp: int) -> bytes:
     return encoder.integer(put.generation)
 
 
-def _told(put: Any, resp: int) -> bytes:
+def _told(put: Put, resp: int) -> bytes:
     return encoder.encode([put.generation, put.change, put.state], resp)
 
 
@@ -240,13 +237,13 @@ def _integer(result: int | bool, resp: int) -> bytes:
     return encoder.integer(int(result))
 
 
-def _token(token: Any, resp: int) -> bytes:
+def _token(token: AccountToken, resp: int) -> bytes:
     return encoder.encode(_values(token), resp)
 
 
-def _values(token: Any) -> list[Any]:
+def _values(token: AccountToken) -> list[Any]:
     values = [
-        revealed(token.access_token),
+        token.access_token,
         token.token_type,
         token.expires_at_ms,
         token.generation,
@@ -255,7 +252,7 @@ def _values(token: Any) -> list[Any]:
     return [*values, msgspec.json.encode(token.extras)] if token.extras else values
 
 
-def _tokens_or_errors(found: Any, resp: int) -> bytes:
+def _tokens_or_errors(found: Sequence[AccountToken | Error], resp: int) -> bytes:
     return encoder.encode(
         [f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp
     )
