@@ -1,6 +1,7 @@
 """
-The Python SDK of Tidewarden: ``Client`` and ``AsyncClient``, their queues and tasks, and the
-``Worker``.
+The Python SDK of Tidewarden: clients, their queues and tasks, and the ``Worker``.
+
+The clients are ``Client`` and ``AsyncClient``.
 
 See docs/client.md. Everything raises :mod:`tidewarden.errors`.
 """

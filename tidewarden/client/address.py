@@ -21,8 +21,9 @@ FORM = (
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    The address of one node's RESP port, with the user and secret to authenticate with. ``str()``
-    and ``repr()`` are without the secret.
+    The address of one node's RESP port, with the user and secret to authenticate with.
+
+    ``str()`` and ``repr()`` are without the secret.
     """
 
     host: str
@@ -37,15 +38,16 @@ class Address:
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
 
     def context(self) -> ssl.SSLContext | None:
-        """How to encrypt; ``None``: not at all."""
+        """Return the TLS context; ``None``: no TLS."""
         return ssl.create_default_context(cafile=self.ca_file or None) if self.tls else None
 
 
 def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> list[Address]:
     """
-    Return the addresses of the nodes to use, in order: those of ``urls``, else of
-    ``TIDEWARDEN_URL`` in ``environ``, else those of the local cluster whose data is in
-    ``./tidewarden-data``, else 127.0.0.1:7420.
+    Return the addresses of the nodes to use, in order.
+
+    They are those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else those of the local
+    cluster whose data is in ``./tidewarden-data``, else 127.0.0.1:7420.
 
     Raises: BadArg: one of them is no address; says which, without its secret.
     """

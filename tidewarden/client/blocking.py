@@ -23,8 +23,10 @@ from .task import AsyncTask
 
 class Task:
     """
-    A task under a lease, see :class:`AsyncTask`. ``with task:`` keeps the lease while the block
-    runs, then acknowledges the task; an exception fails it, Ctrl-C and ``SystemExit`` release it.
+    A task under a lease, see :class:`AsyncTask`.
+
+    ``with task:`` keeps the lease while the block runs, then acknowledges the task; an exception
+    fails it, Ctrl-C and ``SystemExit`` release it.
     """
 
     __slots__ = ("client", "inner")
@@ -124,7 +126,11 @@ class Task:
 
 
 class Lock:
-    """A lock, see :class:`AsyncLock`. ``with client.lock("report") as lock: …``"""
+    """
+    A lock, see :class:`AsyncLock`.
+
+    ``with client.lock("report") as lock: …``
+    """
 
     __slots__ = ("client", "inner")
 
@@ -205,8 +211,9 @@ class Queue:
         self, *, wait_ms: int = 0, lease_ms: int | None = None, id: str | None = None
     ) -> Task | None:
         """
-        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one
-        alone.
+        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came.
+
+        ``id``: this one alone.
 
         ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``with task:``)
         renews it.
@@ -220,7 +227,11 @@ class Queue:
         return [Task(self.client, task) for task in found]
 
     def tasks(self, *, lease_ms: int | None = None) -> Iterator[Task]:
-        """Tasks one after another, without an end: ``for task in queue.tasks(): with task: …``"""
+        """
+        Yield tasks one after another, without an end.
+
+        Use it as ``for task in queue.tasks(): with task: …``.
+        """
         while True:
             task = self.take(wait_ms=FOREVER_MS, lease_ms=lease_ms)
             if task is not None:
@@ -259,8 +270,9 @@ class Queue:
 
 class Client:
     """
-    A connection to a cluster, see :class:`AsyncClient`, for any number of threads. Make one in each
-    process: it does not survive a fork. ``with Client() as client: …`` closes it.
+    A connection to a cluster, see :class:`AsyncClient`, for any number of threads.
+
+    Make one in each process: it does not survive a fork. ``with Client() as client: …`` closes it.
     """
 
     def __init__(
@@ -294,8 +306,9 @@ class Client:
 
     def close(self) -> None:
         """
-        Give back the tasks that blocks still hold, and close every connection. Calls under way
-        raise Unreachable.
+        Give back the tasks that blocks still hold, and close every connection.
+
+        Calls under way raise Unreachable.
         """
         self._end()
 
@@ -305,8 +318,9 @@ class Client:
 
     def lock(self, name: str, *, lease_ms: int = 30_000) -> Lock:
         """
-        Return the lock of this name: ``with client.lock("report") as lock: …``; see
-        :class:`AsyncLock`.
+        Return the lock of this name; see :class:`AsyncLock`.
+
+        Use it as ``with client.lock("report") as lock: …``.
         """
         return Lock(self, self.inner.lock(name, lease_ms=lease_ms))
 

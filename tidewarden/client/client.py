@@ -38,8 +38,9 @@ LINES_KEPT = 8  # connections for waiting that are kept when nobody waits
 
 class AsyncClient:
     """
-    A connection to a cluster, for any number of asyncio tasks of one loop. Connections are made
-    when first needed.
+    A connection to a cluster, for any number of asyncio tasks of one loop.
+
+    Connections are made when first needed.
 
     What is under way goes out together and is answered in order; whatever waits (a take, for
     example) has a connection of its own. All of them share one session, which holds the leases and
@@ -100,8 +101,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """
-        Give back the tasks that blocks still hold, and close every connection. Calls under way
-        raise Unreachable.
+        Give back the tasks that blocks still hold, and close every connection.
+
+        Calls under way raise Unreachable.
         """
         if self._closed:
             return
@@ -132,8 +134,9 @@ class AsyncClient:
         self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
     ) -> list[AsyncTask]:
         """
-        Take at most ``count`` tasks from these queues, earlier ones first, waiting at most
-        ``wait_ms`` for a first one.
+        Take at most ``count`` tasks from these queues, earlier ones first.
+
+        It waits at most ``wait_ms`` for a first one.
 
         Raises: Full: too many wait at the node; Unreachable.
         """
@@ -152,8 +155,9 @@ class AsyncClient:
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> list[AsyncTask]:
         """
-        Take tasks with these options beside WAIT. ``first`` may post what goes out with it, before
-        it.
+        Take tasks with these options beside WAIT.
+
+        ``first`` may post what goes out with it, before it.
         """
         until = self.clock.monotonic() + wait_ms / 1000
         while True:
@@ -195,8 +199,9 @@ class AsyncClient:
 
     async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         """
-        Send commands that release something, and ignore errors. Without a node it comes back by the
-        end of the session or of its lease.
+        Send commands that release something, and ignore errors.
+
+        Without a node it comes back by the end of the session or of its lease.
         """
         with contextlib.suppress(Error):
             await self.line.run(commands, again=True)
@@ -207,10 +212,11 @@ class AsyncClient:
         self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
     ) -> Token:
         """
-        Return the access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is
-        refreshed first, waiting at most ``wait_ms`` for that. ``newer``: the generation of a token
-        that was refused where it was used; it is refreshed, and one of a later generation waited
-        for.
+        Return the access token of ``provider/account``.
+
+        With less than ``min_ttl_ms`` to live it is refreshed first, waiting at most ``wait_ms`` for
+        that. ``newer``: the generation of a token that was refused where it was used; it is
+        refreshed, and one of a later generation waited for.
 
         Raises: NotFound, NoAuth, Timeout, Unreachable.
         """
@@ -224,8 +230,9 @@ class AsyncClient:
         self, accounts: Sequence[str], *, min_ttl_ms: int = 0, wait_ms: int = 0
     ) -> dict[str, Token | Error]:
         """
-        The access tokens of many accounts, read together: for each its token, or the error that
-        :meth:`token` would raise.
+        Return the access tokens of many accounts, read together.
+
+        For each account it is its token, or the error that :meth:`token` would raise.
 
         Raises: BadArg: none, or more than a node takes at once (``limits.batch_max``); NoAuth,
         Unreachable.
@@ -242,8 +249,9 @@ class AsyncClient:
 
     def lock(self, name: str, *, lease_ms: int = 30_000) -> AsyncLock:
         """
-        Return the lock of this name: ``async with client.lock("report") as lock: …``; see
-        :class:`AsyncLock`.
+        Return the lock of this name; see :class:`AsyncLock`.
+
+        Use it as ``async with client.lock("report") as lock: …``.
         """
         return AsyncLock(self, name, lease_ms)
 
@@ -266,8 +274,7 @@ class AsyncClient:
 
     async def status(self) -> dict[str, Any]:
         """
-        What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch``
-        and more.
+        Return the node's view of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more.
         """
         return mapped(await self.execute("R.STATUS", again=True))
 
@@ -291,8 +298,10 @@ class AsyncClient:
         first: Callable[[FailoverConnection], None] | None = None,
     ) -> tuple[list[Any], bool]:
         """
-        Run commands as :meth:`FailoverConnection.run` does, over a connection of their own if they
-        wait. ``first`` may post something on that connection before them.
+        Run commands as :meth:`FailoverConnection.run` does.
+
+        If they wait, they get a connection of their own. ``first`` may post something on that
+        connection before them.
         """
         if not wait_ms:
             return await self.line.run(commands, again=again, orphan=orphan)

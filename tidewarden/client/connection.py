@@ -45,8 +45,9 @@ class _Batch:
 
 class ClientConnection(asyncio.Protocol):
     """
-    Sends the requests of one turn of the loop as one piece, and reads their answers. ``on_lost`` is
-    called once, when the connection has gone.
+    Sends the requests of one turn of the loop as one piece, and reads their answers.
+
+    ``on_lost`` is called once, when the connection has gone.
     """
 
     def __init__(self, address: Address) -> None:
@@ -119,20 +120,21 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether requests can be sent."""
+        """Tell whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is outstanding."""
+        """Tell whether an answer is outstanding."""
         return bool(self._waiting)
 
     async def request(
         self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None
     ) -> Replies:
         """
-        Send requests as one piece and return their replies; ``hiredis.ReplyError`` stands for a
-        refusal.
+        Send requests as one piece and return their replies.
+
+        A ``hiredis.ReplyError`` stands for a refusal.
 
         A connection that owes the answers for ``limit_s`` seconds is cut. ``orphan`` gets the
         replies when the caller was cancelled meanwhile and they came all the same.
@@ -176,8 +178,9 @@ class ClientConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """
-        Send nothing more and let the node hang up: it ends a take that waits here, and what it had
-        sent before still comes.
+        Send nothing more and let the node hang up.
+
+        It ends a take that waits here, and what it had sent before still arrives.
 
         Only the last request may be one that waits: answers that are owed to others come before the
         node is told.

@@ -55,8 +55,10 @@ class PendingCall:
 
     def answered(self, replies: Replies) -> Error | None:
         """
-        Note the replies. The fault for which some are to be sent again, which ``packed`` then is;
-        ``None``: all is answered.
+        Note the replies.
+
+        The fault for which some are to be sent again, which ``packed`` then is; ``None``: all is
+        answered.
         """
         if any(type(reply) is hiredis.ReplyError for reply in replies):
             replies = [
@@ -87,8 +89,9 @@ class PendingCall:
 
 class FailoverConnection:
     """
-    Keeps at most one connection, opened when needed and replaced when it breaks. Any number of
-    callers may use it at once.
+    Keeps at most one connection, opened when needed and replaced when it breaks.
+
+    Any number of callers may use it at once.
 
     ``retry_s``: how long a call goes on over broken connections. ``answer_s``: how long a node may
     take to answer.
@@ -120,7 +123,7 @@ class FailoverConnection:
 
     @property
     def up(self) -> bool:
-        """Whether a connection is open."""
+        """Tell whether a connection is open."""
         return self._connection is not None and self._connection.up
 
     async def run(
@@ -181,7 +184,8 @@ class FailoverConnection:
 
     def post(self, command: tuple[Arg, ...]) -> asyncio.Future[Replies] | None:
         """
-        Send a request in one piece with what :meth:`run` is asked in this turn, before it;
+        Send a request before those that :meth:`run` gets in this turn, in one piece with them.
+
         ``None``: there is no connection.
 
         It is not repeated; the future's exception is :class:`Broken`.
@@ -195,8 +199,9 @@ class FailoverConnection:
 
     async def _connected(self, until: float) -> ClientConnection:
         """
-        Return the connection; open it if there is none. Raises: Unreachable: not by ``until``; what
-        a node refused us with.
+        Return the connection; open it if there is none.
+
+        Raises: Unreachable: not by ``until``; what a node refused us with.
         """
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
@@ -258,8 +263,9 @@ class FailoverConnection:
 
     def hold(self, holds: bool) -> None:
         """
-        Whether leases depend on this line: then it reconnects unasked, and asks a silent node
-        whether it lives.
+        Tell whether leases depend on this connection.
+
+        If so it reconnects unasked, and asks a silent node whether it lives.
         """
         self._holds = holds
         if holds and self._keeper is None and not self._closed:

@@ -46,8 +46,9 @@ class Handler:
 
     def verdict(self, error: Exception, attempt: int) -> tuple[Literal["bury", "fail"], int | None]:
         """
-        Decide what becomes of a task whose function raised ``error``: ``bury``, or ``fail`` and the
-        pause in ms.
+        Decide what becomes of a task whose function raised ``error``.
+
+        Returns ``bury``, or ``fail`` with the pause in ms.
 
         Raises: BadArg: a backoff that is no number of milliseconds.
         """

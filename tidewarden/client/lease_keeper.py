@@ -20,8 +20,9 @@ SHARE = 3  # of its lease, after which a task is touched
 
 class Renewable(Protocol):
     """
-    A task or lock under a lease that can be renewed. ``since``: our monotonic clock at its latest
-    renewal, seconds.
+    A task or lock under a lease that can be renewed.
+
+    ``since``: our monotonic clock at its latest renewal, seconds.
     """
 
     lease_ms: int
@@ -36,8 +37,9 @@ class Renewable(Protocol):
 
 class LeaseKeeper:
     """
-    Renews the leases of tasks and locks in use. One whose lease ended, by the node's word or by our
-    clock, is marked lost.
+    Renews the leases of tasks and locks in use.
+
+    One whose lease ended, by the node's word or by our clock, is marked lost.
 
     Args: ``clock``: judges when a lease that could not be renewed has ended.
     """

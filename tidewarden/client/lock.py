@@ -22,8 +22,10 @@ TURN_MS = 20_000
 
 class AsyncLock:
     """
-    A lock of the cluster. ``async with client.lock("report") as lock:`` acquires it, renews it
-    while the block runs, and releases it.
+    A lock of the cluster.
+
+    ``async with client.lock("report") as lock:`` acquires it, renews it while the block runs, and
+    releases it.
 
     What a lock can promise and what it cannot: docs/locks.md. Hand :attr:`fence` to whatever the
     block writes to. ``lease_ms``: how long it is ours between two renewals, so how soon others may
@@ -58,8 +60,9 @@ class AsyncLock:
 
     async def acquire(self, wait_ms: int | None = None) -> bool:
         """
-        Acquire the lock, waiting at most ``wait_ms`` (``None``: without an end); return whether it
-        is ours.
+        Acquire the lock, waiting at most ``wait_ms`` (``None``: without an end).
+
+        Returns whether it is ours.
 
         From then on it is renewed until :meth:`release`, or until it is lost. Not reentrant.
 
@@ -90,8 +93,9 @@ class AsyncLock:
 
     async def renew(self) -> None:
         """
-        Extend the lease to ``lease_ms`` from now. Raises: NotHeld: somebody else has it or will
-        have it; Unreachable.
+        Extend the lease to ``lease_ms`` from now.
+
+        Raises: NotHeld: somebody else has it or will have it; Unreachable.
         """
         asked_at = self.client.clock.monotonic()
         try:
@@ -104,7 +108,9 @@ class AsyncLock:
 
     async def release(self) -> None:
         """
-        Release the lock to whoever waits. Raises: NotHeld: it was not ours any more; Unreachable.
+        Release the lock to the next waiter.
+
+        Raises: NotHeld: it was not ours any more; Unreachable.
         """
         self.client.leases.drop(self)
         fence, self.fence = self.fence, 0

@@ -24,8 +24,9 @@ class Bridge:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """
-        Run a coroutine in the loop and return its result. An exception that interrupts the waiting,
-        Ctrl-C for example, cancels it.
+        Run a coroutine in the loop and return its result.
+
+        An exception that interrupts the waiting, Ctrl-C for example, cancels it.
 
         Raises: what the coroutine raises; RuntimeError: the loop was closed, is this thread's own,
         or was left behind by a fork.

@@ -56,8 +56,9 @@ class BatchError(Error):
 
 class AsyncQueue:
     """
-    A queue of a cluster. Every method may raise the errors of the protocol: BadArg, Denied,
-    StoreDown, and Unreachable.
+    A queue of a cluster.
+
+    Every method may raise the errors of the protocol: BadArg, Denied, StoreDown, and Unreachable.
 
     Times are integer milliseconds. What may be repeated after a broken connection is repeated; a
     put is, for it carries an id.
@@ -81,8 +82,10 @@ class AsyncQueue:
         **options: Unpack[PutOptions],
     ) -> str:
         """
-        Put a task and return its id. A put of an id that is there, or was done in the last minute,
-        changes nothing and answers the same.
+        Put a task and return its id.
+
+        A put of an id that is there, or was done in the last minute, changes nothing and answers
+        the same.
 
         Args: ``wait_ms``: for room, when the queue is at its capacity. The others: see
         :class:`PutOptions`. Raises: Exists, NotHeld (by ``if_exists``), Full, TooBig, Unreachable.
@@ -117,8 +120,9 @@ class AsyncQueue:
         self, tasks: Iterable[bytes | str | NewTask], **options: Unpack[PutOptions]
     ) -> list[str]:
         """
-        Put many tasks in few pieces and return their ids in order. Each stands for itself: this is
-        no transaction.
+        Put many tasks in few pieces and return their ids in order.
+
+        Each stands for itself: this is no transaction.
 
         Args: ``tasks``: payloads, or :class:`NewTask` for those with an id or options of their own;
         ``options``: of all. Raises: BatchError: some were refused; Unreachable: what was sent so
@@ -155,8 +159,9 @@ class AsyncQueue:
         id: str | None = None,
     ) -> AsyncTask | None:
         """
-        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one
-        alone.
+        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came.
+
+        ``id``: this one alone.
 
         ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``async with
         task:``) renews it.
@@ -174,8 +179,9 @@ class AsyncQueue:
 
     async def tasks(self, *, lease_ms: int | None = None) -> AsyncIterator[AsyncTask]:
         """
-        Yield tasks one after another, without an end: ``async for task in queue.tasks(): async with
-        task: …``
+        Yield tasks one after another, without an end.
+
+        Use it as ``async for task in queue.tasks(): async with task: …``.
         """
         while True:
             task = await self.take(wait_ms=FOREVER_MS, lease_ms=lease_ms)
@@ -256,8 +262,9 @@ class AsyncQueue:
 
     async def page(self, state: State, *, count: int = 100, after: str = "") -> Page:
         """
-        Return at most ``count`` tasks in this state; ``after=page.cursor`` continues until it is
-        empty.
+        Return at most ``count`` tasks in this state.
+
+        ``after=page.cursor`` continues until the cursor is empty.
         """
         options = words(count=count, after=after or None)
         (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
@@ -265,8 +272,9 @@ class AsyncQueue:
 
     async def wait(self, id: str, *, timeout_ms: int | None = None) -> Ending:
         """
-        Wait for a task's end and return its result; at most ``timeout_ms`` (``None``: without an
-        end).
+        Wait for a task's end and return its result.
+
+        It waits at most ``timeout_ms`` (``None``: without an end).
 
         A task that ended within the queue's ``dedup_ms`` (a minute) answers at once; ``unknown``:
         there is none.
@@ -293,9 +301,11 @@ class AsyncQueue:
         id: str | None = None,
     ) -> int:
         """
-        Make buried tasks ready: at most ``count`` (``None``: all) of those whose reason begins with
-        ``reason`` and that were buried ``age_ms`` ago or earlier, or the one of ``id``; how many.
-        Not repeated after a broken connection, unless it is by ``id``.
+        Make buried tasks ready and return how many.
+
+        It takes at most ``count`` (``None``: all) of those whose reason begins with ``reason`` and
+        that were buried ``age_ms`` ago or earlier, or the one of ``id``. Not repeated after a
+        broken connection, unless it is by ``id``.
         """
         options = (
             words(id=id) if id is not None else (*some(count), *words(reason=reason, age=age_ms))
@@ -330,8 +340,9 @@ class AsyncQueue:
 
     async def delete(self, id: str, *, lease: int | None = None, force: bool = False) -> bool:
         """
-        Remove a task and return whether there was one. A leased one needs its lease number or
-        ``force``, else NotHeld.
+        Remove a task and return whether there was one.
+
+        A leased one needs its lease number or ``force``, else NotHeld.
 
         When a connection broke in between it is asked again, and ``False`` may mean that the first
         time did it.
@@ -377,8 +388,9 @@ class AsyncQueue:
         self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None
     ) -> int:
         """
-        Move buried tasks to another queue, chosen as by :meth:`kick`, and return how many. Not
-        repeated after a broken connection, but the same call again finishes what one began.
+        Move buried tasks to another queue, chosen as by :meth:`kick`, and return how many.
+
+        Not repeated after a broken connection, but the same call again finishes what one began.
         """
         options = (*some(count), "TO", to, *words(reason=reason, age=age_ms))
         return int(only(await self._run("Q.MOVE", self.name, *options, again=False))[0])

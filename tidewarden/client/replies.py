@@ -37,8 +37,9 @@ class TaskInfo:
 @dataclass(frozen=True, slots=True)
 class Page:
     """
-    Some of a queue's tasks in one state, and where to go on: ``cursor`` is empty when there are no
-    more.
+    Some of a queue's tasks in one state.
+
+    ``cursor`` says where to continue; it is empty when there are no more.
     """
 
     tasks: list[TaskInfo]
@@ -48,8 +49,10 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    The end of a task. ``word``: done, buried, deleted, unknown (there is no such task) or timeout
-    (it has not ended yet).
+    The end of a task.
+
+    ``word``: done, buried, deleted, unknown (there is no such task) or timeout (it has not ended
+    yet).
 
     ``result``: of the ack when it is done, the reason when it is buried.
     """
@@ -61,8 +64,9 @@ class Ending:
 @dataclass(frozen=True, slots=True)
 class Token:
     """
-    An access token and its life. ``state``: fresh, expiring, late, failing or dead, see the
-    protocol.
+    An access token and its life.
+
+    ``state``: fresh, expiring, late, failing or dead, see the protocol.
     """
 
     access_token: str = field(repr=False)

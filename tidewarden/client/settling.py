@@ -16,8 +16,9 @@ Command = tuple[Arg, ...]
 
 class Settling:
     """
-    Acks, failures and burials of a worker: each goes out with the next take where that is about to
-    be sent, else by itself.
+    Sends a worker's acks, failures and burials.
+
+    Each goes out with the next take if one is about to be sent, else by itself.
 
     On the take's connection they stand before it, for what follows a take that waits would wait,
     too. There they are sent once: what broke, or was refused for a passing reason, is repeated on
@@ -54,8 +55,10 @@ class Settling:
 
     async def send(self, command: Command) -> tuple[list[Any], bool]:
         """
-        Settle one task; return the answer, and whether it was sent twice: as
-        ``FailoverConnection.run`` of what may be repeated. Raises: Unreachable.
+        Settle one task and return the answer, and whether it was sent twice.
+
+        It is repeated as ``FailoverConnection.run`` repeats what may be repeated. Raises:
+        Unreachable.
         """
         repeated = False
         if self._gathers:

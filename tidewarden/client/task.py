@@ -42,7 +42,7 @@ class Loss:
             self._event.set()
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the loss, at most so many seconds, and return whether it happened."""
+        """Wait for the loss, at most that many seconds, and return whether it happened."""
         if self.known:
             return True
         if self._event is None:
@@ -57,9 +57,11 @@ class Loss:
 
 class AsyncTask:
     """
-    A task under a lease. ``async with task:`` keeps the lease while the block runs, then
-    acknowledges the task; an exception fails it with its text as the reason, a cancellation
-    releases it. What the block has settled itself stays so.
+    A task under a lease.
+
+    ``async with task:`` keeps the lease while the block runs, then acknowledges the task; an
+    exception fails it with its text as the reason, a cancellation releases it. What the block has
+    settled itself stays so.
 
     ``queue``, ``id``, ``payload``: as put. ``lease``: the lease's number, also as :attr:`fence`: it
     only grows, hand it to what the task changes. ``attempt``: 1 for the first. ``deadline_ms``:
@@ -132,15 +134,17 @@ class AsyncTask:
     @property
     def lost(self) -> bool:
         """
-        Whether the lease is known to have ended without our doing: somebody else has the task, or
-        will. Drop the work.
+        Whether the lease is known to have ended against our will.
+
+        Then somebody else has the task, or will. Drop the work.
         """
         return self._loss is not None and self._loss.known
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """
-        Wait until the lease is lost, at most ``timeout_s`` seconds; return whether it is. Only
-        inside the task's block is it noticed.
+        Wait until the lease is lost, at most ``timeout_s`` seconds; return whether it is.
+
+        Only inside the task's block is it noticed.
         """
         if self._loss is None:
             self._loss = Loss()
@@ -148,8 +152,9 @@ class AsyncTask:
 
     async def ack(self, result: Any = None) -> None:
         """
-        Acknowledge the task: it is done, and removed. ``result`` (bytes, text, or what JSON can
-        say) is kept for those who wait for its end.
+        Acknowledge the task: it is done, and removed.
+
+        ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
 
         Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the
         task: it is held still, and can be acknowledged without, or later; Unreachable.
@@ -167,8 +172,9 @@ class AsyncTask:
 
     async def fail(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
         """
-        Fail the attempt: the task comes again after ``delay_ms``, else after its backoff; the last
-        failure buries it.
+        Fail the attempt.
+
+        The task comes again after ``delay_ms``, else after its backoff; the last failure buries it.
 
         Raises: NotHeld, Unreachable.
         """
@@ -180,8 +186,9 @@ class AsyncTask:
 
     async def touch(self, lease_ms: int | None = None) -> int:
         """
-        Extend the lease from now and return its new end, unix ms of the store. Raises: NotHeld,
-        Unreachable.
+        Extend the lease from now and return its new end, unix ms of the store.
+
+        Raises: NotHeld, Unreachable.
         """
         asked_at = self.client.clock.monotonic()
         if lease_ms is not None:

@@ -27,8 +27,9 @@ class Threads:
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """
-        Run the call in a thread and return its result. Cancelled, it goes on there, and its result
-        is dropped.
+        Run the call in a thread and return its result.
+
+        Cancelled, it goes on there, and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()

@@ -36,8 +36,9 @@ HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
 class BlockingSide(Client):
     """
-    The worker's client for handlers that run in threads. Closing it closes nothing: it is the
-    worker's.
+    The worker's client for handlers that run in threads.
+
+    Closing it closes nothing: it is the worker's.
     """
 
     def __init__(self, inner: AsyncClient, bridge: Bridge) -> None:
@@ -110,8 +111,9 @@ class Worker:
         bury_on: tuple[type[BaseException], ...] = (),
     ) -> Callable[[F], F]:
         """
-        Register the decorated function for the tasks of ``queue``: ``async def`` runs in the loop,
-        ``def`` in a thread.
+        Register the decorated function for the tasks of ``queue``.
+
+        An ``async def`` runs in the loop, a ``def`` in a thread.
 
         What it returns is the task's result (bytes, text, what JSON can say); an exception fails
         the task, or buries it; what it settles itself (``task.release()``) stays so. Args: see
@@ -139,8 +141,9 @@ class Worker:
 
     def stop(self) -> None:
         """
-        Take nothing more, finish within ``grace_s``, end; called again: release at once. From any
-        thread.
+        Take nothing more, finish within ``grace_s``, end; called again: release at once.
+
+        From any thread.
         """
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)

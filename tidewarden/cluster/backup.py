@@ -1,6 +1,7 @@
 """
-A backup: a copy of the store at one moment, kept on this node until it was fetched, and what has to
-be known of it.
+Backups: a copy of the store at one moment, kept on this node until it was fetched.
+
+A header describes the copy.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Backups:
 
     async def make(self) -> dict[str, Any]:
         """
-        Copy the store. Returns: the header: ``backup`` (its name here), ``bytes``, ``sha256`` and
-        the facts of before the copy began.
+        Copy the store.
+
+        Returns: the header: ``backup`` (its name here), ``bytes``, ``sha256`` and the facts of
+        before the copy began.
 
         Raises: BadArg: the store is not embedded. Exists: one is being made. Full: no room for it.
         StoreDown.
@@ -83,8 +86,9 @@ class Backups:
 
     async def read(self, name: str, offset: int) -> bytes:
         """
-        At most a mebibyte of the copy from ``offset`` on; none at its end. Raises: NotFound: it is
-        not here.
+        At most a mebibyte of the copy from ``offset`` on; none at its end.
+
+        Raises: NotFound: it is not here.
         """
         path = self._path(name)
 

@@ -1,6 +1,7 @@
 """
-The heartbeat that one long turn of the event loop does not stop: a thread with a loop and a
-connection of its own.
+The heartbeat of a node, which a long turn of the event loop does not stop.
+
+A thread sends it, with a loop and a connection of its own.
 
 A worker is known to live by its beats at the store alone, and dead after two seconds without; a
 member has Raft's thread as a second witness. The thread beats only while :meth:`Registration.run`
@@ -32,8 +33,9 @@ Connect = Callable[[], AbstractAsyncContextManager[StoreClient]]
 
 class Heartbeat:
     """
-    Keeps the registration of ``nodes`` alive. ``connect`` makes a connection to the store, in
-    whichever loop it is called.
+    Keeps the registration of ``nodes`` alive.
+
+    ``connect`` makes a connection to the store, in whichever loop it is called.
 
     :meth:`run` beside everything else, in the process's event loop.
     """

@@ -1,6 +1,7 @@
 """
-The leader's term: elected by Raft, an epoch committed, the store's fence written, then the duties,
-until it is over.
+The leadership of this node, from its election by Raft until it is over.
+
+An epoch is committed, the store's fence written, then the leader's tasks run.
 
 Raft's word is no permission (it may believe two leaders at once); what is done under a term is
 judged at the store by ``(epoch, holder)``. A term ends when Raft names another leader, or when a
@@ -39,8 +40,9 @@ Duties = Callable[[int, str], Awaitable[None]]
 
 class Leadership:
     """
-    Runs ``duties(epoch, holder)`` while this node leads. :attr:`epoch` is the epoch it leads under,
-    0 when it does not.
+    Runs ``duties(epoch, holder)`` while this node leads.
+
+    :attr:`epoch` is the epoch it leads under, 0 when it does not.
 
     ``holder`` is asked at each claim: a node that registered anew claims anew. ``reached`` tells
     when the store last answered this node, monotonic seconds: a leader that cannot reach it hands
@@ -91,8 +93,9 @@ class Leadership:
 
     async def _watch(self) -> None:
         """
-        Let another lead when the store does not answer here. Looks are counted, not time: a paused
-        process is no proof.
+        Let another lead when the store does not answer here.
+
+        Looks are counted, not time: a paused process is no proof.
         """
         if self._reached is None:
             return

@@ -18,8 +18,9 @@ BATCH = 500
 
 class Reaper:
     """
-    Marks dead boots in every shard, so that their leases end and their takes are refused, then
-    forgets the node.
+    Marks dead boots in every shard and then forgets the node.
+
+    So their leases end and their takes are refused.
 
     Idempotent: a new leader goes on where the last one died.
     """
@@ -63,8 +64,9 @@ class Reaper:
 
     async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
         """
-        A node that came back under a new boot holds nothing under the old ones. ``former``: of
-        which that is done.
+        A node that came back under a new boot holds nothing under the old ones.
+
+        ``former``: of which that is done.
         """
         for node in list(self._nodes.seen):
             if former.get(node.node, 0) < node.boot - 1:

@@ -1,6 +1,7 @@
 """
-The nodes as the store knows them: each registers a boot and says that it lives; the leader buries
-the dead.
+The registration of nodes in the store.
+
+Each node registers a boot and renews it by heartbeats; the leader removes dead ones.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scrip
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """
-    A node's boot, and for how long (ms) this process has seen nothing new of it at the store; see
-    :meth:`Registration._look`.
+    A node's boot, and for how many ms this process has seen no new heartbeat of it.
+
+    See :meth:`Registration._look`.
     """
 
     node: str
@@ -54,8 +56,9 @@ def dead_nodes(
     nodes: list[NodeRecord], me: str, heard_s: Callable[[str], float]
 ) -> list[NodeRecord]:
     """
-    Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only
-    one of the two lives.
+    Return the dead registrations: those old at the store *and* not heard by Raft.
+
+    A node that lost only one of the two lives.
 
     ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's
     further processes are dead with it, and not before, as Raft or the store says of its first one;
@@ -80,8 +83,10 @@ def dead_nodes(
 
 class Registration:
     """
-    This node's registration. ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers
-    anew when it was declared dead.
+    This node's registration.
+
+    ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers anew when it was declared
+    dead.
 
     ``on_holder`` is called with each new holder, before anything is taken under it.
     """
@@ -138,7 +143,7 @@ class Registration:
 
     def living(self) -> int:
         """
-        How many nodes live, as the store said at the last beat; at least one, for this one does.
+        The number of living nodes, as the store said at the last heartbeat; at least one, this one.
         """
         return max(1, len({each.owner for each in self.seen if each.age_ms < DEAD_MS}))
 
@@ -156,8 +161,9 @@ class Registration:
 
     async def come(self) -> None:
         """
-        Register for the first time. To register is to end what a namesake holds: one that is just
-        going is waited for.
+        Register for the first time.
+
+        To register is to end what a namesake holds: one that is just going is waited for.
 
         Raises: StoreDown; ConfigError: one goes on living.
         """
@@ -177,8 +183,9 @@ class Registration:
 
     def refused(self, error: BaseException) -> None:
         """
-        A script was: if because this process's boot was declared dead, the next beat registers it
-        anew.
+        Note that a script was refused.
+
+        If this process's boot was declared dead, the next heartbeat registers it again.
 
         Its registration alone does not tell: whoever marked it dead in the shards may have ended
         before it was forgotten.

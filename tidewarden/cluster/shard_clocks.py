@@ -1,6 +1,7 @@
 """
-The clocks of a cluster's servers, watched for each shard by itself: see
-:mod:`tidewarden.cluster.store_clock` and decision 0016.
+Watches the clocks of a Redis Cluster's servers, for each shard by itself.
+
+See :mod:`tidewarden.cluster.store_clock` and decision 0016.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class ShardClocks:
             await sleep(self._clock, LOOK_S)
 
     def warning(self) -> str:
-        """That a clock has stepped within the last hour, or ""."""
+        """Warn that a clock was stepped within the last hour; else ""."""
         if self.stepped_at is None or self._clock.monotonic() - self.stepped_at > WARN_S:
             return ""
         return (
@@ -126,8 +127,9 @@ class ShardClocks:
 
     def stats(self) -> dict[str, int]:
         """
-        Numbers for /metrics and the status: steps that this process has seen, and the latest one
-        (ms).
+        Return figures for /metrics and the status.
+
+        They are the steps that this process has seen, and the latest one (ms).
         """
         return {"store_clock_steps_total": self.steps, "store_clock_stepped_ms": self._latest_ms}
 

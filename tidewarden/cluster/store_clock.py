@@ -1,6 +1,7 @@
 """
-The store's clock, watched against this process's monotonic one: a step is written down, and leases
-run on as if there were none.
+Watches the store's clock by this process's monotonic one.
+
+A step is recorded, and leases run on as if there were none.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class StoreClock:
             await sleep(self._clock, LOOK_S)
 
     def warning(self) -> str:
-        """That the clock has stepped within the last hour, or ""."""
+        """Warn that the clock was stepped within the last hour; else ""."""
         if self.stepped_at is None or self._clock.monotonic() - self.stepped_at > WARN_S:
             return ""
         return f"the store's clock was stepped; by {self._lease_clock.lag_ms:+d} ms in all"
@@ -96,8 +97,9 @@ class StoreClock:
 
     def shown(self) -> dict[str, int | float | None]:
         """
-        For the status: likewise, and how long ago (s) the latest one seen by this process was
-        found.
+        Return the figures for the status.
+
+        They include how long ago (s) the latest step was found by this process.
         """
         ago_s = (
             None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
