@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -227,6 +228,22 @@ def test_documents_name_tests_that_exist() -> None:
 
 def test_the_exceptions_are_of_modules_that_exist() -> None:
     assert {TESTS / name for name in LONGEST} <= set(TEST_FILES)
+
+
+def test_programs_in_texts_import_what_there_is() -> None:
+    """Those that tests start as processes of their own; a rename of a module passes them by."""
+    line = re.compile(r"from (tidewarden[\w.]*) import (\w+)")
+    texts = {
+        node.value: path
+        for path in TEST_FILES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    named = {found: path for text, path in texts.items() for found in line.findall(text)}
+    assert len(named) > 5
+    for (module, name), path in named.items():
+        there = importlib.import_module(module)
+        assert hasattr(there, name) or importlib.import_module(f"{module}.{name}"), name_of(path)
 
 
 def test_no_package_among_the_tests_shadows_a_standard_module() -> None:

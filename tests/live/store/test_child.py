@@ -78,7 +78,7 @@ HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from tidewarden.clock import SystemClock
-from tidewarden.store.child import FolderLock
+from tidewarden.store.child_process import FolderLock
 async def main():
     lock = FolderLock(Path(sys.argv[1]))
     await lock.acquire(SystemClock())

@@ -236,7 +236,7 @@ SUPERVISOR = """
 import asyncio, sys
 from pathlib import Path
 from tidewarden.clock import SystemClock
-from tidewarden.config import Store
+from tidewarden.config.settings import Store
 from tidewarden.store.embedded.server import EmbeddedStore
 async def main():
     store = EmbeddedStore(Path(sys.argv[1]), Store(), "c", "pw", SystemClock())
