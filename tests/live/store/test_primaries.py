@@ -250,10 +250,12 @@ def test_a_caller_who_has_gone_does_not_stop_those_behind() -> None:
             raise AssertionError
 
     guide = Guide()
-    scout = redirects.ProbeCall(guide, redirects.RedirectedCall(guide, 7, b"", Gone()))
-    assert not scout.done()
-    scout.set_result(1)
-    scout.set_exception(StoreDown("lost"))
+    for end in (lambda one: one.set_result(1), lambda one: one.set_exception(StoreDown("lost"))):
+        call = redirects.RedirectedCall(guide, 7, b"", Gone())
+        call.probe()
+        assert not call.done()
+        end(call)
+        assert call.done()
     assert heard == [7, 7]
 
 

@@ -22,7 +22,7 @@ from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store.durability.cluster_commit import ClusterCommit, PrimaryCommit
 from tidewarden.store.durability.durability import SYSTEM
-from tidewarden.store.durability.group_commit import Requirement
+from tidewarden.store.durability.group_commit import HeldFuture, Requirement
 from tidewarden.store.redis_cluster.slots import slot_of
 
 SHARDS = 6
@@ -144,7 +144,7 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
             await firm()
         untold: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with hurried(one.queues.commits, TOLD_MS):
-            commit.add(commit.ground(), untold)
+            commit.add(commit.ground(), HeldFuture(untold))
             with pytest.raises(NoQuorum):
                 await untold
         own = [made for made in commits_by_server(one.queues.commits).values() if made.groups]

@@ -34,6 +34,7 @@ from tidewarden.store.connection import pack
 from tidewarden.store.durability import group_commit as module
 from tidewarden.store.durability.group_commit import (
     GroupCommit,
+    HeldFuture,
     Requirement,
     ServerIdentity,
     identity_of,
@@ -263,7 +264,7 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
         assert (one.data.reconnects, link_of(commit).reconnects) == connects
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with hurried(one.commits, FOUND_OUT_MS):
-            commit.add(ground, future)
+            commit.add(ground, HeldFuture(future))
             with pytest.raises(NoQuorum, match="another server"):
                 await future
         wait(lambda: three.client(second).execute_command("ROLE")[3] == "connected")
@@ -413,6 +414,6 @@ async def test_an_answer_that_comes_while_it_is_being_stopped_is_not_left_withou
     await one.data.call("SET", "k", "v")
     await commit.stop()
     late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    commit.add(ground, late)
+    commit.add(ground, HeldFuture(late))
     with pytest.raises(NoQuorum, match="goes down"):
         await asyncio.wait_for(late, 30)

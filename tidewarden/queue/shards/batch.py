@@ -4,14 +4,15 @@ Items of one verb that wait to be sent to one shard together, and the call that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Internal, NoQuorum
-from tidewarden.store.connection import Arg, ReplyError, ReplySink, fail_reply
+from tidewarden.store.connection import Arg, ReplyError, ReplySink, StoreConnection, fail_reply
 from tidewarden.store.reply_errors import error_of
+from tidewarden.store.scripts.loader import ScriptRun
 
-from .reply_durability import Unconfirmed
+from .reply_durability import PendingReply, Unconfirmed
 
 if TYPE_CHECKING:
     from .shard import Shard
@@ -61,13 +62,20 @@ class Batch:
 class BatchCall:
     """One call of one or several batches under way; it receives the script's reply."""
 
-    __slots__ = ("_batches", "_name", "_shard", "answered")
+    __slots__ = ("_batches", "_name", "_shard", "answered", "pending", "run")
 
     def __init__(self, shard: Shard, name: str, batches: Sequence[Batch]) -> None:
         self._shard = shard
         self._name = name
         self._batches = batches
         self.answered = False
+        self.pending: PendingReply | None = None  # what holds the answers back
+        self.run: ScriptRun | None = None  # once it was sent
+
+    @property
+    def sent_by(self) -> Callable[[StoreConnection], None] | None:
+        """What has to know by which connection the call goes."""
+        return None if self.pending is None else self.pending.sent_by
 
     def done(self) -> bool:
         return self.answered
@@ -75,6 +83,11 @@ class BatchCall:
     def set_result(self, result: Any, /) -> None:
         # Before its items: a take that finds nothing and parks has to see what this reply says of
         # the shard.
+        if self.pending is not None:
+            parts = self._landed(result)
+            self._shard.fly_on()
+            self.pending.hold(parts)
+            return
         self.deliver(self._landed(result))
         self._shard.fly_on()
 
@@ -84,12 +97,6 @@ class BatchCall:
         now_ms, next_ms, woke, items = result
         self._shard.landed(now_ms, next_ms, bool(woke))
         return items if self._name == "queue.batch" else (items,)
-
-    def heard(self, result: Any, /) -> Sequence[Any]:
-        """The same, when its answers are handed out later."""
-        parts = self._landed(result)
-        self._shard.fly_on()
-        return parts
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
         """Of the tasks that were taken."""
@@ -116,6 +123,8 @@ class BatchCall:
                 fail_reply(receiver, Unconfirmed(str(error), item))
 
     def set_exception(self, exception: BaseException, /) -> None:
+        if self.run is not None and self.run.again(exception, self):
+            return
         self.answered = True
         self._shard.refused(exception)
         self._shard.crashed(self._batches, exception)
@@ -128,16 +137,27 @@ class SingleCall:
     or the one item.
     """
 
-    __slots__ = ("_item", "_receiver", "_shard", "done")
+    __slots__ = ("_item", "_receiver", "_shard", "done", "pending", "run")
 
     def __init__(self, shard: Shard, receiver: ReplySink, *, item: bool) -> None:
         self._shard = shard
         self._receiver = receiver
         self._item = item
         self.done = never
+        self.pending: PendingReply | None = None  # what holds the answer back
+        self.run: ScriptRun | None = None  # once it was sent
+
+    @property
+    def sent_by(self) -> Callable[[StoreConnection], None] | None:
+        """What has to know by which connection the call goes."""
+        return None if self.pending is None else self.pending.sent_by
 
     def set_result(self, result: Any, /) -> None:
-        self.deliver(self.heard(result))
+        answers = self.heard(result)
+        if self.pending is not None:
+            self.pending.hold(answers)
+        else:
+            self.deliver(answers)
 
     def heard(self, result: Any, /) -> Any:
         """What the reply says of the shard; its items."""
@@ -159,6 +179,8 @@ class SingleCall:
         fail_reply(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:
+        if self.run is not None and self.run.again(exception, self):
+            return
         self._shard.refused(exception)
         self._shard.refused_alone(self._receiver, exception, final=self._item)
 
@@ -173,7 +195,8 @@ class Whole(SingleCall):
         return result
 
     def set_exception(self, exception: BaseException, /) -> None:
-        if isinstance(exception, NoQuorum):  # it ran, and its way kept the reply
+        # It ran, and its way kept the reply.
+        if isinstance(exception, NoQuorum):
             self._shard.missed()
         super().set_exception(exception)
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
 from tidewarden.store.durability.durability import AnyCommit, Unavailable
-from tidewarden.store.reply_sink import ReplySink
 
 
 class Unconfirmed(NoQuorum):
@@ -23,11 +22,8 @@ class Unconfirmed(NoQuorum):
         self.item = item
 
 
-class Landing(ReplySink, Protocol):
-    """Who gets a script's reply, at once or in two steps."""
-
-    def heard(self, reply: Any, /) -> Any:
-        """What the reply says of the shard; returns the answers."""
+class Landing(Protocol):
+    """A call under way that hands its answers out in two steps: see :class:`PendingReply`."""
 
     def leases(self, answers: Any, /) -> Iterable[tuple[str, int]]:
         """Ids and lease numbers of the tasks that were taken."""
@@ -41,20 +37,11 @@ class Landing(ReplySink, Protocol):
 
 class PendingReply:
     """
-    Between a script's reply and ``landing``; then between the group commit and the answers, among
-    ``waiting``.
+    Holds the answers of a script back until its group commit confirms them; ``landing`` hands them
+    out then. It stands among ``waiting`` meanwhile.
     """
 
-    __slots__ = (
-        "_answers",
-        "_commit",
-        "_ground",
-        "_landing",
-        "_waiting",
-        "done",
-        "sent_by",
-        "set_exception",
-    )
+    __slots__ = ("_answers", "_commit", "_ground", "_landing", "_waiting", "sent_by")
 
     def __init__(
         self, commit: AnyCommit, landing: Landing, waiting: dict[PendingReply, None]
@@ -65,27 +52,26 @@ class PendingReply:
         self.sent_by = self._ground.sent_by
         self._landing = landing
         self._answers: Any = None
-        self.done = landing.done
-        self.set_exception = landing.set_exception
 
-    def set_result(self, reply: Any, /) -> None:
-        """The script has run at the primary."""
-        self._answers = self._landing.heard(reply)
+    def hold(self, answers: Any) -> None:
+        """The script has run at the primary, and answered this."""
+        self._answers = answers
         self._waiting[self] = None
-        self._commit.add(self._ground, _Confirmation(self))
+        self._commit.add(self._ground, self)
 
     def leases(self) -> Iterable[tuple[str, int]]:
-        """Of what it holds."""
+        """Return ids and lease numbers of the tasks in the answers."""
         return self._landing.leases(self._answers)
 
     def confirmed(self) -> None:
+        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
         try:
             self._landing.deliver(self._answers)
         finally:
             del self._waiting[self]  # not before: who takes what it holds knows of it then
 
-    def missed(self, error: BaseException) -> None:
-        assert isinstance(error, NoQuorum)
+    def missed(self, error: NoQuorum, /) -> None:
+        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
         try:
             self._landing.unconfirmed(self._answers, error)
         finally:
@@ -107,25 +93,25 @@ class DurabilityGate:
         self.commit: AnyCommit | Unavailable | None = None
         self.system: AnyCommit | Unavailable | None = None
 
-    def through(self, durability: str, landing: Landing) -> ReplySink:
+    def pending(self, durability: str, landing: Landing) -> PendingReply | None:
         """
-        The receiver of the reply of a script of that durability, for ``landing``. Call it just
-        before the script is sent.
+        Return what holds the answers of a script of that durability back; None: nothing need. Call
+        it just before the script is sent.
 
         Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
         """
         if durability == "none":
-            return landing
+            return None
         commit = self.system if durability == "system" else self.commit
         if commit is None:
-            return landing
+            return None
         if isinstance(commit, Unavailable):
             commit = commit.again()
             if isinstance(commit, Unavailable):
                 raise NoQuorum(commit.why)
             setattr(self, "system" if durability == "system" else "commit", commit)
             if commit is None:
-                return landing
+                return None
         return PendingReply(commit, landing, self._waiting)
 
     def leases(self) -> Iterator[tuple[str, int]]:
@@ -135,21 +121,3 @@ class DurabilityGate:
         """
         for held in self._waiting:
             yield from held.leases()
-
-
-class _Confirmation:
-    """What the group commit tells."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, held: PendingReply) -> None:
-        self._held = held
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, _: None, /) -> None:
-        self._held.confirmed()
-
-    def set_exception(self, error: BaseException, /) -> None:
-        self._held.missed(error)

@@ -314,19 +314,18 @@ class Shard:
         now_ms: int = 0,
         link: CallSender | None = None,
     ) -> None:
-        receiver: ReplySink = landing
         try:
             script = self._scripts[name]
             if script.grows:
                 self._store_memory.check(self.keys[0])
             if link is None:
-                receiver = self.holding.through(script.durability, landing)
+                landing.pending = self.holding.pending(script.durability, landing)
             said = (self.stamped(now_ms), self.holder(), *args)
-            self._scripts.send(link or self._link, name, self.keys, said, receiver)
+            self._scripts.send(link or self._link, name, self.keys, said, landing)
         except UnicodeEncodeError as error:
-            self._refuse(receiver, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+            self._refuse(landing, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
-            self._refuse(receiver, error)
+            self._refuse(landing, error)
 
     def _refuse(self, receiver: ReplySink, error: Error) -> None:
         """

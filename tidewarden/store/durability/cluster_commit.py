@@ -14,9 +14,8 @@ from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.store.connection import StoreConnection
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.slots import slot_of
-from tidewarden.store.reply_sink import ReplySink, fail_reply
 
-from .group_commit import MOVED, GroupCommit, Requirement, ServerIdentity
+from .group_commit import MOVED, GroupCommit, HeldAnswer, Requirement, ServerIdentity
 
 # names of keys among which one of a primary's is found: each has one in 16384 slots at least
 TRIES = 65536
@@ -95,15 +94,14 @@ class ClusterCommit:
         """What the next script will stand on; it has to be told by which link that goes."""
         return Placed(self._commit_of)
 
-    def add(self, ground: Placed, receiver: ReplySink) -> None:
+    def add(self, ground: Placed, answer: HeldAnswer) -> None:
         """See :meth:`GroupCommit.add`."""
         if ground.commit is None or ground.ground is None:
-            fail_reply(
-                receiver,
-                NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last"),
+            answer.missed(
+                NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last")
             )
         else:
-            ground.commit.add(ground.ground, receiver)
+            ground.commit.add(ground.ground, answer)
 
     def begun(self, key: str) -> Callable[[], Awaitable[None]]:
         """

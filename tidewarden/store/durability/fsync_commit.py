@@ -16,7 +16,7 @@ import uuid
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.client import Arg
 from tidewarden.store.connection import ReplyError, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
@@ -45,26 +45,26 @@ class FsyncCommit(GroupCommit):
         self._awake = False
         self._begin = [pack(("MULTI",)), AWAKE]
         self._end = pack(("EXEC",))
-        self._bracket: FsyncWindow | None = None  # of this turn of the loop
+        self._window: FsyncWindow | None = None  # of this turn of the loop
         self.route = FsyncClient(data, self)
 
-    def bracket(self) -> FsyncWindow:
+    def window(self) -> FsyncWindow:
         """What is sent by the link ``data`` in this turn of the loop stands in it."""
-        bracket = self._bracket
-        if bracket is None:
-            bracket = self._bracket = FsyncWindow(self, self._data, self._key, self.ground())
+        window = self._window
+        if window is None:
+            window = self._window = FsyncWindow(self, self._data, self._key, self.ground())
             self._loop.call_soon(self._close)
             self._will_rest()
-        return bracket
+        return window
 
     def _close(self) -> None:
-        bracket, self._bracket = self._bracket, None
-        assert bracket is not None
-        bracket.close()
+        window, self._window = self._window, None
+        assert window is not None
+        window.close()
         self.groups += 1
 
     def _own_write(self) -> bytes:
-        # With another value each time: see Bracket.
+        # With another value each time: see window.
         made, self._there = self._there, True
         return (
             self._mark
@@ -144,7 +144,7 @@ class FsyncCommit(GroupCommit):
 class FsyncClient:
     """
     What a script is sent by (a :class:`tidewarden.store.client.CallSender`), so that it stands in a
-    bracket.
+    window.
     """
 
     clustered = False
@@ -155,8 +155,8 @@ class FsyncClient:
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
         """See :meth:`StoreConnection.send`."""
-        bracket = self._firm.bracket()
-        self._link.send(packed, FsyncReply(bracket, receiver))
+        window = self._firm.window()
+        self._link.send(packed, FsyncReply(window, receiver))
 
 
 class FsyncWindow:
@@ -179,26 +179,25 @@ class FsyncWindow:
         self._link = link
         self._ground = ground
         self._touch = pack(("GETEX", key, "PX", KEEP_MS))
-        self._answered: list[tuple[ReplySink, Any]] = []
+        self._answered: list[FsyncReply] = []
         self._before, self._synced = self._send(pack(("GET", key))), self._send(AWAKE)
 
     def close(self) -> None:
         """All that stands in it was sent."""
         self._send(self._touch).add_done_callback(self._read_again)
 
-    def hold(self, receiver: ReplySink, reply: Any) -> None:
-        """This was the answer to one; it is handed out once the second reading is there."""
-        self._answered.append((receiver, reply))
+    def hold(self, reply: FsyncReply) -> None:
+        """Hold a reply back until the second reading is there."""
+        self._answered.append(reply)
 
     def _read_again(self, reading: asyncio.Future[Any]) -> None:
         after = said(reading)
         synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"
-        for receiver, reply in self._answered:
-            answer = FsyncAnswer(receiver, reply)
+        for reply in self._answered:
             if synced:
-                answer.set_result(None)
+                reply.confirmed()
             else:
-                self._firm.add(self._ground, answer)
+                self._firm.add(self._ground, reply)
 
     def _send(self, packed: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -209,43 +208,34 @@ class FsyncWindow:
 
 class FsyncReply:
     """
-    Who gets the reply to what was sent within a bracket; ``receiver`` gets it when the bracket says
-    so.
+    Gets the reply to what was sent within a window, and passes it to ``receiver`` once it is on
+    disk.
     """
 
-    __slots__ = ("_bracket", "_receiver", "done")
+    __slots__ = ("_receiver", "_reply", "_window", "done")
 
-    def __init__(self, bracket: FsyncWindow, receiver: ReplySink) -> None:
-        self._bracket = bracket
+    def __init__(self, window: FsyncWindow, receiver: ReplySink) -> None:
+        self._window = window
         self._receiver = receiver
+        self._reply: Any = None
         self.done = receiver.done
 
     def set_result(self, reply: Any, /) -> None:
         """It was done; whether it lasts is not known yet."""
-        self._bracket.hold(self._receiver, reply)
+        self._reply = reply
+        self._window.hold(self)
 
     def set_exception(self, error: BaseException, /) -> None:
         """It was refused, or nobody knows."""
         fail_reply(self._receiver, error)
 
-
-class FsyncAnswer:
-    """A reply that is handed out when it is firm."""
-
-    __slots__ = ("_receiver", "_reply", "done")
-
-    def __init__(self, receiver: ReplySink, reply: Any) -> None:
-        self._receiver = receiver
-        self._reply = reply
-        self.done = receiver.done
-
-    def set_result(self, _: None, /) -> None:
-        """It is."""
+    def confirmed(self) -> None:
+        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
         if not self._receiver.done():
             self._receiver.set_result(self._reply)
 
-    def set_exception(self, error: BaseException, /) -> None:
-        """Nobody knows."""
+    def missed(self, error: NoQuorum, /) -> None:
+        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
         fail_reply(self._receiver, error)
 
 

@@ -18,13 +18,12 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
-from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 log = logging.getLogger("tidewarden.store")
 
@@ -116,13 +115,43 @@ class ServerIdentity:
         return not self.lost and self.connects == self._link.reconnects
 
 
+class HeldAnswer(Protocol):
+    """An answer that is held back until its write is known to be firm. Its methods do not raise."""
+
+    def confirmed(self) -> None:
+        """Hand the answer out."""
+
+    def missed(self, error: NoQuorum, /) -> None:
+        """Hand out that nobody knows whether the write lasts."""
+
+
+class HeldFuture:
+    """Ends a future once a write is firm."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def confirmed(self) -> None:
+        """See :class:`HeldAnswer`."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def missed(self, error: NoQuorum, /) -> None:
+        """See :class:`HeldAnswer`; a caller that has gone leaves no warning."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            _ = self.future.exception()
+
+
 class WaitingCall(NamedTuple):
     """
-    One who waits for a group: the identity of the server that its answer came from, and until when
-    (the loop's time).
+    An answer that waits for a group, the identity of the server that it came from, and until when
+    it waits (the loop's time).
     """
 
-    receiver: ReplySink
+    answer: HeldAnswer
     identity: str
     until: float
 
@@ -186,18 +215,17 @@ class GroupCommit:
             self._data.send(INFO, ground)
         return ground
 
-    def add(self, ground: ServerIdentity, receiver: ReplySink) -> None:
+    def add(self, ground: ServerIdentity, answer: HeldAnswer) -> None:
         """
-        Let ``receiver`` know (None, or :class:`NoQuorum`) whether what was answered just now is
-        firm. Call it as the answer is read.
+        Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
 
         ``ground``: of before it was sent.
         """
         if self._stopped or not ground.stands:
-            self._miss(receiver, DOWN if self._stopped else ground.why)
+            self._miss(answer, DOWN if self._stopped else ground.why)
             return
         self._gathered.append(
-            WaitingCall(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000)
+            WaitingCall(answer, ground.identity, self._loop.time() + self._limit_ms / 1000)
         )
         if self._timer is None:
             self._timer = self._loop.call_at(self._gathered[0].until, self._expire)
@@ -215,7 +243,7 @@ class GroupCommit:
 
         def firm() -> asyncio.Future[None]:
             future: asyncio.Future[None] = self._loop.create_future()
-            self.add(ground, future)
+            self.add(ground, HeldFuture(future))
             return future
 
         return firm
@@ -229,15 +257,14 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
         for held in (*self._under_way, *self._gathered):
-            self._miss(held.receiver, DOWN)
+            self._miss(held.answer, DOWN)
         self._under_way.clear()
         self._gathered.clear()
 
-    def _miss(self, receiver: ReplySink, why: str) -> None:
+    def _miss(self, answer: HeldAnswer, why: str) -> None:
         self.missed += 1
-        fail_reply(
-            receiver,
-            NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last"),
+        answer.missed(
+            NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last")
         )
 
     def _expire(self) -> None:
@@ -246,7 +273,7 @@ class GroupCommit:
         now = self._loop.time()
         for line in (self._under_way, self._gathered):
             while line and line[0].until <= now:
-                self._miss(line.popleft().receiver, self._why or f"not within {self._limit_ms} ms")
+                self._miss(line.popleft().answer, self._why or f"not within {self._limit_ms} ms")
             if line and self._timer is None:
                 self._timer = self._loop.call_at(line[0].until, self._expire)
 
@@ -364,8 +391,8 @@ class GroupCommit:
         held, self._under_way = self._under_way, deque()
         for one in held:
             if one.identity != identity:
-                self._miss(one.receiver, MOVED)
+                self._miss(one.answer, MOVED)
                 if self._ground is not None and self._ground.identity == one.identity:
                     self._ground = None  # asked anew by whoever sends next
-            elif not one.receiver.done():
-                one.receiver.set_result(None)
+            else:
+                one.answer.confirmed()

@@ -24,7 +24,7 @@ from tidewarden.store.connection import (
 from tidewarden.store.reply_errors import NotRun, NotSent
 from tidewarden.store.reply_sink import ReplySink, ignore_errors
 
-from .redirects import ProbeCall, RedirectedCall
+from .redirects import RedirectedCall
 from .slots import host_of, slot_of
 from .topology import Topology
 
@@ -284,7 +284,9 @@ class ClusterClient:
             if error.word == "ASK":
                 # is for the very next command alone
                 target.call("ASKING").add_done_callback(ignore_errors)
-            target.send(call.packed, ProbeCall(self, call) if first else call)
+            if first:
+                call.probe()
+            target.send(call.packed, call)
         else:
             self._wait(call, first=first)
 
@@ -360,7 +362,8 @@ class ClusterClient:
                 self._scouted.add(slot)
                 call.hops = 0
                 call.goes_by(link)
-                link.send(call.packed, ProbeCall(self, call))
+                call.probe()
+                link.send(call.packed, call)
 
     def _why_not(self, call: RedirectedCall, link: StoreConnection | None) -> str:
         if call.why:

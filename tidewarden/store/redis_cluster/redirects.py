@@ -36,12 +36,16 @@ class Redirector(Protocol):
 
 class RedirectedCall:
     """
-    Passes the reply on to ``receiver``. ``until`` (the loop's time, 0: it has met with nothing) it
-    is tried again, ``hops`` is how often it was sent on at once, ``why`` the server's last words.
+    Passes the reply on to ``receiver``, or sends the call again where nothing was executed.
+
+    ``until`` (the loop's time, 0: it has met with nothing) it is tried again, ``hops`` is how often
+    it was sent on at once, ``why`` the server's last words. As a probe it is the first of those
+    that wait for one slot, sent to see whether the slot is served again.
     """
 
     __slots__ = (
         "_guide",
+        "_probes",
         "_receiver",
         "_sent_by",
         "done",
@@ -64,8 +68,26 @@ class RedirectedCall:
         self.until = 0.0
         self.hops = 0
         self.why = ""
+        self._probes = False
         self.done = receiver.done
         self.set_result = receiver.set_result
+
+    def probe(self) -> None:
+        """Send it as a probe: its answer is wanted also by a caller who has gone."""
+        self._probes = True
+        self.done = _never
+        self.set_result = self._probed
+
+    def _probed(self, result: Any, /) -> None:
+        self._end_probe()
+        if not self.done():
+            self.set_result(result)
+        self._guide.through(self.slot)
+
+    def _end_probe(self) -> None:
+        self._probes = False
+        self.done = self._receiver.done
+        self.set_result = self._receiver.set_result
 
     def goes_by(self, link: StoreConnection) -> None:
         """It is sent on this link next; who wants to send something there before it does so now."""
@@ -78,39 +100,17 @@ class RedirectedCall:
         fail_reply(self._receiver, error)
 
     def set_exception(self, exception: BaseException, /) -> None:
+        probe = self._probes
+        self._end_probe()
         if isinstance(exception, NotRun) and self.link is not None:
-            self._guide.astray(self, self.link, exception, first=False)
+            self._guide.astray(self, self.link, exception, first=probe)
+        elif probe:
+            self.give_up(exception)
+            self._guide.through(self.slot)
         elif isinstance(exception, StoreDown):
             fail_reply(self._receiver, exception)
         else:
             self._receiver.set_exception(exception)
-
-
-class ProbeCall:
-    """
-    Receives for ``call``, the first of those that wait for one slot, which is sent to see whether
-    the slot is served again.
-    """
-
-    __slots__ = ("_call", "_guide", "done")
-
-    def __init__(self, guide: Redirector, call: RedirectedCall) -> None:
-        self._guide = guide
-        self._call = call
-        self.done: Callable[[], bool] = _never  # also of a caller who has gone the answer is wanted
-
-    def set_result(self, result: Any, /) -> None:
-        if not self._call.done():
-            self._call.set_result(result)
-        self._guide.through(self._call.slot)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        call = self._call
-        if isinstance(exception, NotRun) and call.link is not None:
-            self._guide.astray(call, call.link, exception, first=True)
-        else:
-            call.give_up(exception)
-            self._guide.through(call.slot)
 
 
 def _never() -> bool:

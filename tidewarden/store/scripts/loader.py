@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 from tidewarden.errors import Error, Full
 from tidewarden.store.client import Arg, CallSender, StoreClient
@@ -323,7 +323,7 @@ class Scripts:
         their word.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.send(link, name, keys, args, future)
+        self.send(link, name, keys, args, FutureReply(future))
         return future
 
     def send(
@@ -332,7 +332,7 @@ class Scripts:
         name: str,
         keys: Sequence[str],
         args: Sequence[Arg],
-        receiver: ReplySink,
+        receiver: ScriptReceiver,
     ) -> None:
         """
         Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
@@ -342,69 +342,80 @@ class Scripts:
         script = self._scripts[name]
         if link.clustered and script.guarded:
             keys = (*keys, f"{keys[0]}{GUARD}")
-        call = _Call(self, link, script, (len(keys), *keys, *args), receiver)
         in_library = self.uses_library and script.function
         if in_library and self._missing:
             self.missed(link)
-        call.send(0 if in_library and not self._missing else 1)
+        way = 0 if in_library and not self._missing else 1
+        receiver.run = ScriptRun(self, link, script, (len(keys), *keys, *args), way)
+        receiver.run.send(receiver)
 
 
-class _Call:
+class ScriptReceiver(ReplySink, Protocol):
     """
-    A script under way: its reply is passed on, or it is called in the next way where the server
-    could not run it in this one.
+    Gets the reply of a script. ``run`` is set as the script is sent: an error is the script's own
+    only if :meth:`ScriptRun.again` did not send it in another way.
     """
 
-    __slots__ = (
-        "_args",
-        "_link",
-        "_receiver",
-        "_script",
-        "_scripts",
-        "_way",
-        "done",
-        "sent_by",
-        "set_result",
-    )
+    run: ScriptRun | None
+
+
+class ScriptRun:
+    """
+    A script to run at a server, in the next way where the server could not run it in one: from the
+    library, by its hash, with its text.
+    """
+
+    __slots__ = ("_args", "_link", "_script", "_scripts", "_way")
 
     def __init__(
-        self,
-        scripts: Scripts,
-        link: CallSender,
-        script: Script,
-        args: tuple[Arg, ...],
-        receiver: ReplySink,
+        self, scripts: Scripts, link: CallSender, script: Script, args: tuple[Arg, ...], way: int
     ) -> None:
         self._scripts = scripts
         self._link = link
         self._script = script
         self._args = args
-        self._receiver = receiver
-        self._way = 0
-        self.done = receiver.done
-        self.set_result = receiver.set_result
-        if link.clustered:
-            self.sent_by = getattr(receiver, "sent_by", None)
-
-    def send(self, way: int) -> None:
-        script = self._script
         self._way = way
+
+    def send(self, receiver: ReplySink) -> None:
+        """
+        Send the script for ``receiver``.
+
+        Raises: UnicodeEncodeError: an argument is no text; nothing was sent.
+        """
         said: tuple[Arg, Arg]
-        if way == 0:
-            said = ("FCALL", script.function)
-        elif way == 1:
-            said = ("EVALSHA", script.sha)
+        if self._way == 0:
+            said = ("FCALL", self._script.function)
+        elif self._way == 1:
+            said = ("EVALSHA", self._script.sha)
         else:
-            said = ("EVAL", script.source)
-        self._link.send(pack((*said, *self._args)), self, self._args[1])
+            said = ("EVAL", self._script.source)
+        self._link.send(pack((*said, *self._args)), receiver, self._args[1])
+
+    def again(self, error: BaseException, receiver: ReplySink) -> bool:
+        """Send it in the next way if the server refused this one; whether it did."""
+        if not _not_run(self._way, error):
+            return False
+        if self._way == 0 and not isinstance(error, Full):
+            self._scripts.missed(self._link)
+        self._way += 1
+        self.send(receiver)
+        return True
+
+
+class FutureReply:
+    """Passes the reply of a script on to a future."""
+
+    __slots__ = ("_future", "done", "run", "set_result")
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+        self.run: ScriptRun | None = None
+        self.done = future.done
+        self.set_result = future.set_result
 
     def set_exception(self, exception: BaseException, /) -> None:
-        if _not_run(self._way, exception):
-            if self._way == 0 and not isinstance(exception, Full):
-                self._scripts.missed(self._link)
-            self.send(self._way + 1)
-        else:
-            self._receiver.set_exception(exception)
+        if self.run is None or not self.run.again(exception, self):
+            self._future.set_exception(exception)
 
 
 def _not_run(way: int, error: BaseException) -> bool:

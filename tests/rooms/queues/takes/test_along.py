@@ -105,14 +105,14 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
     (shard,) = shards_of(n0.queues, "q")
-    through, refusing = shard.holding.through, True
+    pending, refusing = shard.holding.pending, True
 
     def impossible(durability: str, landing: Any) -> Any:
         if refusing:
             raise NoQuorum("no replica")
-        return through(durability, landing)
+        return pending(durability, landing)
 
-    shard.holding = SimpleNamespace(through=impossible, commit=None, system=None)
+    shard.holding = SimpleNamespace(pending=impossible, commit=None, system=None)
     with pytest.raises(NoQuorum):
         await n0.queues.put("q", TaskSpec(id="a"))
     assert not any(take.done() for take in takes)
