@@ -39,6 +39,7 @@ SHARED = (
     "account_rows.lua",
     "layout.lua",
     "task.lua",
+    "token_bucket.lua",
     "lane.lua",
     "unreadable.lua",
     "indexes.lua",

@@ -18,7 +18,7 @@
 --         write: granted 1 if the version was still that; else 0, and the record
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local BURST_US, name, clock = 1000000, key('account_client'), lease_clock()
+local name, clock = key('account_client'), lease_clock()
 local stored = redis.call('HMGET', name, 'version', 'rate', 'until', 'held', 'spent')
 local version, rate, hold_until, held, spent =
   tonumber(stored[1]) or 0,
@@ -56,7 +56,7 @@ if verb == 'write' then
 else
   local requests, most = int(5, 'requests', 0, 100000), int(6, 'rate', 0, NEVER)
   if rate == 0 or most > 0 and most < rate then rate = most end
-  local each, now_us = rate > 0 and 1000000000 / rate or 0, clock * 1000
+  local each = rate > 0 and 1000000000 / rate or 0
   if verb == 'back' then
     if rate > 0 then
       redis.call('HSET', name, 'spent', text(math.floor(math.max(0, spent - requests * each))))
@@ -68,13 +68,8 @@ else
   elseif rate == 0 or requests == 0 then
     granted = requests
   else
-    -- Later than now: a step back not yet seen.
-    spent = math.min(now_us, math.max(spent, now_us - math.max(BURST_US, each)))
-    -- A microsecond more: what is left of these differences is not exact, and just one may be all
-    -- that there ever is room for.
-    granted = math.max(0, math.min(requests, math.floor((now_us - spent + 1) / each)))
-    if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
-    redis.call('HSET', name, 'spent', text(math.floor(spent + granted * each)))
+    granted, wait, spent = rate_grant(spent, clock * 1000, each, requests)
+    redis.call('HSET', name, 'spent', text(spent))
   end
 end
 local record = version ~= known and redis.call('HGET', name, 'record') or ''

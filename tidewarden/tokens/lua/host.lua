@@ -11,25 +11,17 @@
 -- RETURNS {granted, ms to wait if that is none}
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local BURST_US = 1000000
 local verb, host, each, requests =
   ARGV[3], ARGV[4], 1000000000 / int(5, 'rate', 1, NEVER), int(6, 'requests', 0, 100000)
 if verb ~= 'ask' and verb ~= 'back' then
   refuse('BADARG what is asked of a host: ' .. tostring(verb))
 end
 local name, now_us = key('host_rates'), now * 1000
-local spent =
-  math.max(tonumber(redis.call('HGET', name, host)) or 0, now_us - math.max(BURST_US, each))
-spent = math.min(spent, now_us) -- later than now it was before the clock stepped back
-local granted, wait = 0, 0
-if verb == 'ask' then
-  -- A microsecond more: what is left of these differences is not exact, and just one may be all
-  -- that there ever is room for.
-  granted = math.min(requests, math.floor((now_us - spent + 1) / each))
-  if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
-  spent = spent + granted * each
-else
-  spent = spent - requests * each
+local spent = tonumber(redis.call('HGET', name, host)) or 0
+local granted, wait
+granted, wait, spent = rate_grant(spent, now_us, each, verb == 'ask' and requests or 0)
+if verb == 'back' then
+  spent, wait = math.floor(spent - requests * each), 0
 end
-redis.call('HSET', name, host, text(math.floor(spent)))
+redis.call('HSET', name, host, text(spent))
 return finish({ granted, wait })

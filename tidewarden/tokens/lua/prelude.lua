@@ -203,3 +203,13 @@ local function recover(account)
   if troubles then post_event('account.recovered', account, troubles) end
   return troubles
 end
+
+-- How many of `wanted` requests may go by a rate of one per `each` microseconds, a second's worth
+-- at once, or one where that is less; the ms to wait where none may; up to when the rate is used up
+-- then. `spent`: up to when it was.
+local function rate_grant(spent, now_us, each, wanted)
+  local burst = math.max(1000000, each)
+  local granted, full_at, opens_us = bucket_grant(spent + burst, now_us, each, burst, wanted, 1)
+  local wait = granted > 0 and 0 or math.ceil((opens_us - now_us) / 1000)
+  return granted, wait, math.floor(full_at - burst)
+end

@@ -146,8 +146,9 @@ end
 -- slots.
 local function lane_rules()
   local rules, book, touched = { entry = lane_entry, parse = lane_parse }, {}, {}
-  local limit, burst, pace_ms = S.lane_limit or 1, S.lane_burst or 1, 0
+  local limit, pace_ms = S.lane_limit or 1, 0
   if (S.lane_rate or 0) > 0 then pace_ms = 1000000 / S.lane_rate end
+  local burst_ms = (S.lane_burst or 1) * pace_ms
 
   -- A lane that something happens to; settle() looks after it before the script ends.
   function rules.get(name)
@@ -155,7 +156,7 @@ local function lane_rules()
     if not lane then
       lane = lane_open(name)
       book[name] = lane
-      lane.tat = math.min(lane.tat, now + burst * pace_ms) -- the rate may have changed since
+      lane.tat = math.min(lane.tat, now + burst_ms) -- the rate may have changed since
     end
     if not lane.touched then
       touched[#touched + 1], lane.touched = lane, true
@@ -182,12 +183,11 @@ local function lane_rules()
     end
   end
 
-  -- A task that has left its lane is leased. The rate is a bucket of `burst`, kept as the time at
-  -- which it will be full again.
+  -- A task that has left its lane is leased; `tat` is the lane's bucket (see token_bucket.lua).
   function rules.run(id, t)
     local lane = rules.get(t.lane)
     redis.call('ZADD', key('running'), 0, lane.prefix .. id)
-    lane.tat, lane.turn = math.max(now, lane.tat) + pace_ms, 0
+    lane.tat, lane.turn = bucket_spent(lane.tat, now, pace_ms), 0
   end
 
   -- From when on the lane may have another task leased: now, later, or NEVER as long as none of its
@@ -198,7 +198,8 @@ local function lane_rules()
       local leased = redis.call('ZLEXCOUNT', index, '[' .. from, '(' .. from .. '\255')
       if leased >= limit then return NEVER end
     end
-    return math.max(now, math.ceil(lane.tat - (burst - 1) * pace_ms - 0.001))
+    local _, _, opens_at = bucket_grant(lane.tat, now, pace_ms, burst_ms, 0, 0)
+    return math.max(now, math.ceil(opens_at - 0.001))
   end
 
   -- Puts each lane that something happened to in order. Whether a task came up to ready.
