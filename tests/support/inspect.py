@@ -194,11 +194,11 @@ def answer_within(part: Any, seconds: float) -> None:
 
 
 # The cluster, Raft and the processes of a node
-voter_of = attrgetter("_voter")
-ticker_of = attrgetter("_ticker")
-beating_of = attrgetter("_beating")  # the task that shows a loop's turns to Raft's thread
+voter_of = attrgetter("_running.voter")
+ticker_of = attrgetter("_running.ticker")
+beating_of = attrgetter("_running.beating")  # the task that shows a loop's turns to Raft's thread
 failures_of = attrgetter("_failures")
-open_questions_of = attrgetter("_questions._open")
+open_questions_of = attrgetter("_running.proposals._open")
 addresses_of = attrgetter("_addresses")
 times_of = attrgetter("_times")
 under_way_at = attrgetter("_asking")  # hosts that a name server is asked for

@@ -18,7 +18,7 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoLeader, Stale, StoreDown, Timeout
-from tidewarden.raft import RaftMember
+from tidewarden.raft.elector import Elector
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 
@@ -52,7 +52,7 @@ class Leadership:
     def __init__(
         self,
         cluster: str,
-        raft: RaftMember,
+        raft: Elector,
         link: StoreClient,
         scripts: Scripts,
         clock: Clock,

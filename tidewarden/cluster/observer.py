@@ -1,21 +1,19 @@
-"""
-A worker's sight of the leader: it takes no part in Raft, and reads at the store who holds the
-fence.
-"""
+"""A worker's knowledge of the leader: it takes no part in Raft, and reads the store's fence."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Callable
+import math
+import os
 from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.config.load import Cluster, Config
-from tidewarden.errors import Error
-from tidewarden.raft import RaftMember, folder
+from tidewarden.config.load import Config
+from tidewarden.errors import Error, NoLeader
+from tidewarden.raft import folder
+from tidewarden.raft.report import report
 from tidewarden.raft.state import MemberView, Role, raft_address
 from tidewarden.store.client import StoreClient
 
@@ -24,36 +22,39 @@ from .registration import BEAT_S, DEAD_MS, Registration
 log = logging.getLogger("tidewarden.cluster")
 
 
-class Observer(RaftMember):
+class Observer:
     """
-    What :class:`RaftMember` is to a member, to a node that is none: it is never elected and votes
+    Follows the leadership from outside, as a node that is no member: it is never elected and votes
     for nobody.
 
-    The leader is the node that the store's fence names, as long as that is alive at the store.
-    :meth:`watch` keeps it known.
+    A :class:`tidewarden.raft.elector.ClusterView`. The leader is the node that the store's fence
+    names, as long as that is alive at the store; :meth:`watch` keeps it known.
     """
 
+    term = 0
+    """Of Raft, which it takes no part in."""
+
     def __init__(
-        self,
-        config: Config,
-        secret: str,
-        clock: Clock,
-        on_change: Callable[[], None],
-        nodes: Registration,
-        link: StoreClient,
+        self, config: Config, clock: Clock, nodes: Registration, link: StoreClient
     ) -> None:
-        alone = dataclasses.replace(
-            config, cluster=dataclasses.replace(config.cluster, members=Cluster().members)
-        )
-        super().__init__(alone, secret, clock, on_change)
+        self.name = config.node.name
+        self._folder = Path(config.node.data_dir)
+        self._clock = clock
         self._members = dict(config.cluster.members)
         self._nodes, self._link = nodes, link
         self._fence = f"{{{config.cluster.name}}}:fence"
         self._epoch, self._holder = 0, ""
+        self._lock: int | None = None
 
     async def start(self) -> None:
         """Take the folder. Raises: ConfigError: it cannot be used, or another process has it."""
-        self._lock = folder.take(Path(self._config.node.data_dir))
+        self._lock = folder.take(self._folder)
+
+    async def stop(self) -> None:
+        """Give the folder back. Safe to call twice."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def role(self) -> Role:
         """``worker``"""
@@ -65,6 +66,10 @@ class Observer(RaftMember):
             if f"{one.node}.{one.boot}" == self._holder and one.age_ms < DEAD_MS:
                 return one.node
         return None
+
+    def is_leader(self) -> bool:
+        """Never."""
+        return False
 
     def has_quorum(self) -> bool:
         """Whether somebody leads."""
@@ -86,9 +91,29 @@ class Observer(RaftMember):
             for name, at in self._members.items()
         }
 
+    def peer_heard_s(self, name: str) -> float:
+        """Nobody is heard but this node itself."""
+        return 0.0 if name == self.name else math.inf
+
+    def not_member_because(self) -> str:
+        """A worker is not to be one."""
+        return ""
+
+    def status(self) -> dict[str, Any]:
+        """As a member says it, as far as there is anything to say."""
+        return report(self)
+
     async def elected(self) -> None:
         """Never returns."""
         await asyncio.get_running_loop().create_future()
+
+    async def claim(self, boot: int, seen: int) -> int:
+        """Raises: NoLeader: always."""
+        raise NoLeader("This node does not lead.")
+
+    async def transfer(self, node: str | None) -> str:
+        """Raises: NoLeader: always."""
+        raise NoLeader("This node is no member of the cluster: ask one that is.")
 
     async def watch(self) -> None:
         """Look at the fence until cancelled; a store that is away is waited for."""

@@ -26,8 +26,9 @@ from tidewarden.config.load import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.os_process import ConnectionBudget, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue import Queues
-from tidewarden.raft import RaftMember
+from tidewarden.raft.elector import ClusterView
 from tidewarden.raft.folder import mark
+from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.store.client import StoreClient
@@ -183,7 +184,7 @@ class Daemon:
         tokens = self._tokens(parts, leader.raft, accounts)
         return Rooms(url, store, parts, leader, schedules, tokens)
 
-    def _tokens(self, parts: ProcessParts, raft: RaftMember, accounts: StoreClient) -> Tokens:
+    def _tokens(self, parts: ProcessParts, raft: ClusterView, accounts: StoreClient) -> Tokens:
         nodes = parts.nodes
         told = dataclasses.replace(
             self.config, node=dataclasses.replace(self.config.node, advertise=nodes.address)
@@ -197,7 +198,7 @@ class Daemon:
             connected=lambda: accounts.up,
             cluster_secret=self._secret,
             nodes=lambda: nodes.living(),
-            members=lambda: {**nodes.addresses, **raft.base_addresses()},
+            members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},
         )
 
     async def _join(self, stack: contextlib.AsyncExitStack, rooms: Rooms) -> asyncio.Task[None]:
@@ -258,7 +259,7 @@ class Daemon:
             secondaries,
             rooms.tokens,
             rooms.schedules,
-            None if self._is_worker else rooms.leader.raft,
+            rooms.leader.member,
             backups,
         )
 
@@ -315,7 +316,7 @@ class Daemon:
                 future.cancel()
             await asyncio.gather(*everything - refreshing, return_exceptions=True)
 
-    async def _hand_over(self, raft: RaftMember) -> None:
+    async def _hand_over(self, raft: ClusterView) -> None:
         """
         Let another lead before anything here is drained: nobody would sweep for as long as that
         takes.

@@ -8,6 +8,7 @@ from tidewarden.clock import Clock
 from tidewarden.cluster import Leadership, LeaderTasks, Observer, Reaper
 from tidewarden.config.load import Config
 from tidewarden.raft import RaftMember
+from tidewarden.raft.elector import ClusterView
 from tidewarden.scheduler.sweep import Sweep
 
 from .process_parts import ProcessParts
@@ -17,7 +18,9 @@ from .process_parts import ProcessParts
 class LeaderParts:
     """Holds what this node runs while it leads, and what says whether it does."""
 
-    raft: RaftMember
+    raft: ClusterView
+    member: RaftMember | None
+    """The same; None on a worker, which is no member."""
     leadership: Leadership
     tasks: LeaderTasks
     sweep: Sweep
@@ -37,11 +40,9 @@ def build_leader(
     def changed() -> None:
         leadership.raft_changed()
 
-    raft = (
-        Observer(config, secret, clock, changed, nodes, control)
-        if config.node.role == "worker"
-        else RaftMember(config, secret, clock, changed)
-    )
+    is_worker = config.node.role == "worker"
+    member = None if is_worker else RaftMember(config, secret, clock, changed)
+    raft: ClusterView = member or Observer(config, clock, nodes, control)
     reaper = Reaper(config.node.name, nodes, parts.queues, clock, raft.peer_heard_s)
     tasks = LeaderTasks(
         clock,
@@ -58,4 +59,4 @@ def build_leader(
         tasks.run,
         lambda: nodes.beat_at,
     )
-    return LeaderParts(raft, leadership, tasks, sweep, reaper)
+    return LeaderParts(raft, member, leadership, tasks, sweep, reaper)

@@ -155,7 +155,7 @@ class Status:
             return "the node is going down"
         if not self.ready:
             return "the node is starting"
-        if stranger := self.raft.estranged():
+        if stranger := self.raft.not_member_because():
             return (
                 f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
             )

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
 
-from . import refusals, report, state
-from .building import build
+from . import folder, pysync, state
 from .operations import Operations
 from .proposals import Proposals
+from .report import report
 from .ticker import Ticker
 from .voter import Voter
 
@@ -29,13 +33,24 @@ JOIN_S = 10.0
 """Longest wait for the thread's end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Holds what is there of a member between its start and its stop."""
+
+    ticker: Ticker
+    voter: Voter
+    proposals: Proposals
+    operations: Operations
+    beating: asyncio.Task[None]
+
+
 class RaftMember:
     """
     Who leads the cluster, and the few facts that its members have agreed on.
 
     All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any
     change of role, leader, term, quorum or committed facts. Nothing that this class says is a
-    permission: see ``decide``.
+    permission: see ``state``.
     """
 
     def __init__(
@@ -60,21 +75,10 @@ class RaftMember:
         self._seeds = state.addresses(
             self.name, config.node.host, config.node.raft_port, dict(config.cluster.members)
         )
-        self._ticker: Ticker | None = None
-        self._voter: Voter | None = None
+        self._running: Running | None = None
+        """None before the start and after the stop."""
         self._lock: int | None = None
-        self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
-        self._questions = Proposals(self._times.claim_s)
-        self._steering = Operations(
-            self.name,
-            self._questions,
-            self._times,
-            clock,
-            self.leader,
-            lambda: list(self._addresses),
-            self._sight,
-        )
         self._told: tuple[object, ...] = ()
         self._compared = False
 
@@ -96,39 +100,53 @@ class RaftMember:
             elif error is not None and not ready.done():
                 ready.set_exception(error)
 
-        self._ticker = Ticker(
-            self._build, self._times, self._clock, loop, started, lambda _: self._notice()
+        ticker = Ticker(
+            self._open, self._times, self._clock, loop, started, lambda _: self._notice()
         )
-        self._ticker.thread.start()
+        ticker.thread.start()
         try:
-            self._voter = await ready
+            voter = await ready
         except BaseException:
-            await self.stop(gracefully=False)
+            await self._end(ticker, gracefully=False)
             raise
-        self._beating = loop.create_task(self._beat(), name="raft beat")
+        proposals = Proposals(ticker, self._times.claim_s)
+        operations = Operations(
+            self.name,
+            proposals,
+            voter,
+            self._times,
+            self._clock,
+            self.leader,
+            lambda: list(self._addresses),
+            self._view,
+        )
+        beating = loop.create_task(self._beat(ticker), name="raft beat")
+        self._running = Running(ticker, voter, proposals, operations, beating)
 
     async def stop(self, gracefully: bool = True) -> None:
         """
         Leave, handing leadership over first if ``gracefully``. The journal stays. Safe to call
         twice.
         """
-        ticker, self._ticker = self._ticker, None
-        if self._beating is not None:
-            self._beating.cancel()
-            self._beating = None
-        if ticker is not None:
-            ticker.stop(gracefully)
-            await asyncio.to_thread(ticker.thread.join, JOIN_S)
-            if ticker.thread.is_alive():
-                logger.error("Raft's thread did not end within %g s; its files stay locked", JOIN_S)
-                return
-        if self._voter is not None:
-            self._voter.close()
-            self._voter = None
+        running, self._running = self._running, None
+        if running is None:
+            return
+        running.beating.cancel()
+        if await self._end(running.ticker, gracefully):
+            running.voter.close()
+        self._wake()
+
+    async def _end(self, ticker: Ticker, gracefully: bool) -> bool:
+        """End the thread, then let the folder go. Returns: whether the thread has ended."""
+        ticker.stop(gracefully)
+        await asyncio.to_thread(ticker.thread.join, JOIN_S)
+        if ticker.thread.is_alive():
+            logger.error("Raft's thread did not end within %g s; its files stay locked", JOIN_S)
+            return False
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        self._wake()
+        return True
 
     # What is to be seen.
 
@@ -137,9 +155,9 @@ class RaftMember:
         ``leader``, ``follower``, ``candidate``, or ``orphan``: no leader was heard for two election
         times.
         """
-        sight = self._sight()
+        view = self._view()
         return (
-            "follower" if sight is None else state.role(sight, self._clock.monotonic(), self._times)
+            "follower" if view is None else state.role(view, self._clock.monotonic(), self._times)
         )
 
     def is_leader(self) -> bool:
@@ -148,47 +166,45 @@ class RaftMember:
 
     def leader(self) -> str | None:
         """Name of the member that leads; ``None`` when this node knows of none."""
-        sight = self._sight()
+        view = self._view()
         return (
             None
-            if sight is None
-            else state.leader(sight, self._clock.monotonic(), self._times, self.name)
+            if view is None
+            else state.leader(view, self._clock.monotonic(), self._times, self.name)
         )
 
     @property
     def term(self) -> int:
         """Raft's current term here; grows with every election that this node hears of."""
-        sight = self._sight()
-        return 0 if sight is None else sight.term
+        view = self._view()
+        return 0 if view is None else view.term
 
     def has_quorum(self) -> bool:
         """
         Whether a majority stood behind the leader within the last election time, as far as this
         node can know.
         """
-        sight = self._sight()
-        return sight is not None and state.quorum(
-            sight, self._clock.monotonic(), self._times, self.name
+        view = self._view()
+        return view is not None and state.quorum(
+            view, self._clock.monotonic(), self._times, self.name
         )
 
     def heard_s(self) -> float:
         """Seconds since a leader was heard; 0 on the leader; since the start when none ever was."""
-        sight = self._sight()
-        if sight is None:
+        view = self._view()
+        if view is None:
             return math.inf
-        return 0.0 if self.is_leader() else self._clock.monotonic() - sight.leader_heard
+        return 0.0 if self.is_leader() else self._clock.monotonic() - view.leader_heard
 
     def peer_heard_s(self, name: str) -> float:
         """
         On the leader: seconds since that member last answered, from the leadership's start on; 0
         for itself.
         """
-        sight = self._sight()
+        view = self._view()
         if name == self.name:
             return 0.0
-        return (
-            math.inf if sight is None else state.peer_heard_s(sight, self._clock.monotonic(), name)
-        )
+        return math.inf if view is None else state.peer_heard_s(view, self._clock.monotonic(), name)
 
     def lease_s(self) -> float:
         """
@@ -199,16 +215,20 @@ class RaftMember:
         the machine sleeps. Ends at once when this node gives leadership up, so it is looked at anew
         before each use.
         """
-        voter = self._voter
-        return 0.0 if voter is None else max(0.0, voter.lease_until - self._clock.monotonic())
+        running = self._running
+        return (
+            0.0
+            if running is None
+            else max(0.0, running.voter.lease_until - self._clock.monotonic())
+        )
 
     def committed(self) -> dict[str, Any]:
         """
         ``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft
         address).
         """
-        sight = self._sight()
-        facts = state.Committed() if sight is None else sight.facts
+        view = self._view()
+        facts = state.Committed() if view is None else view.facts
         return {"epoch": facts.epoch, "holder": facts.holder, "members": self._addresses}
 
     @property
@@ -217,17 +237,15 @@ class RaftMember:
         The members' Raft addresses by name: as committed, or on their way; before the first version
         as configured.
         """
-        sight = self._sight()
+        view = self._view()
         return (
-            dict(self._seeds)
-            if sight is None or sight.members is None
-            else sight.members.addresses()
+            dict(self._seeds) if view is None or view.members is None else view.members.addresses()
         )
 
     def seats(self) -> dict[str, state.MemberView]:
         """Every member as this one knows it, by name."""
-        sight = self._sight()
-        found = None if sight is None else sight.members
+        view = self._view()
+        found = None if view is None else view.members
         if found is None:
             return {
                 name: state.MemberView(address, votes=True, met=False)
@@ -238,17 +256,13 @@ class RaftMember:
             for name, seat in found.seats.items()
         }
 
-    def base_addresses(self) -> dict[str, str]:
-        """Every member's ``host:base_port`` by name."""
-        return {name: state.base_address(seat.address) for name, seat in self.seats().items()}
-
-    def estranged(self) -> str:
+    def not_member_because(self) -> str:
         """
         Why this node is no member of its cluster any more, or not yet, for people; "" when it is
         one.
         """
-        sight = self._sight()
-        return "" if sight is None else refusals.estranged(sight, self._config)
+        view = self._view()
+        return "" if view is None else state.not_member_because(view, self._config)
 
     async def watch(self) -> None:
         """
@@ -258,8 +272,8 @@ class RaftMember:
         folder, and it was not told to wait until it is let in.
         """
         while True:
-            sight = self._sight()
-            if sight is not None and (problem := refusals.fatal(sight, self._config)):
+            view = self._view()
+            if view is not None and (problem := state.must_not_start_because(view, self._config)):
                 raise ConfigError([problem])
             await sleep(self._clock, self._times.orphan_s / 4)
 
@@ -267,7 +281,18 @@ class RaftMember:
         """
         Everything an operator may ask of Raft, in plain values; times that never were are ``None``.
         """
-        return report.status(self, self._sight(), self._clock.monotonic(), self._voter)
+        running, view = self._running, self._view()
+        if running is None or view is None:
+            return report(self, heard_s=self.heard_s(), lease_s=self.lease_s())
+        return report(
+            self,
+            commit=view.commit,
+            heard_s=self.heard_s(),
+            lease_s=self.lease_s(),
+            tick_age_s=round(self._clock.monotonic() - view.ticked, 3),
+            strangers_refused=running.voter.strangers_refused(),
+            members_version=0 if view.members is None else view.members.version,
+        )
 
     # What can be asked for.
 
@@ -278,10 +303,10 @@ class RaftMember:
         Raises: Draining: Raft is stopped.
         """
         while True:
-            sight = self._sight()
-            if sight is None:
+            view = self._view()
+            if view is None:
                 raise Draining("Raft is not running on this node.")
-            if sight.settled and self.is_leader():
+            if view.settled and self.is_leader():
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
@@ -300,11 +325,12 @@ class RaftMember:
         """
         if not 0 <= seen < state.EPOCH_MAX - 1:
             raise BadArg(f"seen: found {seen}; allowed: 0 to {state.EPOCH_MAX - 2}.")
-        if self._voter is None or not self.is_leader():
+        running = self._running
+        if running is None or not self.is_leader():
             raise NoLeader("This node does not lead.")
         term = self.term
-        epoch = await self._questions.propose(
-            self._ticker, functools.partial(self._voter.claim, self.name, boot, seen)
+        epoch = await running.proposals.propose(
+            functools.partial(running.voter.claim, self.name, boot, seen)
         )
         if not isinstance(epoch, int) or epoch <= seen:
             raise Internal(f"A claim above epoch {seen} was answered with {epoch!r}.")
@@ -319,7 +345,7 @@ class RaftMember:
 
         Raises: NoLeader, NotFound, Timeout: see :class:`Operations`. Draining.
         """
-        return await self._steering.transfer(self._ticker, node)
+        return await self._operations().transfer(node)
 
     async def join(self, name: str, address: str) -> int:
         """
@@ -329,7 +355,7 @@ class RaftMember:
         Raises: BadArg: no such address. Exists, NoLeader, NoQuorum: see :class:`Operations`.
         """
         raft_address = state.raft_address(name, address)
-        return await self._steering.join(self._ticker, self._voter, name, raft_address)
+        return await self._operations().join(name, raft_address)
 
     async def leave(self, name: str) -> int:
         """
@@ -337,60 +363,118 @@ class RaftMember:
 
         Raises: NotFound, NoLeader, NoQuorum: see :class:`Operations`.
         """
-        return await self._steering.leave(self._ticker, self._voter, name)
+        return await self._operations().leave(name)
 
     # Between the loop and the thread.
 
-    def _sight(self) -> state.RaftView | None:
-        return None if self._ticker is None else self._ticker.latest
+    def _operations(self) -> Operations:
+        if self._running is None:
+            raise Draining("Raft is not running on this node.")
+        return self._running.operations
 
-    async def _beat(self) -> None:
+    def _view(self) -> state.RaftView | None:
+        return None if self._running is None else self._running.ticker.latest
+
+    async def _beat(self, ticker: Ticker) -> None:
         """Show the thread that this loop turns, and notice what changes by time alone."""
         loop = asyncio.get_running_loop()
-        while self._ticker is not None:
-            self._ticker.beat = self._clock.monotonic()
+        while True:
+            ticker.beat = self._clock.monotonic()
             loop.call_soon(self._notice)
             await sleep(self._clock, BEAT_S * self._config.raft.pace)
 
     def _notice(self) -> None:
-        sight = self._sight()
-        if sight is None:
+        view = self._view()
+        if view is None:
             return
         told = (
             self.role(),
             self.leader(),
-            sight.term,
-            sight.settled,
-            sight.facts,
+            view.term,
+            view.settled,
+            view.facts,
             self.has_quorum(),
-            sight.members,
-            sight.members_committed,
-            sight.removed_because,
+            view.members,
+            view.members_committed,
+            view.removed_because,
         )
         if told == self._told:
             return
         if self._told[:3] != told[:3]:
-            logger.info("raft: %s in term %d, leader %s", told[0], sight.term, told[1] or "unknown")
+            logger.info("raft: %s in term %d, leader %s", told[0], view.term, told[1] or "unknown")
         self._told = told
-        self._compare(sight)
+        self._compare(view)
         self._wake()
         self._on_change()
 
-    def _compare(self, sight: state.RaftView) -> None:
+    def _compare(self, view: state.RaftView) -> None:
         """Say once that the configuration's members are not the cluster's."""
-        if self._compared or sight.members is None:
+        if self._compared or view.members is None:
             return
         self._compared = True
-        if text := refusals.difference(sight.members, self._seeds):
+        if text := state.seeds_differ_because(view.members, self._seeds):
             logger.warning("%s", text)
 
-    def _build(self) -> Voter:
+    def _open(self) -> Voter:
+        """In the thread that will tick it."""
+
         def taken(lock: int) -> None:
             self._lock = lock
 
-        return build(self._config, self._secret, self._seeds, self._clock, taken)
+        return open_voter(self._config, self._secret, self._seeds, self._clock, taken)
 
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def open_voter(
+    config: Config,
+    secret: str,
+    seeds: Mapping[str, str],
+    clock: Clock,
+    taken: Callable[[int], None],
+) -> Voter:
+    """
+    The member that ``config`` describes; ``seeds``: Raft addresses by name.
+
+    ``taken`` is told the descriptor that keeps the folder locked, before anything else can fail.
+    Raises: ConfigError: the folder, its files, the host or the port.
+    """
+    if not __debug__:
+        raise ConfigError(
+            ["python -O: found; allowed: without, for PySyncObj's replay protection is assertions"]
+        )
+    node, times = config.node, state.Times.at(config.raft.pace)
+    path = Path(node.data_dir)
+    taken(folder.take(path))
+    folder.check(path)
+    try:
+        socket.getaddrinfo(node.host, node.raft_port)
+    except OSError as error:
+        raise ConfigError(
+            [f"node.host: found {node.host!r}, {error.strerror}; allowed: a local address"]
+        ) from None
+    conf = pysync.configure(
+        path, f"{node.host}:{node.raft_port}", link_password(secret, config.cluster.name), times
+    )
+    try:
+        return Voter(node.name, seeds, conf, times, clock, node.role == "joining")
+    except OSError as error:
+        found = (
+            f"{node.base_port}, and {node.host}:{node.raft_port} (Raft, + 2) cannot be listened on"
+        )
+        why = error.strerror or str(error)
+        raise ConfigError(
+            [f"node.base_port: found {found}: {why}; allowed: a base of free ports"]
+        ) from error
+
+
+def link_password(secret: str, cluster: str) -> str:
+    """
+    The link's password: stretched, for the library's own salt is in its source, the same for
+    everybody.
+    """
+    salt = f"tidewarden raft {cluster}".encode()
+    return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32).hex()

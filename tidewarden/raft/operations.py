@@ -15,7 +15,6 @@ from . import pysync
 from .membership import NOT_THERE, Members
 from .proposals import Proposals
 from .state import RaftView, Times
-from .ticker import Ticker
 from .voter import Voter
 
 CHANGE_TRIES_S = 5.0
@@ -26,24 +25,26 @@ class Operations:
     """
     Asks this member's thread, which asks the leader's.
 
-    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is
+    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``view`` is
     what the thread saw last.
     """
 
     def __init__(
         self,
         own: str,
-        questions: Proposals,
+        proposals: Proposals,
+        voter: Voter,
         times: Times,
         clock: Clock,
         leader: Callable[[], str | None],
         names: Callable[[], list[str]],
-        sight: Callable[[], RaftView | None],
+        view: Callable[[], RaftView | None],
     ) -> None:
-        self._own, self._questions, self._times, self._clock = own, questions, times, clock
-        self._leader, self._names, self._sight = leader, names, sight
+        self._own, self._times, self._clock = own, times, clock
+        self._proposals, self._voter = proposals, voter
+        self._leader, self._names, self._view = leader, names, view
 
-    async def transfer(self, ticker: Ticker | None, node: str | None) -> str:
+    async def transfer(self, node: str | None) -> str:
         """
         Have the member ``node`` lead (``None``: another, the one most caught up), and wait until
         somebody new does.
@@ -81,12 +82,10 @@ class Operations:
                 )
             if leader == before and now >= asked_again:
                 asked_again = now + 3 * self._times.heartbeat_s
-                reason = await self._questions.ask(ticker, lambda voter: voter.wish(node))
+                reason = await self._proposals.ask(lambda voter: voter.wish(node))
             await sleep(self._clock, self._times.tick_s)
 
-    async def join(
-        self, ticker: Ticker | None, voter: Voter | None, name: str, address: str
-    ) -> int:
+    async def join(self, name: str, address: str) -> int:
         """
         Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and
         has everything.
@@ -105,11 +104,9 @@ class Operations:
                 and (asked or not (seat.mark and seat.votes))
             )
 
-        return await self._change(
-            ticker, voter, there, lambda members: members.joined(name, address)
-        )
+        return await self._change(there, lambda members: members.joined(name, address))
 
-    async def leave(self, ticker: Ticker | None, voter: Voter | None, name: str) -> int:
+    async def leave(self, name: str) -> int:
         """
         Have the member ``name`` be none any more. One that leads hands leadership over first.
 
@@ -123,12 +120,10 @@ class Operations:
                 asked and name == self._own and self._told_version() > 0
             )
 
-        return await self._change(ticker, voter, gone, lambda old: old.left(name))
+        return await self._change(gone, lambda old: old.left(name))
 
     async def _change(
         self,
-        ticker: Ticker | None,
-        voter: Voter | None,
         done: Callable[[Members, bool], bool],
         make: Callable[[Members], Members],
     ) -> int:
@@ -149,10 +144,10 @@ class Operations:
                     return version
                 if self._committed():
                     return members.version
-            elif self._committed() and self._leader() is not None and voter is not None:
+            elif self._committed() and self._leader() is not None:
                 new, asked = make(members), True
                 try:
-                    await self._questions.propose(ticker, functools.partial(voter.propose, new))
+                    await self._proposals.propose(functools.partial(self._voter.propose, new))
                 except NoLeader as error:
                     why = str(error).rstrip(".")
                 except Timeout:
@@ -170,34 +165,34 @@ class Operations:
         raise NoLeader("The members were not changed: this node knows of no leader.")
 
     def _refusal(self) -> str:
-        sight = self._sight()
-        return "" if sight is None else sight.refusal
+        view = self._view()
+        return "" if view is None else view.refusal
 
     def _members(self) -> Members:
-        sight = self._sight()
-        if sight is None or sight.members is None:
+        view = self._view()
+        if view is None or view.members is None:
             raise NoLeader(
                 "This node does not know the cluster's members yet: it has heard no leader."
             )
-        return sight.members
+        return view.members
 
     def _member(self) -> None:
         """Raises: NoLeader: this node is none."""
-        sight = self._sight()
-        if sight is None:
+        view = self._view()
+        if view is None:
             return
-        left = sight.members is not None and self._own not in sight.members.seats
-        if left or sight.removed_because:
+        left = view.members is not None and self._own not in view.members.seats
+        if left or view.removed_because:
             raise NoLeader("This node is no member of the cluster any more: ask one that is.")
 
     def _committed(self) -> bool:
-        sight = self._sight()
-        return sight is not None and sight.members_committed
+        view = self._view()
+        return view is not None and view.members_committed
 
     def _told_version(self) -> int:
         """
         The version by which this node has left, of which it is told, for it gets no more of the
         log; 0: it has not.
         """
-        sight = self._sight()
-        return 0 if sight is None or sight.removed_because != NOT_THERE else sight.told_version
+        view = self._view()
+        return 0 if view is None or view.removed_because != NOT_THERE else view.told_version

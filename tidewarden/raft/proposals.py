@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tidewarden.errors import Draining, NoLeader, Timeout
+from tidewarden.errors import NoLeader, Timeout
 
 from . import pysync
 from .ticker import Ticker
@@ -19,30 +19,29 @@ from .voter import Voter
 
 class Proposals:
     """
-    Each has ``limit_s`` seconds. An answer that comes later finds nobody: questions are numbered,
-    numbers not used again.
+    Puts questions to the thread, each for at most ``limit_s`` seconds.
+
+    An answer that comes later finds nobody: questions are numbered, numbers not used again.
     """
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, ticker: Ticker, limit_s: float) -> None:
+        self._ticker = ticker
         self._limit_s = limit_s
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
 
-    async def propose(self, ticker: Ticker | None, propose: Callable[..., None]) -> Any:
+    async def propose(self, propose: Callable[..., None]) -> Any:
         """
         Call ``propose(callback=…)`` and await what was committed.
 
         Raises: NoLeader: not committed, as far as is known. Timeout: not in time; it may still be.
-        Draining.
         """
-        if ticker is None:
-            raise Draining("Raft is not running on this node.")
         self._number += 1
         number = self._number
         future = self._open[number] = asyncio.get_running_loop().create_future()
 
         def answered(value: Any, reason: int) -> None:
-            ticker.post(self._answered, number, value, reason)
+            self._ticker.post(self._answered, number, value, reason)
 
         try:
             propose(callback=answered)
@@ -63,16 +62,15 @@ class Proposals:
             why = pysync.REASONS.get(reason, f"reason {reason}")
             future.set_exception(NoLeader(f"Not committed, as far as is known: {why}."))
 
-    async def ask(self, ticker: Ticker | None, question: Callable[[Voter], int]) -> int:
+    async def ask(self, question: Callable[[Voter], int]) -> int:
         """
         Run ``question`` in the thread and await its answer.
 
-        Raises: Timeout: the thread did not answer in time. Draining.
+        Raises: Timeout: the thread did not answer in time.
         """
-        if ticker is None:
-            raise Draining("Raft is not running on this node.")
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         settle = functools.partial(_settle, future)
+        ticker = self._ticker
         ticker.ask(lambda voter: ticker.post(settle, question(voter)))
         try:
             async with asyncio.timeout(self._limit_s):

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .state import RaftView
-from .voter import Voter
-
-if TYPE_CHECKING:
-    from .member import RaftMember
+from .elector import ClusterView
 
 
-def status(
-    raft: RaftMember, sight: RaftView | None, now: float, voter: Voter | None
+def report(
+    raft: ClusterView,
+    *,
+    commit: int = 0,
+    heard_s: float = math.inf,
+    lease_s: float = 0.0,
+    tick_age_s: float | None = None,
+    strangers_refused: int = 0,
+    members_version: int = 0,
 ) -> dict[str, Any]:
-    """What ``raft`` says of itself at ``now``; times that never were are ``None``."""
+    """What ``raft`` says of itself; times that never were are ``None``."""
     return {
         "node": raft.name,
         "role": raft.role(),
         "leader": raft.leader(),
         "term": raft.term,
-        "commit": 0 if sight is None else sight.commit,
+        "commit": commit,
         "quorum": raft.has_quorum(),
-        "heard_s": _finite(raft.heard_s()),
-        "lease_s": _finite(raft.lease_s()),
-        "tick_age_s": None if sight is None else round(now - sight.ticked, 3),
-        "strangers_refused": 0 if voter is None else voter.strangers_refused(),
+        "heard_s": _finite(heard_s),
+        "lease_s": _finite(lease_s),
+        "tick_age_s": tick_age_s,
+        "strangers_refused": strangers_refused,
         **raft.committed(),
         "members": {
             name: {
@@ -37,8 +40,8 @@ def status(
             }
             for name, seen in raft.seats().items()
         },
-        "members_version": 0 if sight is None or sight.members is None else sight.members.version,
-        "estranged": raft.estranged(),
+        "members_version": members_version,
+        "estranged": raft.not_member_because(),
     }
 
 

@@ -1,6 +1,6 @@
 """
-What Raft replicates and what a sighting of it means: plain decisions, without socket, thread or
-clock.
+What Raft replicates, and what a view of it means for a node: plain decisions, without socket,
+thread or clock.
 
 Nothing here is a permission. A node may believe that it leads while another does; what must not
 happen twice is judged in one script at the store, by the epoch that :meth:`Committed.claimed`
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidewarden.config.load import NAME, NAME_ALLOWED
+from tidewarden.config.load import NAME, NAME_ALLOWED, Config
 from tidewarden.errors import BadArg, ConfigError
 
-from .membership import Members
+from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 
 Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
 State = Literal["leader", "follower", "candidate"]
@@ -140,35 +140,35 @@ class MemberView:
     """Whether it was ever heard with the folder that it has."""
 
 
-def role(sight: RaftView, now: float, times: Times) -> Role:
+def role(view: RaftView, now: float, times: Times) -> Role:
     """What the node is at ``now``. A leader whose thread has stopped ticking is none."""
-    if sight.state == "leader" and now - sight.ticked <= times.fallback_s:
+    if view.state == "leader" and now - view.ticked <= times.fallback_s:
         return "leader"
-    if now - sight.leader_heard > times.orphan_s:
+    if now - view.leader_heard > times.orphan_s:
         return "orphan"
-    return "candidate" if sight.state == "candidate" else "follower"
+    return "candidate" if view.state == "candidate" else "follower"
 
 
-def leader(sight: RaftView, now: float, times: Times, own: str) -> str | None:
+def leader(view: RaftView, now: float, times: Times, own: str) -> str | None:
     """
     Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none.
     """
-    here = role(sight, now, times)
+    here = role(view, now, times)
     if here == "leader":
         return own
-    return sight.leader if here == "follower" and sight.leader != own else None
+    return view.leader if here == "follower" and view.leader != own else None
 
 
-def quorum(sight: RaftView, now: float, times: Times, own: str) -> bool:
+def quorum(view: RaftView, now: float, times: Times, own: str) -> bool:
     """
     Whether a majority stands behind the leader here: it leads, or heard the leader within one
     election time.
     """
-    named = leader(sight, now, times, own)
-    return named == own or (named is not None and now - sight.leader_heard <= times.election_max_s)
+    named = leader(view, now, times, own)
+    return named == own or (named is not None and now - view.leader_heard <= times.election_max_s)
 
 
-def peer_heard_s(sight: RaftView, now: float, name: str) -> float:
+def peer_heard_s(view: RaftView, now: float, name: str) -> float:
     """
     Seconds since the member ``name`` was last heard, counted from the start of this node's
     leadership at most.
@@ -176,10 +176,70 @@ def peer_heard_s(sight: RaftView, now: float, name: str) -> float:
     Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is
     no peer, or was never heard by a node that does not lead.
     """
-    last = sight.heard.get(name)
+    last = view.heard.get(name)
     if last is None:
         return math.inf
-    return now - (max(last, sight.led_since) if sight.state == "leader" else last)
+    return now - (max(last, view.led_since) if view.state == "leader" else last)
+
+
+def seeds_differ_because(members: Members, seeds: Mapping[str, str]) -> str:
+    """That the configuration's members are not the cluster's; "" when they are."""
+    committed = members.addresses()
+    if committed == seeds:
+        return ""
+    found = f"the members are {_shown(committed)} (version {members.version}), as committed"
+    return f"{found}; cluster.members names {_shown(seeds)}, which counts at a first start only"
+
+
+def _shown(addresses: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{name} at {base_address(address)}" for name, address in sorted(addresses.items())
+    )
+
+
+def not_member_because(view: RaftView, config: Config) -> str:
+    """
+    Why the node is no member any more, or not yet; "" when it is one, or nobody has told it
+    otherwise.
+    """
+    name = config.node.name
+    if view.members is None:
+        way = f"tidewarden cluster join {name} HOST:{config.node.base_port}"
+        return (
+            f"waits to be let in: {way}, asked of a member" if config.node.role == "joining" else ""
+        )
+    if view.removed_because == ANOTHER_FOLDER:
+        return "no member any more: another folder has its name"
+    if view.removed_because == NOT_THERE or name not in view.members.seats:
+        return "no member of the cluster any more"
+    return ""
+
+
+def must_not_start_because(view: RaftView, config: Config) -> str:
+    """Why a node whose folder is new must not go on; "": it may."""
+    name, node = config.node.name, config.node
+    if view.members is not None or not view.removed_because:
+        return ""
+    way = (
+        f"`tidewarden cluster join {name} HOST:{node.base_port}` asked of a member, then start it"
+        " with --join"
+    )
+    if view.removed_because == ANOTHER_FOLDER:
+        found = (
+            f"found {node.data_dir!r}, which is new, while the members know {name} by another"
+            " folder"
+        )
+        allowed = (
+            "allowed: that folder, for its votes are in it; without it `tidewarden cluster leave"
+            f" {name}`, {way}"
+        )
+        return f"node.data_dir: {found}; {allowed}"
+    if node.role == "joining":
+        return ""
+    return (
+        f"node.name: found {name!r}, which is no member of the cluster that cluster.members names;"
+        f" allowed: {way}"
+    )
 
 
 def raft_address(name: str, address: str) -> str:
@@ -214,6 +274,11 @@ def base_address(address: str) -> str:
         if ":" in host
         else f"{host}:{int(port) - RAFT_OFFSET}"
     )
+
+
+def base_addresses(seats: Mapping[str, MemberView]) -> dict[str, str]:
+    """Every member's ``host:base_port`` by name."""
+    return {name: base_address(seat.address) for name, seat in seats.items()}
 
 
 def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 The thread that ticks Raft, and the bridge from it to asyncio: the only way in which the two meet.
 
 Into the thread go proposals (the library's queue is made for that) and :meth:`Ticker.ask`; out of
-it come sightings and answers, by :meth:`Ticker.post`, which never raises: an exception in a
+it come views and answers, by :meth:`Ticker.post`, which never raises: an exception in a
 callback would stop Raft for good.
 """
 
@@ -32,7 +32,7 @@ class Ticker:
     """
     Builds the voter, ticks it until told to stop, and destroys it.
 
-    ``started(voter, error)`` is posted once, ``sighted(sighting)`` after every tick that changed
+    ``started(voter, error)`` is posted once, ``sighted(view)`` after every tick that changed
     something. Both run in the event loop ``loop``.
     """
 
@@ -86,7 +86,7 @@ class Ticker:
         except Exception as error:
             self.post(self._started, None, error)
             return
-        self.latest = voter.sight(self._clock.monotonic())
+        self.latest = voter.view(self._clock.monotonic())
         self.post(self._started, voter, None)
         try:
             while not self._stopping.is_set():
@@ -139,24 +139,24 @@ class Ticker:
             voter.hold_off()
 
     def _publish(self, voter: Voter) -> None:
-        sight = self.latest = voter.sight(self._ticked)
-        here = role(sight, self._clock.monotonic(), self._times)
+        view = self.latest = voter.view(self._ticked)
+        here = role(view, self._clock.monotonic(), self._times)
         news = (
             here,
-            sight.state,
-            sight.term,
-            sight.leader,
-            sight.settled,
-            sight.commit,
-            sight.facts,
-            sight.members,
-            sight.members_committed,
-            sight.removed_because,
-            sight.refusal,
+            view.state,
+            view.term,
+            view.leader,
+            view.settled,
+            view.commit,
+            view.facts,
+            view.members,
+            view.members_committed,
+            view.removed_because,
+            view.refusal,
         )
         if news != self._posted:
             self._posted = news
-            self.post(self._sighted, sight)
+            self.post(self._sighted, view)
 
     def _leave(self, voter: Voter) -> None:
         """

@@ -146,7 +146,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     # What is to be seen.
 
-    def sight(self, ticked: float) -> RaftView:
+    def view(self, ticked: float) -> RaftView:
         """What is to be seen now; ``ticked``: when the last good tick was over."""
         leads = self._isLeader()
         if leads:

@@ -90,7 +90,7 @@ async def test_from_one_to_three_and_back(
     asked = next(raft for raft in made.running.values() if raft is not lead)
     await asked.leave(lead.name)  # whoever leads hands over first, whoever is asked
     left = [name for name in ("n0", "n1", "n2") if name != lead.name]
-    await wait_for(lambda: "no member" in lead.estranged())
+    await wait_for(lambda: "no member" in lead.not_member_because())
     await made.end(lead.name)
     second = await voting(made, *left)
     with pytest.raises(NotFound):
@@ -124,7 +124,7 @@ async def test_a_folder_made_anew_is_refused_until_it_joins_anew(
     newcomer(made, lost)
     await made.start(lost)
     await voting(made, "n0", "n1", "n2")
-    assert made.running[lost].estranged() == ""
+    assert made.running[lost].not_member_because() == ""
     lead = await made.elected()
     name = next(name for name in made.running if name != lead.name)
     await lead.leave(name)  # one that goes and comes back as it is votes again at once

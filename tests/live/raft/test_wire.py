@@ -32,7 +32,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import Cluster, Config, Node
 from tidewarden.config.load import Raft as RaftSection
 from tidewarden.raft import RaftMember, files, wire
-from tidewarden.raft.building import link_password
+from tidewarden.raft.member import link_password
 
 SECRET = "a cluster secret of the tests"
 

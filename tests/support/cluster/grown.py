@@ -13,9 +13,9 @@ from support.cluster.nursery import link_password
 import tidewarden.node.daemon  # noqa: F401 - a node's verb imports it when it is run
 from tidewarden import cli
 from tidewarden.node import process_parts
-from tidewarden.raft import building
+from tidewarden.raft import member
 
-building.link_password = link_password
+member.link_password = link_password
 # Its verb's parser imports more when it is used.
 with contextlib.redirect_stdout(io.StringIO()):
     cli.command_line("node")(["node", "--check"], standalone_mode=False)

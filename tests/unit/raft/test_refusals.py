@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidewarden.config.load import Config, Node
-from tidewarden.raft import refusals
+from tidewarden.raft import state
 from tidewarden.raft.membership import ANOTHER_FOLDER, NOT_THERE, Members, Seat, founded
 from tidewarden.raft.state import Committed, RaftView
 
@@ -60,17 +60,17 @@ def test_who_is_no_member_hears_why_and_who_is_new_ends(
     sight: RaftView, node: Config, estranged: str, fatal: str
 ) -> None:
     for said, expected in (
-        (refusals.estranged(sight, node), estranged),
-        (refusals.fatal(sight, node), fatal),
+        (state.not_member_because(sight, node), estranged),
+        (state.must_not_start_because(sight, node), fatal),
     ):
         assert bool(said) == bool(expected)
         assert expected in said
 
 
 def test_the_configurations_other_members_are_named() -> None:
-    assert refusals.difference(TWO, {"n0": "h:7422", "n1": "h:7432"}) == ""
+    assert state.seeds_differ_because(TWO, {"n0": "h:7422", "n1": "h:7432"}) == ""
     grown = Members(4, {**TWO.seats, "n2": Seat("::1:7442")})
-    said = refusals.difference(grown, {"n0": "h:7422"})
+    said = state.seeds_differ_because(grown, {"n0": "h:7422"})
     assert (
         "n2 at [::1]:7440 (version 4), as committed; cluster.members names n0 at h:7420, which"
         in said

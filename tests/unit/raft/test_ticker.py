@@ -33,7 +33,7 @@ class RecordingVoter:
             raise self.error
         time.sleep(0.001)
 
-    def sight(self, ticked: float) -> RaftView:
+    def view(self, ticked: float) -> RaftView:
         return RaftView(
             self.state, 1, None, False, 1, Committed(), ticked=ticked, leader_heard=ticked
         )
