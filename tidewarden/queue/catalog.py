@@ -17,7 +17,8 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.store import Scripts
-from tidewarden.store.client import Arg, StoreClient
+from tidewarden.store.client import StoreClient
+from tidewarden.store.connection import Arg
 from tidewarden.store.durability.durability import SYSTEM, Durability
 from tidewarden.store.memory import ClusterMemory, StoreMemory
 from tidewarden.store.scripts.loader import EACH

@@ -10,7 +10,8 @@ import msgspec
 
 from tidewarden.errors import Full
 from tidewarden.store import Scripts
-from tidewarden.store.client import Arg, StoreClient
+from tidewarden.store.client import StoreClient
+from tidewarden.store.connection import Arg
 
 from .partitioning import prefix_of
 from .settings import QueueSettings

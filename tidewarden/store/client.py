@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from .connection import Arg, StoreConnection
 from .reply_sink import ReplySink
-
-if TYPE_CHECKING:
-    from .connection import StoreConnection
-
-Arg = str | bytes | int
 
 
 class CallSender(Protocol):

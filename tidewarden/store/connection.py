@@ -17,7 +17,6 @@ import hiredis
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Full, StoreDown
 
-from .client import Arg
 from .connect import redact
 from .endpoint import Endpoint, PrimaryFinder
 from .reply_errors import NotSent, error_of, known_already, takes_no_writes, unanswered
@@ -25,6 +24,7 @@ from .reply_sink import ReplySink, fail_reply, ignore_errors
 
 __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "pack"]
 
+Arg = str | bytes | int
 log = logging.getLogger("tidewarden.store")
 
 # a call made while the link is down waits so long for it; it was never sent, so that is safe

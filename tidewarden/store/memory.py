@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Full, StoreDown
 
 from .client import StoreClient
+from .connection import StoreConnection
 from .preflight import parse_info, policy_fault
-
-if TYPE_CHECKING:
-    from .connection import StoreConnection
 
 log = logging.getLogger("tidewarden.store")
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from .client import Arg
+from .connection import Arg
 from .scripts.loader import GUARD
 
 SMALL_WRITES = frozenset(("SET", "HSET", "HSETNX", "HINCRBY"))

@@ -22,7 +22,7 @@ from tidewarden.queue import TaskSpec
 from tidewarden.queue.catalog import SHARED
 from tidewarden.store import Scripts
 from tidewarden.store.scripts import loader as store_scripts
-from tidewarden.store.scripts.loader import Header, header_of
+from tidewarden.store.scripts.loader import ScriptHeader, header_of
 
 VERBS = [
     "ack",
@@ -144,7 +144,7 @@ def test_what_a_header_says() -> None:
         "-- batch: does something\n-- DURABILITY queue\n-- GROWS   yes\n-- VERBS   put take\n--"
         " GUARDED for\nopen()\n"
     )
-    assert header_of("x", text) == Header("queue", True, ("put", "take"), guarded=True)
+    assert header_of("x", text) == ScriptHeader("queue", True, ("put", "take"), guarded=True)
 
 
 def test_what_makes_the_store_grow_is_a_promise() -> None:

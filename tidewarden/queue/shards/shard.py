@@ -13,7 +13,8 @@ from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.partitioning import split_prefix
 from tidewarden.queue.waitlist import Waiter, Waitlist
 from tidewarden.store import Scripts
-from tidewarden.store.client import Arg, CallSender, StoreClient
+from tidewarden.store.client import CallSender, StoreClient
+from tidewarden.store.connection import Arg
 from tidewarden.store.memory import StoreMemory
 from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply

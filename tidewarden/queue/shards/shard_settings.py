@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.store.client import Arg
+from tidewarden.store.connection import Arg
 
 from .shard import Shard
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
-from tidewarden.store.client import Arg
-from tidewarden.store.connection import ReplyError, StoreConnection, pack
+from tidewarden.store.connection import Arg, ReplyError, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.reply_sink import ReplySink, fail_reply, ignore_errors

@@ -13,11 +13,11 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import StoreDown
-from tidewarden.store.client import Arg
 from tidewarden.store.connection import (
     BACKLOG_MAX,
     PATIENCE_S,
     RETRY_FIRST_S,
+    Arg,
     StoreConnection,
     pack,
 )

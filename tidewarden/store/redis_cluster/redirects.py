@@ -6,14 +6,12 @@ executed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tidewarden.errors import StoreDown
+from tidewarden.store.connection import StoreConnection
 from tidewarden.store.reply_errors import NotRun
 from tidewarden.store.reply_sink import ReplySink, fail_reply
-
-if TYPE_CHECKING:
-    from tidewarden.store.connection import StoreConnection
 
 
 class Redirector(Protocol):

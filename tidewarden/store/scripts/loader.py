@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any, Protocol
 
 from tidewarden.errors import Error, Full
-from tidewarden.store.client import Arg, CallSender, StoreClient
-from tidewarden.store.connection import StoreConnection, pack
+from tidewarden.store.client import CallSender, StoreClient
+from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import known_already
 from tidewarden.store.reply_sink import ReplySink
 
@@ -53,7 +53,7 @@ _PREPARED = "local function prepare()"  # in a prelude: to be called before each
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ScriptHeader:
     """
     What a script needs, as the comment at its head says.
 
@@ -73,7 +73,7 @@ class Header:
     guarded: bool = False
 
 
-def header_of(place: str, text: str) -> Header:
+def header_of(place: str, text: str) -> ScriptHeader:
     """
     The header of a script; ``place`` is where it lies, for messages.
 
@@ -104,7 +104,7 @@ def header_of(place: str, text: str) -> Header:
             f"{place}: a script that is run for EACH of several shards waits for no durability: say"
             " none"
         )
-    return Header(
+    return ScriptHeader(
         said["DURABILITY"],
         said["GROWS"] == "yes",
         tuple(said.get("VERBS", "").split()),
@@ -121,7 +121,7 @@ class Script:
     ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``:
     on a cluster, it names a key that never exists beside its own, so that it is not run while a
     part of them is on the move (docs/decisions/0016-redis-cluster.md). ``durability`` and ``grows``
-    are those of its :class:`Header`.
+    are those of its :class:`ScriptHeader`.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Scripts:
     before each script of ``packages`` in this order; a package's ``prelude.lua`` comes next. The
     shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
     ``run(verb)`` are called with the script as a function. What a script needs its header says: see
-    :class:`Header`.
+    :class:`ScriptHeader`.
 
     Packages in ``plain`` get nothing put before theirs.
 
@@ -206,7 +206,7 @@ class Scripts:
         file: str,
         text: str,
         function: str,
-        header: Header,
+        header: ScriptHeader,
         *,
         guarded: bool = True,
     ) -> None:
