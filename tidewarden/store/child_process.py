@@ -1,5 +1,5 @@
 """
-Child processes that cannot outlive us, and the lock that keeps a second daemon off a folder.
+Starts child processes that cannot outlive us, and locks a data folder against a second daemon.
 
 Whoever must not leave processes behind needs more than a signal handler: it may be killed with
 SIGKILL. So a child asks the kernel for a signal at its parent's death (Linux's PR_SET_PDEATHSIG).
@@ -49,8 +49,8 @@ async def start_child(
     environ: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """
-    Start ``argv`` in a session of its own (Ctrl-C does not reach it), to be killed by the kernel
-    when we die.
+    Start ``argv`` in a session of its own, where Ctrl-C does not reach it; the kernel kills it when
+    we die.
 
     Killed, for another signal could be sat out. What a store that syncs once a second has answered
     need not be in the kernel's hands by then: while a sync is under way it puts its writes off, for
@@ -106,7 +106,7 @@ async def stop_child(process: asyncio.subprocess.Process, clock: Clock, grace_s:
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL for a child and what it started itself."""
+    """Send SIGKILL to a child and to what it started itself."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ class FolderLock:
         self.fd = fd
 
     def release(self) -> None:
-        """Give it back; harmless when it is not held."""
+        """Release the lock; harmless when it is not held."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,4 +1,6 @@
-"""What calls to the store go by: one link, or one to each primary of a cluster."""
+"""
+The interface by which other rooms call the store, whether it is one server or a Redis Cluster.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from .reply_sink import ReplySink
 
 class CallSender(Protocol):
     """
-    What a script is sent by. ``clustered``: it names a second key
+    Sends packed commands to the store. ``clustered``: it names a second key
     (docs/decisions/0016-redis-cluster.md).
     """
 
@@ -26,8 +28,9 @@ class CallSender(Protocol):
 
 class StoreClient(CallSender, Protocol):
     """
-    See :class:`tidewarden.store.connection.StoreConnection` and
-    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
+    Calls the store: a :class:`tidewarden.store.connection.StoreConnection`, or a
+    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient` before the primaries of a
+    cluster.
 
     ``why``: why it is not ``up``. ``calls`` were made, and ``reconnects`` connections, so far.
     """
@@ -41,27 +44,27 @@ class StoreClient(CallSender, Protocol):
 
     @property
     def at(self) -> str:
-        """Where it leads to, without passwords."""
+        """The address, without passwords."""
 
     @property
     def why(self) -> str:
-        """What keeps it from being up, or ""."""
+        """Why no calls can be made, or ""."""
 
     @property
     def reconnects(self) -> int:
-        """How often it has connected."""
+        """How often a connection was made."""
 
     def call(self, *args: Arg) -> asyncio.Future[Any]:
         """Send one command."""
 
     def refused(self, message: str) -> None:
-        """An error reply among the many in a reply."""
+        """Note an error reply that stands among several in one reply."""
 
     def link_of(self, key: str) -> StoreConnection | None:
         """The link to the server that has the key; None: there is none now."""
 
     def each(self) -> list[StoreConnection]:
-        """The links to all servers that take writes."""
+        """The connections to all servers that take writes."""
 
     def warning(self) -> str:
-        """What somebody should look at although it is up, or ""."""
+        """Return what an operator should look at although the store is up, or ""."""

@@ -38,7 +38,7 @@ _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 
 def options_of(url: str) -> dict[str, Any]:
     """
-    redis-py's connection arguments for a store URL.
+    Return redis-py's connection arguments for a store URL.
 
     Raises: BadArg: the URL is not one of ``redis:// rediss:// unix://``, or does not parse.
     """
@@ -80,7 +80,7 @@ def _class_of(options: dict[str, Any]) -> type[Any]:
 
 
 def redact(url: str) -> str:
-    """The URL without its password, for messages."""
+    """Return the URL without its password, for messages."""
     url = re.sub(r"([?&]\w*password=)[^&]*", r"\1…", url, flags=re.IGNORECASE)
     scheme, mark, rest = url.partition("://")
     credentials, at, place = rest.rpartition("@")
@@ -148,7 +148,7 @@ async def open_transport(
 
 def _said(error: Exception, by_path: bool) -> str:
     """
-    What an attempt to connect, ``by_path`` over a Unix socket, met with, and whose affair that is.
+    Describe how an attempt to connect failed, ``by_path`` over a Unix socket, and who has to act.
     """
     if isinstance(error, TimeoutError):
         return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"

@@ -40,8 +40,8 @@ ReplyError = hiredis.ReplyError
 
 class StoreConnection(asyncio.Protocol):
     """
-    One connection to the store. :meth:`call` returns a future at once; calls made in one turn of
-    the loop go out together.
+    Keeps one pipelined connection to the store, and connects again when it breaks. :meth:`call`
+    returns a future at once; calls made in one turn of the loop go out together.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else;
     ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
@@ -92,12 +92,12 @@ class StoreConnection(asyncio.Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether the link is connected."""
+        """Whether the connection is open."""
         return self._transport is not None
 
     @property
     def at(self) -> str:
-        """The address it is connected to, or tried last, without a password."""
+        """The address of the connection, or of the last attempt, without a password."""
         return self._way.at
 
     @property
@@ -107,7 +107,7 @@ class StoreConnection(asyncio.Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, for good."""
+        """Whether the connection was stopped for good."""
         return self._stopped
 
     def link_of(self, _key: str) -> StoreConnection:
@@ -115,11 +115,11 @@ class StoreConnection(asyncio.Protocol):
         return self
 
     def each(self) -> list[StoreConnection]:
-        """The one link."""
+        """Return this connection, the only one."""
         return [self]
 
     def warning(self) -> str:
-        """There are no parts that could be away."""
+        """Return "": there are no parts that could be away."""
         return ""
 
     def launch(self) -> None:
@@ -183,8 +183,8 @@ class StoreConnection(asyncio.Protocol):
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
         """
-        Send one packed command for ``receiver``, which is told in a later turn; what :meth:`call`
-        raises is its exception.
+        Send one packed command for ``receiver``, which hears in a later turn of the loop; what
+        :meth:`call` raises is its exception.
         """
         self.calls += 1
         if self._transport is not None:
@@ -245,7 +245,7 @@ class StoreConnection(asyncio.Protocol):
             self._leave("it takes no writes any more")
 
     def _moved(self, url: str) -> None:
-        """``url`` takes the writes now."""
+        """Go to ``url``, which takes the writes now."""
         if not self._way.leads_to(url):
             self._leave(f"{redact(url).partition('?')[0]} is the primary now")
 
@@ -282,7 +282,7 @@ class StoreConnection(asyncio.Protocol):
             fail_reply(self._backlog.popleft()[1], NotSent(f"nothing was sent: {why}"))
 
     async def _keep(self) -> None:
-        """Connect, watch, connect again, until stopped."""
+        """Connect, watch and connect again, until stopped."""
         pause_s = RETRY_FIRST_S
         pause_s_max = RETRY_LAST_S if self._way.finder is None else RETRY_NEXT_S
         said: set[str] = set()
@@ -338,14 +338,14 @@ class StoreConnection(asyncio.Protocol):
                 self._send(packed, receiver)
 
     def _begun(self, transport: asyncio.Transport) -> None:
-        """The last of the first commands was answered."""
+        """Note that the last of the first commands was answered."""
         if self._transport is transport and self._on_ready is not None:
             self._on_ready()
 
     async def _watch(self, transport: asyncio.Transport) -> None:
         """
-        Return when the connection is lost; cut it when it owes an answer for too long, and ask for
-        one when it is silent.
+        Return when the connection is lost. Close it when an answer is overdue for too long, and ask
+        for one when it is silent.
         """
         while not self._lost.is_set():
             try:
@@ -369,7 +369,7 @@ class StoreConnection(asyncio.Protocol):
 
 
 def pack(args: Sequence[Arg]) -> bytes:
-    """A command as it is sent. Raises: UnicodeEncodeError: a text is none."""
+    """Encode a command for the wire. Raises: UnicodeEncodeError: a text is none."""
     packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]  # a tuple is invariant in its items
     return packed
 

@@ -24,20 +24,23 @@ class PrimaryFinder(Protocol):
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
-        From now on call ``moved`` with the URL of the server that takes the writes, whenever it may
+        Call ``moved`` from now on with the URL of the server that takes the writes, whenever it may
         be another.
         """
 
     async def forget(self, moved: Callable[[str], None], /) -> None:
-        """Whoever followed does so no more."""
+        """Stop calling ``moved``."""
 
     async def find(self) -> str:
-        """The URL of the server that takes the writes now. Raises: StoreDown: why there is none."""
+        """
+        Return the URL of the server that takes the writes now. Raises: StoreDown: why there is
+        none.
+        """
 
 
 class Endpoint:
     """
-    The way to the store at ``url``, for one link. With a ``finder`` the URL is only what the store
+    Leads one connection to the store at ``url``. With a ``finder`` the URL is only what the store
     goes by in messages.
 
     ``called``: what the other end is, in messages.
@@ -54,7 +57,7 @@ class Endpoint:
 
     @property
     def at(self) -> str:
-        """The address it leads to now, or did last, without user and password."""
+        """The address now, or of the last connection, without user and password."""
         scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
         return scheme + mark + rest.rpartition("@")[2]
 
@@ -64,7 +67,9 @@ class Endpoint:
             check_url(self.url)
 
     async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
-        """A connection, as of :func:`open_transport`. Raises: StoreDown: why there is none now."""
+        """
+        Open a connection, as :func:`open_transport`. Raises: StoreDown: why there is none now.
+        """
         if self.finder is None:
             return await open_transport(self.url, name, protocol, called=self.called)
         self._target = url = await self.finder.find()

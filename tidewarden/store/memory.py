@@ -27,7 +27,7 @@ MARGIN_BYTES_MAX = 256 << 20
 
 
 def margin_of(max_bytes: int) -> int:
-    """How many bytes of the store's ``maxmemory`` are kept free."""
+    """Return how many bytes of the store's ``maxmemory`` are kept free."""
     return min(round(max_bytes * MARGIN_SHARE), MARGIN_BYTES_MAX)
 
 
@@ -60,7 +60,7 @@ class StoreMemory:
         self.fault = fault
 
     def heard(self, used_bytes: int, max_bytes: int) -> None:
-        """So much of so much is used."""
+        """Note how much memory is used of how much."""
         self.used_bytes, self.max_bytes = used_bytes, max_bytes
         margin = margin_of(max_bytes)
         limit = max_bytes - (margin + margin // 4 if self.full else margin)
@@ -79,8 +79,8 @@ class StoreMemory:
 
     def check(self, _key: str) -> None:
         """
-        Call it before what makes the store grow is written to that key. Raises: Full: the store is
-        full.
+        Raise Full if the store is full; call it before writing what makes it grow. Raises: Full:
+        the store is full.
         """
         if self.full:
             self.refused += 1
@@ -90,13 +90,13 @@ class StoreMemory:
             )
 
     def warning(self, full: bool | None = None) -> str:
-        """That it is full, or ""."""
+        """Return that the store is full, or ""."""
         if not (self.full if full is None else full):
             return ""
         return f"{self._what} is full: {self.used_bytes} of {self.max_bytes} bytes are used"
 
     async def look(self, link: StoreClient) -> None:
-        """Ask once. Raises: StoreDown; Error: the store does not tell."""
+        """Ask the store once. Raises: StoreDown; Error: the store does not tell."""
         info = parse_info(await link.call("INFO", "memory"))
         # Buffers to replicas and of the log count for no limit
         # (https://redis.io/docs/latest/develop/reference/eviction).
@@ -105,9 +105,7 @@ class StoreMemory:
         self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
 
     async def run(self, link: StoreClient, clock: Clock) -> None:
-        """
-        Look until cancelled; a store that is away, or does not tell, is as full as it was last.
-        """
+        """Ask until cancelled; a store that does not answer counts as full as it was last."""
         told = False
         while True:
             try:
@@ -124,7 +122,7 @@ class StoreMemory:
             await sleep(clock, LOOK_S)
 
     def stats(self) -> dict[str, int]:
-        """Numbers for /metrics."""
+        """Return the numbers for /metrics."""
         return {
             "store_full": int(self.full),
             "store_used_bytes": self.used_bytes,
@@ -147,7 +145,10 @@ class ClusterMemory(StoreMemory):
         self._parts: dict[str, StoreMemory] = {}
 
     def check(self, key: str) -> None:
-        """Likewise. Raises: Full: the primary that has the key is full."""
+        """
+        Raise Full if the primary of the key is full. Raises: Full: the primary that has the key is
+        full.
+        """
         if not self.full or self._route is None:
             return
         link = self._route.link_of(key)
@@ -156,11 +157,11 @@ class ClusterMemory(StoreMemory):
             part.check(key)
 
     def warning(self, full: bool | None = None) -> str:
-        """Which primaries are full, or ""."""
+        """Return which primaries are full, or ""."""
         return "; ".join(filter(None, (part.warning(full) for part in self._parts.values())))
 
     async def look(self, link: StoreClient) -> None:
-        """Ask each that is there. Raises: StoreDown; Error: one does not tell."""
+        """Ask each primary that is there. Raises: StoreDown; Error: one does not tell."""
         self._route = link
         links = [one for one in link.each() if one.up]
         self._parts = {one.at: self._parts.get(one.at) or _part_of(one) for one in links}
@@ -182,7 +183,7 @@ class ClusterMemory(StoreMemory):
                 raise failed
 
     def stats(self) -> dict[str, int]:
-        """Numbers for /metrics."""
+        """Return the numbers for /metrics."""
         parts = list(self._parts.values())
         return super().stats() | {
             "store_fills_total": sum(part.fills for part in parts),

@@ -42,7 +42,7 @@ LISTPACKS = {
 @dataclass(frozen=True, slots=True)
 class StoreServer:
     """
-    What a store said of itself.
+    The facts that a store tells of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and
     knows WAITAOF; ``appendfsync``: how that log is synced, of an embedded one how it was started to
@@ -61,7 +61,7 @@ class StoreServer:
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
-    """INFO's ``name:value`` lines."""
+    """Parse the ``name:value`` lines of INFO."""
     pairs = (
         line.partition(":")
         for line in raw.decode("utf-8", "replace").splitlines()
@@ -71,12 +71,12 @@ def parse_info(raw: bytes) -> dict[str, str]:
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """Major and minor number of a version."""
+    """Return the major and minor number of a version."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def policy_fault(policy: str) -> str:
-    """Why a server with this maxmemory-policy cannot be the store, or ""."""
+    """Return why a server with this maxmemory-policy cannot be the store, or ""."""
     if policy == "noeviction":
         return ""
     return (
@@ -86,8 +86,8 @@ def policy_fault(policy: str) -> str:
 
 def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
     """
-    Why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty when it
-    can.
+    Return why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty
+    when it can.
     """
     problems = []
     version = info.get("redis_version", "0")
@@ -112,7 +112,7 @@ def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
 
 async def warn_of_settings(link: StoreClient) -> None:
     """
-    Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown.
+    Log once what the server's settings cost in memory, where it tells them. Raises: StoreDown.
     """
     try:
         found = await link.call(
@@ -193,8 +193,8 @@ async def check_store(link: StoreClient, cluster: str) -> StoreServer:
 
 async def log_of(link: StoreClient) -> tuple[bool, str]:
     """
-    Whether each server that is there has a log on disk and knows WAITAOF, and how it is synced, as
-    of :class:`StoreServer`.
+    Return whether each server that answers has a log on disk and knows WAITAOF, and how it syncs
+    the log, as of :class:`StoreServer`.
 
     Raises: StoreDown; Error: one does not tell.
     """

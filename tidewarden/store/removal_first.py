@@ -24,8 +24,8 @@ Call = Callable[..., asyncio.Future[Any]]
 
 def removal_first(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
     """
-    Give the words that send ``verb key rest…`` so; what is removed first is a key that is never
-    written.
+    Give the words that make ``verb key rest…`` pass at a full store: a key that is never written is
+    removed first.
     """
     return ("EVAL", _SOURCE, 2, key, f"{key!s}{GUARD}", verb, key, *rest)
 

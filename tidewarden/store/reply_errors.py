@@ -1,4 +1,4 @@
-"""What an error reply of the store means to our callers."""
+"""Turns error replies of the store into the errors of the product."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class NotSent(StoreDown):
 
 class NotRun(StoreRefused):
     """
-    Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place``
-    (host:port) say where to.
+    The server refused the call before its first line. ``word`` says why; with MOVED and ASK,
+    ``slot`` and ``place`` (host:port) say where to.
     """
 
     def __init__(self, message: str) -> None:
@@ -68,13 +68,13 @@ def takes_no_writes(message: str) -> bool:
 
 def known_already(error: BaseException) -> bool:
     """
-    Whether a FUNCTION LOAD was refused because another node had loaded the same library before.
+    Return whether a FUNCTION LOAD was refused because another node had loaded the same library.
     """
     return isinstance(error, Error) and "already exists" in str(error)
 
 
 def error_of(message: str) -> Error:
-    """What an error reply of the store means to our callers."""
+    """Return the error that an error reply of the store means to our callers."""
     said = bare(message)
     word = said.partition(" ")[0]
     if word == "OOM":

@@ -38,7 +38,7 @@ Moved = Callable[[str], None]
 
 
 def by_sentinel(url: str) -> bool:
-    """Whether the store behind this URL is asked of sentinels."""
+    """Return whether the store behind this URL is found by sentinels."""
     return url.startswith(tuple(scheme + MARK for scheme in SCHEMES))
 
 
@@ -58,7 +58,7 @@ class SentinelReply:
 
 
 def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
-    """The answer that knows most; of equals the first. Raises: ValueError: there is none."""
+    """Return the answer that knows most; of equals the first. Raises: ValueError: there is none."""
     return max(answers, key=lambda answer: (answer.epoch, answer.promoted))
 
 
@@ -136,7 +136,7 @@ class Sentinels:
         self._heard: list[StoreConnection] = []
 
     def follow(self, moved: Moved) -> None:
-        """From now on call ``moved`` with the new primary's URL whenever there is one."""
+        """Call ``moved`` from now on with the URL of each new primary."""
         self._followers.append(moved)
         if self._asked:
             return
@@ -160,7 +160,7 @@ class Sentinels:
             heard.launch()
 
     async def forget(self, moved: Moved) -> None:
-        """Whoever followed does so no more; the last one closes the connections."""
+        """Stop calling ``moved``; the last to forget closes the connections."""
         with contextlib.suppress(ValueError):
             self._followers.remove(moved)
         if self._followers or not self._asked:
@@ -173,7 +173,7 @@ class Sentinels:
 
     async def find(self) -> str:
         """
-        The URL of the server that takes the writes now; who asks at the same time gets the same
+        Return the URL of the server that takes the writes now; callers at the same time share one
         answer.
 
         Raises: StoreDown: no sentinel answers, or none knows the service.
@@ -192,8 +192,8 @@ class Sentinels:
 
     async def _ask(self) -> str:
         """
-        Ask all at once. A failover takes a majority, so most of them, and a moment for the rest,
-        are enough.
+        Ask all sentinels at once. A failover takes a majority, so most of them, and a moment for
+        the rest, are enough.
         """
         links = self._asked
         asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}

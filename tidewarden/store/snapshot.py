@@ -21,7 +21,8 @@ SILENCE_S = 60.0
 
 async def snapshot(url: str) -> AsyncIterator[bytes]:
     """
-    The bytes of an RDB file of the store at ``url`` (``unix://`` or ``redis://``), piece by piece.
+    Yield the bytes of an RDB file of the store at ``url`` (``unix://`` or ``redis://``), piece by
+    piece.
 
     Raises: StoreDown: it cannot be reached, refuses, or breaks off; what came until then is no
     copy.

@@ -1,7 +1,4 @@
-"""
-The group commits of a Redis Cluster: one for each primary, and answers go through that of the one
-they came from.
-"""
+"""Group commits of a Redis Cluster: each answer waits for the one of the primary that gave it."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ TRIES = 65536
 
 class PrimaryCommit(GroupCommit):
     """
-    One primary's, whose own write is of a key in a slot that it has: another, when that one has
-    moved.
+    The group commit of one primary. It writes to a key in a slot of that primary, and to another
+    key when the slot has moved.
     """
 
     def __init__(
@@ -61,8 +58,8 @@ class PrimaryCommit(GroupCommit):
 
 class Placed:
     """
-    What a script will stand on, known when it is sent, and anew when it is sent on to another
-    server: see :class:`ServerIdentity`.
+    The server identity that a script relies on, known once the script is sent, and anew when it is
+    sent to another server: see :class:`ServerIdentity`.
     """
 
     __slots__ = ("_commit_of", "commit", "ground")
@@ -73,15 +70,15 @@ class Placed:
         self.ground: ServerIdentity | None = None
 
     def sent_by(self, link: StoreConnection) -> None:
-        """It goes out on ``link`` next."""
+        """Note that the script goes out on ``link`` next."""
         self.commit = self._commit_of(link)
         self.ground = self.commit.ground()
 
 
 class ClusterCommit:
     """
-    The interface of a :class:`GroupCommit`. ``commit_of`` makes, or finds, the one beside a
-    primary's link of ``route``.
+    Chooses the group commit of the primary that gave an answer. ``commit_of`` makes, or finds, the
+    one beside a primary's link of ``route``.
     """
 
     def __init__(
@@ -91,7 +88,10 @@ class ClusterCommit:
         self._commit_of = commit_of
 
     def ground(self) -> Placed:
-        """What the next script will stand on; it has to be told by which link that goes."""
+        """
+        Return the identity that the next script relies on; it has to be told by which connection
+        the script goes.
+        """
         return Placed(self._commit_of)
 
     def add(self, ground: Placed, answer: HeldAnswer) -> None:

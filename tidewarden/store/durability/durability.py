@@ -1,7 +1,4 @@
-"""
-Which durability can be had at this store, and the group commits of one process: one a link and
-demand, made when first needed.
-"""
+"""Decides which durability this store can give, and keeps the group commits of one process."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ SYSTEM = "system"  # beside the durabilities a queue may choose: what the system
 
 
 async def at_once() -> None:
-    """What was answered is as firm as was demanded."""
+    """Return at once: the answer is as firm as demanded."""
 
 
 class Unavailable(NamedTuple):
@@ -85,7 +82,7 @@ class Durability:
 
     def told(self, server: StoreServer) -> bool:
         """
-        What the store that is connected now says of itself, for another may have taken over.
+        Note what the store that is connected now says of itself, for another may have taken over.
         Whether it brings every write to disk if the one at the start did; if not, tokens wait for
         what it can do, and each group of a queue's ``fsync`` finds it out by itself.
         """
@@ -116,8 +113,8 @@ class Durability:
 
     async def ask_embedded(self, data: StoreClient) -> None:
         """
-        An embedded store is connected anew, and may have been started to sync its log otherwise.
-        Ask it before the queues are recalled.
+        Ask an embedded store that is connected anew how it syncs its log, before the queues are
+        recalled: it may have been started otherwise.
 
         Raises: StoreDown.
         """
@@ -193,7 +190,8 @@ class Durability:
 
     def of(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
         """
-        What answers of scripts on ``data`` have to pass through; None: they may leave as they come.
+        Return the commit that answers of scripts on ``data`` have to pass; None: they may leave at
+        once.
         """
         if durability == SYSTEM:
             durability = "quorum" if self.replicas else "one"
@@ -212,8 +210,8 @@ class Durability:
 
     def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
         """
-        The commit of what scripts write by ``data``, one of the links of ``route``, with a
-        connection of its own.
+        Return the group commit of what scripts write by ``data``, one of the connections of
+        ``route``; make it with a connection of its own.
         """
         commit = self._made.get((data, demand))
         if commit is None:
@@ -235,7 +233,7 @@ class Durability:
         return commit
 
     def _forget_ended(self) -> None:
-        """Servers that are primaries no more have no groups."""
+        """Stop the group commits of servers that are primaries no more."""
         for key in [key for key in self._made if key[0].ended]:
             for ended in (self._made.pop(key), self._links.pop(key)):
                 task = asyncio.get_running_loop().create_task(ended.stop())
@@ -287,7 +285,7 @@ class Durability:
         return commit.begun(key) if commit is not None else at_once
 
     async def stop(self) -> None:
-        """End all; whoever waits is told that nobody knows."""
+        """Stop every group commit; waiting answers are told that nobody knows."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -320,13 +318,13 @@ class Durability:
         return found
 
     def warning(self) -> str:
-        """What was not had lately, or ""."""
+        """Return which durability was missed lately, or ""."""
         return "; ".join(
             dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values())))
         )
 
     def stats(self) -> dict[str, int]:
-        """Groups that were committed, and answers that missed their durability."""
+        """Return the numbers of committed groups and of answers that missed their durability."""
         made = self._made.values()
         return {
             "commit_groups_total": sum(commit.groups for commit in made),

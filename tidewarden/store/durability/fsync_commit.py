@@ -1,6 +1,5 @@
 """
-Writes that are on disk before they are believed, also in an embedded store that brings its log to
-disk once a second.
+Answers writes once they are on disk, also in an embedded store that syncs its log once a second.
 
 WAITAOF would be the way, but under ``appendfsync everysec`` Valkey to 9.1 and some Redis answer it
 before the disk has anything (https://github.com/redis/redis/pull/13793). So the server is told to
@@ -30,8 +29,7 @@ AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
 
 class FsyncCommit(GroupCommit):
     """
-    What is sent by :attr:`route`, to where the link ``data`` leads, is on the store's disk when its
-    answer is handed out.
+    Commits what is sent by :attr:`route`: its answer is handed out once it is on the store's disk.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class FsyncCommit(GroupCommit):
         self.route = FsyncClient(data, self)
 
     def window(self) -> FsyncWindow:
-        """What is sent by the link ``data`` in this turn of the loop stands in it."""
+        """Return the window of this turn of the loop, in which the calls of ``data`` stand."""
         window = self._window
         if window is None:
             window = self._window = FsyncWindow(self, self._data, self._key, self.ground())
@@ -97,8 +95,8 @@ class FsyncCommit(GroupCommit):
 
     async def _rest_later(self) -> None:
         """
-        Once nobody has written so for a while. The key's age tells, and WATCH that nobody begins to
-        in that very moment.
+        Let the store sync once a second again, once no node has needed more for a while. The key's
+        age tells, and WATCH that nobody begins to in that very moment.
         """
         try:
             while self._awake:
@@ -141,10 +139,7 @@ class FsyncCommit(GroupCommit):
 
 
 class FsyncClient:
-    """
-    What a script is sent by (a :class:`tidewarden.store.client.CallSender`), so that it stands in a
-    window.
-    """
+    """Sends scripts (as a :class:`tidewarden.store.client.CallSender`) inside a window."""
 
     clustered = False
 
@@ -182,7 +177,7 @@ class FsyncWindow:
         self._before, self._synced = self._send(pack(("GET", key))), self._send(AWAKE)
 
     def close(self) -> None:
-        """All that stands in it was sent."""
+        """Send the second reading: all calls of the window were sent."""
         self._send(self._touch).add_done_callback(self._read_again)
 
     def hold(self, reply: FsyncReply) -> None:
@@ -220,12 +215,12 @@ class FsyncReply:
         self.done = receiver.done
 
     def set_result(self, reply: Any, /) -> None:
-        """It was done; whether it lasts is not known yet."""
+        """Note the reply; whether the write lasts is not known yet."""
         self._reply = reply
         self._window.hold(self)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """It was refused, or nobody knows."""
+        """Pass on that the call was refused, or that nobody knows."""
         fail_reply(self._receiver, error)
 
     def confirmed(self) -> None:
@@ -239,5 +234,5 @@ class FsyncReply:
 
 
 def said(reply: asyncio.Future[Any]) -> Any:
-    """What a command was answered; None: nothing, or an error."""
+    """Return what a command was answered; None: nothing, or an error."""
     return None if reply.cancelled() or reply.exception() is not None else reply.result()

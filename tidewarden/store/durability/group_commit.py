@@ -1,5 +1,5 @@
 """
-Group commit: answers that leave only when as many servers have their writes as was demanded.
+Group commit: answers leave once as many servers have their writes as was demanded.
 
 WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a
 connection of its own, made after the answers were read: whatever ran at that server before stands
@@ -40,8 +40,7 @@ _IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """
-    What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in
-    the log of each, and on disk there.
+    The number of servers that must have a write, and on how many disks it must be.
 
     ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with
     ``disk``, the primary is asked each time whether it syncs every write, for with ``appendfsync
@@ -71,7 +70,7 @@ class Requirement:
 
 
 def identity_of(info: bytes) -> str:
-    """The replication id of a primary, by its INFO; empty: it is none."""
+    """Return the replication id of a primary by its INFO; empty: it is none."""
     found = _IDENTITY.search(info)
     return found[1].decode() if found else ""
 
@@ -202,8 +201,8 @@ class GroupCommit:
 
     def ground(self) -> ServerIdentity:
         """
-        What the scripts that are sent from now on will stand on. Call it before sending them, in
-        the same turn of the loop.
+        Return the identity of the server that runs the scripts sent from now on. Call it before
+        sending them, in the same turn of the loop.
         """
         ground = self._ground
         if (
@@ -249,7 +248,7 @@ class GroupCommit:
         return firm
 
     async def stop(self) -> None:
-        """Whoever waits still, or asks from now on, is told that nobody knows."""
+        """Stop; waiting answers, and all from now on, are told that nobody knows."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -268,7 +267,7 @@ class GroupCommit:
         )
 
     def _expire(self) -> None:
-        """Answer those whose time is over, and look again when the next one's is."""
+        """Fail the answers whose time is over, and look again at the next one's end."""
         self._timer = None
         now = self._loop.time()
         for line in (self._under_way, self._gathered):
@@ -280,7 +279,7 @@ class GroupCommit:
     # --- the groups
 
     async def _run(self) -> None:
-        """One group after the other, as long as anybody waits."""
+        """Commit one group after the other as long as answers wait."""
         try:
             while self._gathered or self._under_way:
                 # Those of a group that failed stand before the others, so that each line is in the
@@ -304,8 +303,8 @@ class GroupCommit:
 
     def _failed(self, why: str) -> None:
         """
-        A group was not through; in the log once, and not while there is no connection, which says
-        so itself.
+        Note that a group failed. It is logged once, and not while there is no connection, which
+        says so itself.
         """
         if self._link.up and not self._complained:
             self._complained = True
@@ -323,14 +322,13 @@ class GroupCommit:
         )
 
     def warning(self) -> str:
-        """That the latest group was not through, for a minute, or ""."""
+        """Return for a minute that the latest group failed, or ""."""
         lately = bool(self._why) and self._loop.time() - self._failed_at < WARN_S
         return f"{self._trouble()} ({self._why})" if lately else ""
 
     async def _group(self) -> str:
         """
-        Write, wait, ask who it is; the identity of the server that vouches for all that ran there
-        before.
+        Write, wait, and return the identity of the server: all that ran there before is firm.
 
         A key that had been removed costs it a second try. Raises: NoQuorum: too few have it;
         StoreDown, Error: nobody knows.
@@ -387,7 +385,7 @@ class GroupCommit:
         return future
 
     def _vouch(self, identity: str) -> None:
-        """All that ran at the server of this identity before the group began is firm."""
+        """Confirm every answer that came from the server of this identity."""
         held, self._under_way = self._under_way, deque()
         for one in held:
             if one.identity != identity:

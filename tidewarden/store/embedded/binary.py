@@ -1,4 +1,4 @@
-"""Which valkey-server an embedded store runs."""
+"""Finds the valkey-server that an embedded store runs."""
 
 from __future__ import annotations
 

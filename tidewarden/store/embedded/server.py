@@ -56,7 +56,7 @@ LOG_BYTES_MAX = 16 * 1024 * 1024
 
 
 def store_password(cluster_secret: str) -> str:
-    """The store's password, which every holder of the cluster secret can compute."""
+    """Return the store's password, which every holder of the cluster secret can compute."""
     digest = hmac.new(
         cluster_secret.encode(), b"tidewarden store password 1", hashlib.sha256
     ).digest()
@@ -65,8 +65,8 @@ def store_password(cluster_secret: str) -> str:
 
 class EmbeddedStore:
     """
-    One valkey-server with its data in ``folder``. Call everything in one event loop of the main
-    thread.
+    Runs one valkey-server with its data in ``folder``. Call everything in one event loop of the
+    main thread.
     """
 
     def __init__(
@@ -107,13 +107,14 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """
-        Address and password as redis-py's ``from_url`` reads them. A secret: keep it out of logs.
+        The address and password, as redis-py's ``from_url`` reads them. A secret: keep it out of
+        logs.
         """
         return f"unix://:{quote(self._password, safe='')}@{quote(str(self.socket_path))}"
 
     @property
     def pid(self) -> int | None:
-        """Process id of the valkey-server, or None when there is none."""
+        """The process id of the valkey-server, or None when there is none."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     @property
@@ -170,7 +171,7 @@ class EmbeddedStore:
 
     async def stop(self) -> None:
         """
-        Stop the server (it flushes its log to disk) and give the folder back.
+        Stop the server, which flushes its log to disk, and release the folder.
 
         Cancel :meth:`run` first. Harmless when nothing runs.
         """
@@ -319,7 +320,7 @@ class EmbeddedStore:
 
 
 def _quoted(text: str) -> str:
-    """``text`` as one word of a valkey configuration file, whatever bytes are in it."""
+    """Quote ``text`` as one word of a valkey configuration file, whatever bytes are in it."""
     plain = (
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)
     )

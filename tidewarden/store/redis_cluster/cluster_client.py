@@ -42,9 +42,9 @@ UNSLOTTED = ("TIME", "INFO", "CONFIG", "PING")  # go to any primary
 
 class ClusterClient:
     """
-    One link to each primary. What is not executed where it was sent is sent again for five seconds,
-    as is what finds no connection: in the order of each slot, one of them first to try. Nothing
-    else is.
+    Keeps one connection to each primary of a Redis Cluster. What is not executed where it was sent
+    is sent again for five seconds, as is what finds no connection: in the order of each slot, one
+    of them first to try. Nothing else is.
 
     ``on_up`` and ``on_ready`` are every link's; ``on_ready`` is told which.
     """
@@ -176,7 +176,7 @@ class ClusterClient:
                 call.give_up(NotSent("nothing was sent: the link was closed"))
 
     def _changed(self) -> None:
-        """A slot has another primary, perhaps one that has no link yet."""
+        """Follow a slot that has another primary, perhaps one without a connection yet."""
         primaries = self.topology.map.primaries()
         for place in primaries:
             self._link_to(place)
@@ -188,8 +188,8 @@ class ClusterClient:
 
     def _still(self) -> bool:
         """
-        Whether a server owes answers for so long that another may have been made primary in its
-        place.
+        Return whether a server owes answers for so long that another may have been made primary in
+        its place.
         """
         return any(link.owes_s > STILL_S for link in self._links.values())
 
@@ -210,8 +210,8 @@ class ClusterClient:
 
     async def _leave(self, place: str, link: StoreConnection) -> None:
         """
-        It may have been given up by its cluster, and never answer; or have given its slots away,
-        and go on.
+        Close a connection once its answers have come: its server may have been given up by its
+        cluster and never answer, or have given its slots away and go on.
         """
         self._ended_reconnects += link.reconnects
         until = self._clock.monotonic() + LINGER_S
@@ -258,7 +258,10 @@ class ClusterClient:
             self._wait(call)
 
     def refused(self, message: str) -> None:
-        """A part of a call was. A server that is a replica now refuses whole calls, by MOVED."""
+        """
+        Ignore the error: a server that is a replica now refuses whole calls, by MOVED. A server
+        that is a replica now refuses whole calls, by MOVED.
+        """
 
     def astray(
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool

@@ -16,7 +16,7 @@ from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 class Redirector(Protocol):
     """
-    Knows where to send such a call: see
+    Decides where a call goes next: see
     :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
     """
 
@@ -29,7 +29,7 @@ class Redirector(Protocol):
         """
 
     def through(self, slot: int) -> None:
-        """The call that was sent to try has been answered."""
+        """Note that the probe of a slot was answered."""
 
 
 class RedirectedCall:
@@ -88,13 +88,15 @@ class RedirectedCall:
         self.set_result = self._receiver.set_result
 
     def goes_by(self, link: StoreConnection) -> None:
-        """It is sent on this link next; who wants to send something there before it does so now."""
+        """
+        Note the connection it goes by next, and tell who wants to send something there before it.
+        """
         self.link = link
         if self._sent_by is not None:
             self._sent_by(link)
 
     def give_up(self, error: BaseException) -> None:
-        """There will be no reply."""
+        """Fail the call: there will be no reply."""
         fail_reply(self._receiver, error)
 
     def set_exception(self, exception: BaseException, /) -> None:

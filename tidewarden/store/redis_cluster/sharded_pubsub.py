@@ -67,20 +67,20 @@ class ShardedPubSub:
         await self._primaries.stop()
 
     def listen(self, prefix: str) -> None:
-        """Hear this shard from now on."""
+        """Subscribe to this shard's channel from now on."""
         if prefix not in self._at:
             self._at[prefix] = None
             self._subscribe(prefix)
 
     def rename(self) -> None:
-        """The channels have other names now. The old ones go with their connections."""
+        """Subscribe to channels of other names. The old ones go with their connections."""
         self._prefixes.clear()
         for prefix in self._at:
             self._at[prefix] = None
             self._subscribe(prefix)
 
     def _ready(self, link: StoreConnection) -> None:
-        """A new connection has no subscriptions."""
+        """Subscribe again on a new connection."""
         for prefix in self._at:
             if self._primaries.link_of(prefix) is link:
                 self._at[prefix] = None

@@ -48,7 +48,8 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class SlotsReply:
     """
-    What one server says of the cluster. ``trouble``: why it would serve nobody now, or "".
+    The slots and servers of a cluster, as one server tells them. ``trouble``: why it would serve
+    nobody now, or "".
 
     ``members``: the node ids of all servers that it knows, itself among them.
     """
@@ -65,14 +66,14 @@ def place_of(host: str, port: int) -> str:
 
 
 def host_of(place: str) -> str:
-    """The host of a place, without brackets."""
+    """Return the host of a place, without brackets."""
     return place.rpartition(":")[0].strip("[]")
 
 
 def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> SlotsReply:
     """
-    What a server answered to CLUSTER SLOTS and to CLUSTER NODES (which alone tells the epochs).
-    ``asked``: its own place.
+    Parse what a server answered to CLUSTER SLOTS and to CLUSTER NODES, which alone tells the
+    epochs.
 
     https://valkey.io/commands/cluster-slots, https://valkey.io/commands/cluster-nodes
     """
@@ -130,13 +131,13 @@ class SlotMap:
         self._primaries = None
 
     def primaries(self) -> tuple[str, ...]:
-        """The places of all that have slots, in their order."""
+        """Return the places of all servers that have slots, in their order."""
         if self._primaries is None:
             self._primaries = tuple(dict.fromkeys(filter(None, self._owners)))
         return self._primaries
 
     def uncovered(self) -> int:
-        """How many slots nobody is known to have."""
+        """Return how many slots have no known server."""
         return self._owners.count("")
 
     def is_foreign(self, answer: SlotsReply) -> bool:
@@ -151,7 +152,7 @@ class SlotMap:
         return bool(names and answer.members) and names.isdisjoint(answer.members)
 
     def merge(self, asked: str, answer: SlotsReply) -> bool:
-        """The server at ``asked`` said so. Whether anything has changed."""
+        """Take over what the server at ``asked`` said. Whether anything has changed."""
         if self._latest.get(asked) == answer:
             return False
         if len(self._latest) >= LATEST_MAX:
@@ -176,7 +177,7 @@ class SlotMap:
 
     def moved(self, slot: int, place: str) -> bool:
         """
-        A server answered MOVED. Whether that is new.
+        Note what a server answered by MOVED. Whether that is new.
 
         Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it
         yet.

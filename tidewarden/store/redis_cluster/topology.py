@@ -36,7 +36,7 @@ Changed = Callable[[], None]
 
 
 def by_cluster(url: str) -> bool:
-    """Whether the store behind this URL is a Redis Cluster."""
+    """Return whether the store behind this URL is a Redis Cluster."""
     return url.startswith(tuple(scheme + MARK for scheme in SCHEMES))
 
 
@@ -107,11 +107,11 @@ class Topology:
         return self.map.owner(slot_of(key))
 
     def url_of(self, place: str) -> str:
-        """How the server at ``place`` is connected to."""
+        """Return the URL of the server at ``place``."""
         return self.address.url_of(place)
 
     def why(self) -> str:
-        """Why nothing is known."""
+        """Return why nothing is known."""
         whys = dict.fromkeys(
             filter(None, (*(link.why for link in self._askers.values()), *self.troubles.values()))
         )
@@ -122,7 +122,7 @@ class Topology:
         )
 
     def moved(self, slot: int, place: str) -> None:
-        """A server says that the one at ``place`` has the slot now."""
+        """Note that the server at ``place`` has the slot now, as another says."""
         if self.map.moved(slot, place):
             self._moved_at = self._clock.monotonic()
             self._tell()
@@ -275,10 +275,7 @@ class Topology:
 
 
 class Owner:
-    """
-    Leads a link to the primary of one key's slot: a
-    :class:`tidewarden.store.endpoint.PrimaryFinder`.
-    """
+    """Finds the primary of one key's slot for a connection."""
 
     def __init__(self, topology: Topology, key: str) -> None:
         self.name = "the cluster"

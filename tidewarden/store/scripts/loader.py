@@ -55,7 +55,7 @@ _PREPARED = "local function prepare()"  # in a prelude: to be called before each
 @dataclass(frozen=True, slots=True)
 class ScriptHeader:
     """
-    What a script needs, as the comment at its head says.
+    The needs of a script, as the comment at its head states them.
 
     ``durability``: what its answers wait for. ``none``: nothing, for they show what the primary
     has, or are repeated until they have had their effect; ``queue``: the durability of the queue in
@@ -75,7 +75,7 @@ class ScriptHeader:
 
 def header_of(place: str, text: str) -> ScriptHeader:
     """
-    The header of a script; ``place`` is where it lies, for messages.
+    Parse the header of a script; ``place`` is where it lies, for messages.
 
     Raises: ValueError: a directive is unknown, missing, doubled, or says what is not allowed.
     """
@@ -156,11 +156,11 @@ def _sha(source: bytes) -> str:
 
 class Scripts:
     """
-    Every script of the product. ``shared`` is a package and files of its folder ``lua/shared``, put
-    before each script of ``packages`` in this order; a package's ``prelude.lua`` comes next. The
-    shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
-    ``run(verb)`` are called with the script as a function. What a script needs its header says: see
-    :class:`ScriptHeader`.
+    Keeps every script of the product. ``shared`` is a package and files of its folder
+    ``lua/shared``, put before each script of ``packages`` in this order; a package's
+    ``prelude.lua`` comes next. The shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()``
+    where it has one, and ``run(verb)`` are called with the script as a function. What a script
+    needs its header says: see :class:`ScriptHeader`.
 
     Packages in ``plain`` get nothing put before theirs.
 
@@ -264,7 +264,7 @@ class Scripts:
         return iter(self._scripts.values())
 
     def load_commands(self, _link: StoreConnection) -> list[Sequence[Arg]]:
-        """What a link says after connecting, so that EVALSHA and FCALL find every script."""
+        """Return the commands that load every script after connecting, for EVALSHA and FCALL."""
         library: list[Sequence[Arg]] = (
             [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
         )
@@ -317,7 +317,7 @@ class Scripts:
         self, link: CallSender, name: str, keys: Sequence[str], args: Sequence[Arg]
     ) -> asyncio.Future[Any]:
         """
-        Run the script ``name``; the reply as it comes.
+        Run the script ``name`` and return a future of its reply.
 
         Raises (in the future): what :meth:`StoreConnection.call` raises; refusals of the script by
         their word.
@@ -420,8 +420,8 @@ class FutureReply:
 
 def _not_run(way: int, error: BaseException) -> bool:
     """
-    Whether the server refused before the script's first line, so that calling it in another way is
-    no repetition.
+    Return whether the server refused before the script's first line, so that calling it in another
+    way is no repetition.
 
     A full store refuses a whole FCALL; by EVALSHA it refuses only what grows
     (https://valkey.io/topics/lua-api, script flags).

@@ -28,7 +28,8 @@ class _Block:
 @lru_cache(maxsize=8)  # one shared file goes before every script of its rooms
 def _blocks(shared: str) -> tuple[_Block, ...]:
     """
-    The top-level functions and the statements between them; comment lines are left out.
+    Split Lua into its top-level functions and the statements between them; comment lines are left
+    out.
 
     A top-level function begins with ``local function`` and ends with ``end`` at the line's
     beginning, or on its first line.
@@ -68,8 +69,8 @@ def _block(name: str, text: str) -> _Block:
 
 def trim(shared: str, body: str) -> str:
     """
-    ``shared`` without the top-level functions that ``body`` does not use, neither itself nor
-    through another.
+    Remove the top-level functions from ``shared`` that ``body`` does not use, directly or through
+    others.
     """
     blocks = _blocks(shared)
     functions = {block.name: block for block in blocks if block.name}
