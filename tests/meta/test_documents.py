@@ -172,6 +172,22 @@ def test_documents_name_files_that_there_are() -> None:
         assert not gone, path.name
 
 
+def test_docstrings_and_comments_name_modules_that_there_are() -> None:
+    """Each ``:mod:`` reference and each file name in Python and Lua."""
+    modules = {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in PYTHON
+    }
+    modules |= {name.removesuffix(".__init__") for name in modules} | {"pickle"}
+    files = {path.name for path in (*ROOT.rglob("*.py"), *LUA)}
+    for path, text in (PYTHON | LUA).items():
+        referred = {one.lstrip(".") for one in re.findall(r":mod:`~?([\w.]+)`", text)}
+        gone = {
+            one for one in referred if not any(f".{name}".endswith(f".{one}") for name in modules)
+        }
+        named = set(re.findall(r"[`( ](?:\w+/)*(\w+\.(?:py|lua))\b", text))
+        assert not gone | (named - files), path.name
+
+
 def test_documents_name_classes_that_there_are() -> None:
     classes = set(re.findall(r"^\s*class (\w+)", "\n".join(PYTHON.values()), re.MULTILINE))
     for path, text in DOCS.items():

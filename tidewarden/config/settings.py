@@ -305,8 +305,8 @@ class User:
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
     rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
     """
-    What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the
-    node's state.
+    The user's rights; see ``permissions.py``. ``all``, the default: everything. An empty list: see
+    the node's state.
     """
 
 

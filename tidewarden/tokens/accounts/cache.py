@@ -1,9 +1,9 @@
 """
-The access tokens that this node read or refreshed last, for readers who come while the store is
-away.
+Keeps the access tokens that this node last read or refreshed, for times without the store.
 
-They stay sealed in here, without their refresh tokens (but for accounts that may be refreshed
-without the store, see :mod:`.orphans`). Nothing is served from here while the store answers.
+They stay sealed, and without their refresh tokens, except for accounts that may be refreshed
+without the store (:mod:`tidewarden.tokens.refresh.offline_refresh`). Nothing is served from here
+while the store answers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class CachedToken:
     read_unix_ms: int
     base: tuple[int, int]
     """
-    Grant and generation of the row in the store, as far as is known: another than the row's own if
-    that is of :mod:`.orphans`.
+    Grant and generation of the row in the store, as far as is known. It differs from the row's own
+    if that came from :mod:`tidewarden.tokens.refresh.offline_refresh`.
     """
 
 

@@ -1,6 +1,7 @@
 """
-What a person can do about a failure, in words: by its class (see :mod:`.answers`) and the account's
-state. Plain functions.
+Tells what a person can do about a failure, by its class and the account's state.
+
+Plain functions; :mod:`.token_response` finds the class.
 """
 
 from __future__ import annotations

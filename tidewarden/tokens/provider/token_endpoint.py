@@ -1,9 +1,9 @@
 """
 The refresh request: one POST to a token endpoint, by the connections that lie under httpx.
 
-httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its
-metadata). The refresh itself goes to the connections beneath (:mod:`.post`), for what lies between
-costs more than all else of a refresh (docs/performance.md).
+httpx, over aiohttp's transport, makes all other requests to a provider (for its metadata). The
+refresh itself goes to the connections beneath (:mod:`.http_post`), because the layers between cost
+more than all else of a refresh (docs/performance.md).
 
 What was sent is told by the error alone: one of connecting means nothing, any other that the
 provider may have had all of it. httpx's transport reports a refused connection, a name that does
