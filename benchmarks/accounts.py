@@ -19,7 +19,7 @@ from benchmarks.targets import child_of, cpu_s, engine_url, process_of
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Vault as VaultSettings
-from tidewarden.config.provider import queue_of
+from tidewarden.config.provider import SHARDS, queue_of
 from tidewarden.node.product_scripts import product_scripts
 from tidewarden.queue.partitioning import prefix_of, shard_of
 from tidewarden.store import StoreConnection
@@ -27,7 +27,6 @@ from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.keyring import Keyring
 from tidewarden.tokens.vault.vault import Place, Vault, open_vault
-from tidewarden.tokens.verbs.listing import SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 QUEUE = queue_of(PROVIDER, CLIENT)

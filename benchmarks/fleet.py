@@ -41,9 +41,9 @@ from benchmarks.connections import Broken
 from benchmarks.desk import Desk
 from benchmarks.machine import median
 from benchmarks.token_endpoint import Endpoint
+from tidewarden.config.provider import SHARDS
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import parse_row
-from tidewarden.tokens.verbs.listing import SHARDS
 
 LIMIT_ENGINE, LIMIT_ADDED, AIM_ADDED = 2.5, 35, 25
 HOUR_MS = 3_600_000

@@ -46,10 +46,9 @@ from benchmarks.ports import free_ports
 from benchmarks.targets import binary_of, running
 from tidewarden import __version__
 from tidewarden.config.load import hash_generated
-from tidewarden.config.provider import queue_of
+from tidewarden.config.provider import SHARDS, queue_of
 from tidewarden.queue.partitioning import carry, prefix_of, shard_of
 from tidewarden.store.redis_cluster.slots import slot_of
-from tidewarden.tokens.verbs.listing import SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 SHARD = prefix_of(CLUSTER, queue_of(PROVIDER, CLIENT), 0)

@@ -54,6 +54,21 @@ ALLOWED: dict[str, set[str]] = {
     "cli": EVERYBODY | {"client", "node", "sandbox", "store"},
 }
 ROOM_OF = {"__main__": "cli"}
+# The same within tokens, by folder or file; those that put them together import all of them.
+PUT_TOKENS_TOGETHER = {"tokens", "__init__", "open_tokens", "system_queues"}
+ALLOWED_IN_TOKENS: dict[str, set[str]] = {
+    "provider": set(),
+    "vault": set(),
+    "limits": {"provider"},
+    "journal": {"vault"},
+    "accounts": {"provider", "journal", "vault"},
+    "policy": {"accounts", "limits", "provider"},
+    "events": {"accounts", "provider", "vault"},
+    "refresh": {"accounts", "events", "journal", "limits", "policy", "provider", "vault"},
+    "verbs": {"accounts", "events", "limits", "policy", "provider", "vault"},
+    "custody": {"accounts", "journal", "provider", "vault", "verbs"},
+    "why": {"accounts", "limits", "policy", "provider"},
+}
 # Which folders of tests mirror which folder of the product; a folder below one that stands here may
 # have its own line.
 MIRRORS = {
@@ -119,9 +134,15 @@ def room_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of each import of ours in a file."""
+    for line, parts in imported_modules(path):
+        yield line, ROOM_OF.get(parts[0], parts[0])
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, list[str]]]:
     """
-    Line and room of each import of ours in a file, those inside functions and for types alone
-    included.
+    Line and path of each module of ours that a file imports, those inside functions and for types
+    alone included.
     """
     package = ("tidewarden", *path.relative_to(PACKAGE).parts[:-1])
     for node in statements(path):
@@ -141,7 +162,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         for name in names:
             parts = name.split(".")
             if parts[0] == "tidewarden" and len(parts) > 1 and not parts[1].startswith("__"):
-                yield node.lineno, ROOM_OF.get(parts[1], parts[1])
+                yield node.lineno, parts[1:]
 
 
 def test_imports_follow_the_table() -> None:
@@ -156,6 +177,30 @@ def test_imports_follow_the_table() -> None:
                 if other != room and other not in ALLOWED[room]
             ]
     assert not wrong
+
+
+def test_imports_within_tokens_follow_their_table() -> None:
+    wrong: list[str] = []
+    for path in (PACKAGE / "tokens").rglob("*.py"):
+        room = path.relative_to(PACKAGE / "tokens").parts[0].removesuffix(".py")
+        if room in PUT_TOKENS_TOGETHER:
+            continue
+        assert room in ALLOWED_IN_TOKENS, f"{name_of(path)}: a new room needs a line in the table"
+        wrong += [
+            f"{name_of(path)}:{line}: {room} imports {parts[1]}"
+            for line, parts in imported_modules(path)
+            if parts[0] == "tokens" and parts[1:2] not in ([room], [])
+            if parts[1] not in ALLOWED_IN_TOKENS[room]
+        ]
+    assert not wrong
+
+
+def test_no_imports_within_tokens_run_in_a_circle() -> None:
+    left = dict(ALLOWED_IN_TOKENS)
+    while free := [room for room, others in left.items() if not others & left.keys()]:
+        for room in free:
+            del left[room]
+    assert not left
 
 
 def test_functions_are_short() -> None:

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from tidewarden.config.error_classes import ErrorClass, class_of
 from tidewarden.config.load import Provider
 
-from .accounts.account_record import AccountRow, RefreshTroubles
+from .accounts.account_record import AccountRow, RefreshTroubles, Spare, Step
 from .limits.assessment import ALONE, Assessment
 from .provider.token_response import Verdict
 
-Spare = Literal["keep", "drop", "try"]
 Rotation = Literal["none", "rolling", "single_use"]
 State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
 """
@@ -121,32 +120,6 @@ def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
     with full jitter.
     """
     return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What becomes of the account after a failure."""
-
-    what: Literal["retry", "hold", "dead", "lost", "stop"]
-    """
-    ``retry``: later, noted in its troubles. ``hold``: later, nothing noted: it is not the account's
-    matter. ``dead``, ``lost``, ``stop``: not by itself any more; lost when its refresh token went
-    with an answer that never came, stop when nobody knows that its grant has ended.
-    """
-    delay_s: float
-    troubles: RefreshTroubles
-    spare: Spare = "keep"
-    """
-    What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account
-    is given up.
-    """
-    event: str = ""
-    """What is to be told of it; empty: nothing."""
-    until_ms: int = 0
-    """
-    Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it
-    does not.
-    """
 
 
 @dataclass(frozen=True, slots=True)

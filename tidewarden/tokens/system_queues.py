@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
 from tidewarden.queue.settings import QueueSettings
 
 from .custody.rotation import QUEUE as VAULT
@@ -12,7 +12,7 @@ from .limits.host_rate_limit import QUEUE as HOSTS
 
 SYSTEM_QUEUES = {
     QUEUE_PREFIX: QueueSettings(
-        shards=16,
+        shards=SHARDS,
         losses_max=0,
         dedup_ms=0,
         history=0,

@@ -14,9 +14,8 @@ from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, Timeout
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.accounts.findings import AccountReading
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import AccountReading
 from tidewarden.tokens.verbs.reader import in_vain, lives
 
 answers, eventually = harness.answers, harness.eventually

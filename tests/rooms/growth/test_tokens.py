@@ -13,11 +13,11 @@ import pytest
 from support.growth import by_container, entries
 
 from tidewarden.clock import ManualClock
+from tidewarden.config.provider import SHARDS
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.events.companions import Companions
 from tidewarden.tokens.events.outbox import Outbox
 from tidewarden.tokens.journal.journal import RAWS_MAX, Journal
-from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.verbs.figures import Figures
 
 pytestmark = pytest.mark.thorough

@@ -13,8 +13,8 @@ from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.errors import ConfigError
 from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, parse_row
 from tidewarden.tokens.custody.key_sync import KeySync, provider_of, reseal_journal, restore_keys
-from tidewarden.tokens.custody.unreadable_answers import kept_of
 from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.peer_queries import kept_of
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.keyring import Keyring
 from tidewarden.tokens.vault.vault import Place, Vault, key_id_of, open_vault

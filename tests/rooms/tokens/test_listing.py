@@ -11,7 +11,7 @@ from support.tokens import harness
 
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.tokens.accounts.account_record import AccountRow
-from tidewarden.tokens.accounts.findings import Entry
+from tidewarden.tokens.accounts.account_store import Entry
 from tidewarden.tokens.verbs.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
 
 

@@ -16,8 +16,7 @@ from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.config.load import Tokens
 from tidewarden.queue.partitioning import prefix_of
-from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles, Step
 
 DAY_MS = 86_400_000
 DAYS = (1, 7, 30)

@@ -14,9 +14,13 @@ from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
 from tidewarden.queue.partitioning import prefix_of
-from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles, parse_row
-from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import (
+    AccountDetails,
+    RefreshTroubles,
+    Step,
+    parse_row,
+)
+from tidewarden.tokens.accounts.account_store import Opened, RefusedAccount
 
 
 @pytest.fixture

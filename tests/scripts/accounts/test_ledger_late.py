@@ -10,9 +10,8 @@ import pytest
 from support.tokens import harness
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
-from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import Opened, RefusedAccount
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from support.tokens import harness
 
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.partitioning import prefix_of
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
 
 ACCOUNTS = [f"a{n}" for n in range(40)]
 

@@ -43,6 +43,7 @@ DETAILED = 254
 _WITH_DETAILS = bytes([DETAILED])
 
 ConsentEnd = Literal["unknown", "fixed", "moves"]
+Spare = Literal["keep", "drop", "try"]
 
 
 class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
@@ -198,6 +199,32 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     def pack(self) -> bytes:
         """The stored form."""
         return msgspec.msgpack.encode(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of the account after a failure."""
+
+    what: Literal["retry", "hold", "dead", "lost", "stop"]
+    """
+    ``retry``: later, noted in its troubles. ``hold``: later, nothing noted: it is not the account's
+    matter. ``dead``, ``lost``, ``stop``: not by itself any more; lost when its refresh token went
+    with an answer that never came, stop when nobody knows that its grant has ended.
+    """
+    delay_s: float
+    troubles: RefreshTroubles
+    spare: Spare = "keep"
+    """
+    What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account
+    is given up.
+    """
+    event: str = ""
+    """What is to be told of it; empty: nothing."""
+    until_ms: int = 0
+    """
+    Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it
+    does not.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,103 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.tokens.policy import Step
 
-from .account_record import AccountRow, RefreshTroubles, parse_intent, parse_row, parse_troubles
-from .findings import AccountReading, Entry, Opened, Pairs, RefusedAccount
+from .account_record import (
+    AccountRow,
+    Intent,
+    RefreshTroubles,
+    Step,
+    parse_intent,
+    parse_row,
+    parse_troubles,
+)
 
 log = logging.getLogger("tidewarden.tokens")
 
 ITEMS_MAX = 200
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
+OnSettled = Callable[[str, int], None]
+"""
+Hears of each account (with its provider) whose refresh this node has ended, and its generation
+then.
+"""
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
-Batch = tuple[int, int, list[Entry]]
-"""The next cursor or 0, the store's now_ms, some accounts."""
 RunEach = Callable[[str, str, Sequence[str | bytes | int]], Awaitable[list[Any]]]
 """``Queues.script_each``: name, queue, arguments; returns each shard's items."""
 ShardOf = Callable[[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class AccountReading:
+    """An account as it was at ``now_ms`` of the store's clock."""
+
+    now_ms: int
+    floor: int
+    """
+    Highest grant of any account deleted from its shard; a new account's first grant is one more.
+    """
+    row: AccountRow | None
+    troubles: RefreshTroubles | None
+    began: int = 0
+    """
+    The grant that the account began with: what has a lesser one was another's, of the same name. 0:
+    there is no account.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An intent that was written: what is to be refreshed, and what was found."""
+
+    now_ms: int
+    row: AccountRow
+    troubles: RefreshTroubles
+    spare: AccountRow | None = field(repr=False)
+    found: Intent | None
+    """An intent that somebody had left open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAccount:
+    """
+    No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's
+    intent.
+    """
+
+    why: str
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One account of a page; its row has no tokens."""
+
+    account: str
+    row: AccountRow
+    troubles: RefreshTroubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is sealed of one account, as it lies in the store."""
+
+    account: str
+    row: bytes = field(repr=False)
+    spare: bytes = field(repr=False)
+    """Empty: there is none."""
+    troubles: RefreshTroubles | None
+    details: bytes = b""
+    """Empty: there are none."""
+
+
+Batch = tuple[int, int, list[Entry]]
+"""The next cursor or 0, the store's now_ms, some accounts."""
 
 
 class AccountStore:

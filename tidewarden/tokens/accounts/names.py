@@ -13,6 +13,7 @@ from typing import Any, get_args
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
+from tidewarden.tokens.provider.grant_request import Own, text_of
 from tidewarden.tokens.provider.token_response import (
     CONSENT_S_MAX,
     EXTRA_CHARS_MAX,
@@ -88,6 +89,14 @@ class Grant:
     The same, in seconds from now, and as its provider said: whether that moves is not known. 0: not
     given.
     """
+
+
+def brought(provider: Provider, grant: Grant) -> str:
+    """What is sealed of a grant that was put: two that ask alike are alike."""
+    if provider.renews and not grant.client_secret:
+        return grant.refresh_token
+    scope = "" if provider.renews else grant.scope
+    return text_of(Own(scope, grant.subject_token, grant.refresh_token, grant.client_secret))
 
 
 def split(account: str) -> tuple[str, str]:

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from tidewarden import errors
-from tidewarden.config.provider import QUEUE_PREFIX
-from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
 
 from .account_store import AccountStore
 

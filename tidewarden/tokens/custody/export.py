@@ -16,12 +16,11 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
-from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.account_store import AccountStore, Pairs
 from tidewarden.tokens.accounts.details import consent_of
-from tidewarden.tokens.accounts.findings import Pairs
-from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.provider.grant_request import fields_of
 from tidewarden.tokens.vault.vault import Place, Vault
 from tidewarden.tokens.verbs.grants import MARK_FIELDS, SPARE_FIELD

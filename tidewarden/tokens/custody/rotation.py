@@ -17,11 +17,10 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
-from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
 from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
 from tidewarden.tokens.vault.vault import FINGERPRINT_KEY_ID, Unsealable, Vault
 

@@ -15,19 +15,13 @@ from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.journal_records import RawAnswer
-from tidewarden.tokens.journal.peer_queries import KeptAnswer, PeerReply, Peers
+from tidewarden.tokens.journal.peer_queries import PeerReply, Peers, kept_of
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
 log = logging.getLogger("tidewarden.tokens")
 
 LOOK_S = 60.0
-SHOWN_MAX = 8
-"""
-Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply
-to a peer may have.
-"""
 
 
 class UnreadableAnswers:
@@ -141,18 +135,6 @@ class UnreadableAnswers:
             "answers": answers,
             "silent": [node for node, reply in zip(others, replies, strict=True) if _silent(reply)],
         }
-
-
-def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
-    """What this node keeps of an account."""
-    found: list[RawAnswer] = [
-        raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)
-    ]
-    return [
-        KeptAnswer(raw, *vault.wrapped_key(raw.body))
-        for raw in found[-SHOWN_MAX:]
-        if vault.holds(raw.body)
-    ]
 
 
 def _silent(reply: PeerReply) -> bool:

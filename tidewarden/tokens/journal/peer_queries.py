@@ -23,7 +23,9 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.config.load import Config
+from tidewarden.tokens.vault.vault import Vault
 
+from .journal import Journal
 from .journal_records import JournalAnswer, RawAnswer
 
 log = logging.getLogger("tidewarden.tokens")
@@ -32,6 +34,11 @@ PATH = "/internal/tokens"
 ASK_S = 2.0
 BYTES_MAX = 1 << 20
 MAC_BYTES = 32
+SHOWN_MAX = 8
+"""
+Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply
+to a peer may have.
+"""
 
 State = Literal["answer", "busy", "unsent", "none", "away"]
 """
@@ -201,6 +208,18 @@ class Peers:
                 return await response.content.readexactly(BYTES_MAX + 1)
             except asyncio.IncompleteReadError as error:
                 return error.partial
+
+
+def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
+    """What this node keeps of an account."""
+    found: list[RawAnswer] = [
+        raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)
+    ]
+    return [
+        KeptAnswer(raw, *vault.wrapped_key(raw.body))
+        for raw in found[-SHOWN_MAX:]
+        if vault.holds(raw.body)
+    ]
 
 
 def open_question(raw: bytes, mac: Mac) -> Question | None:

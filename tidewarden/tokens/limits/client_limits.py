@@ -18,6 +18,7 @@ from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.queue import Taken
 from tidewarden.tokens.provider.token_response import Verdict
 
@@ -29,7 +30,7 @@ from .client_record import ClientRecord
 from .evidence import kind_of
 from .gathering import Ended, Gathering
 from .judgement import ClientEvent
-from .node_limits import SHARDS, NodeLimits
+from .node_limits import NodeLimits
 from .node_trouble import NodeTrouble
 from .shared_record import SharedRecord
 

@@ -15,9 +15,6 @@ from .client_store import RunScript
 from .fair_share import SEATS, FairShare
 from .host_rate_limit import HostRateLimits
 
-SHARDS = 16
-"""Of each client's queue."""
-
 
 @dataclass(slots=True)
 class NodeLimits:

@@ -16,13 +16,14 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.provider import advice
 
 from . import hold, judgement
 from .client_record import ClientRecord, parse_record, read_record
 from .client_store import ClientStore, Reply
 from .judgement import ClientEvent
-from .node_limits import SHARDS, NodeLimits
+from .node_limits import NodeLimits
 
 log = logging.getLogger("tidewarden.tokens")
 

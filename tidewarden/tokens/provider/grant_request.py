@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.config.secret import Secret, secret_of_file
-from tidewarden.tokens.accounts.names import Grant
-from tidewarden.tokens.vault.vault import Unsealable
+from tidewarden.errors import Internal
 
 from .client_auth import ASSERTION_LIFE_S, Credentials
 
@@ -38,7 +37,7 @@ AHEAD_S = (
 )
 
 
-class Unfit(Unsealable):
+class Unfit(Internal):
     """What is stored of an account is for another grant than its provider's section says now."""
 
 
@@ -68,15 +67,8 @@ class Asking:
     """What no error text may quote of it."""
 
 
-def brought(provider: Provider, grant: Grant) -> str:
-    """What is sealed of a grant that was put: two that ask alike are alike."""
-    if provider.renews and not grant.client_secret:
-        return grant.refresh_token
-    scope = "" if provider.renews else grant.scope
-    return _text(Own(scope, grant.subject_token, grant.refresh_token, grant.client_secret))
-
-
-def _text(own: Own) -> str:
+def text_of(own: Own) -> str:
+    """The text that is sealed of what an account brings."""
     return OWN_MARK + msgspec.json.encode(own).decode()
 
 
@@ -99,7 +91,7 @@ def following(text: str, refresh_token: str) -> str:
     own = own_of(text)
     if not refresh_token or own is None:
         return refresh_token or text
-    return _text(replace(own, refresh_token=refresh_token))
+    return text_of(replace(own, refresh_token=refresh_token))
 
 
 def as_account(provider: Provider, text: str) -> tuple[Provider, str]:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.tokens.accounts.account_record import parse_row
-from tidewarden.tokens.custody.unreadable_answers import kept_of
-from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, open_question, reply_to
+from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, kept_of, open_question, reply_to
 
 from .pool import Pool
 from .refresh_context import RefreshContext

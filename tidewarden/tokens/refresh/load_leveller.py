@@ -15,8 +15,8 @@ from collections.abc import Callable
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.limits.node_limits import SHARDS
 
 log = logging.getLogger("tidewarden.tokens")
 

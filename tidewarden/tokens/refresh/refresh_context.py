@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any
@@ -12,7 +11,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config
 from tidewarden.queue import Queues
 from tidewarden.tokens import policy
-from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.account_store import AccountStore, OnSettled
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
@@ -20,12 +19,6 @@ from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Peers
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.vault.vault import Vault
-
-OnSettled = Callable[[str, int], None]
-"""
-Hears of each account (with its provider) whose refresh this node has ended, and its generation
-then.
-"""
 
 
 @dataclass(slots=True)

@@ -19,13 +19,13 @@ from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.tokens import policy
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.limits.adaptive_concurrency import late
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.evidence import is_refusal, kind_of
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.policy import Case, Step
+from tidewarden.tokens.policy import Case
 from tidewarden.tokens.provider import token_response
 from tidewarden.tokens.provider.advice import after_refusal
 from tidewarden.tokens.provider.grant_request import Unfit, as_account, check_fit
@@ -228,7 +228,7 @@ class Refresher:
             token = await self._unsealed(
                 task.id, opened.spare if spare and opened.spare is not None else opened.row
             )
-        except Unsealable as error:
+        except (Unfit, Unsealable) as error:
             word = "unfit" if isinstance(error, Unfit) else "unsealable"
             verdict = Verdict(word, "account", token_response.scrub(str(error)), answered=False)
             await self._failed(

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.limits.client_store import RunScript
-from tidewarden.tokens.limits.node_limits import SHARDS
 
 from .refresher import lease_ms_of
 

@@ -14,9 +14,9 @@ from typing import Literal
 from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
-from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.accounts.account_record import Step
+from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply
-from tidewarden.tokens.policy import Step
 
 from .refresh_context import RefreshContext
 from .write_back import WriteBack

@@ -12,8 +12,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
-from tidewarden.tokens.accounts.account_store import ORPHAN
-from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.accounts.account_store import ORPHAN, Opened
 from tidewarden.tokens.journal.journal_records import JournalAnswer
 from tidewarden.tokens.journal.peer_queries import PeerReply
 from tidewarden.tokens.provider.grant_request import following, granted_scope, marked

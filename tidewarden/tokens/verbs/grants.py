@@ -15,13 +15,12 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details, names
 from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails, AccountRow
-from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.accounts.findings import AccountReading
+from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore, OnSettled
+from tidewarden.tokens.accounts.names import brought
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.policy import State
-from tidewarden.tokens.provider.grant_request import brought, marked, own_of
-from tidewarden.tokens.refresh.refresh_context import OnSettled
+from tidewarden.tokens.provider.grant_request import marked, own_of
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
 PUT_TRIES_MAX = 10

@@ -7,13 +7,12 @@ from typing import Any
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.accounts.account_store import AccountStore, Batch
-from tidewarden.tokens.accounts.findings import Entry
+from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
 from tidewarden.tokens.limits.client_store import read_client
-from tidewarden.tokens.limits.node_limits import SHARDS
 from tidewarden.tokens.limits.provider_status import beside, figures
 from tidewarden.tokens.provider import advice
 

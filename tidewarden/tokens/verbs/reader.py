@@ -10,19 +10,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
-from tidewarden.tokens.accounts.findings import AccountReading
 from tidewarden.tokens.policy import State
 from tidewarden.tokens.provider.token_response import Scalar
-from tidewarden.tokens.refresh.offline_refresh import OfflineRefresher
 from tidewarden.tokens.vault.vault import Place, Vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -63,6 +61,16 @@ class AccountToken:
     """What else its provider said and is kept."""
 
 
+class OfflineRefresh(Protocol):
+    """What keeps tokens alive while the store is away."""
+
+    def serves(self, provider: str) -> bool:
+        """Whether this provider's accounts may be refreshed without the store."""
+
+    async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
+        """Have the account refreshed, if it is due; what came of it is in the cache."""
+
+
 class Reader:
     """
     The readers of one node's tokens.
@@ -92,7 +100,7 @@ class Reader:
         self._away = False  # when it was asked last
         self._stopped = False
         self.stale_served = 0
-        self.orphans: OfflineRefresher | None = None
+        self.orphans: OfflineRefresh | None = None
         """What refreshes while the store is away; None: no provider lets it."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, asyncio.Event] = {}

@@ -12,11 +12,11 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.limits.client_store import read_client
-from tidewarden.tokens.limits.node_limits import SHARDS
 
 from .account import account_story, away_story
 from .provider import provider_story

@@ -20,14 +20,13 @@ from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.clock import ManualClock, SystemClock
-from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold
 from tidewarden.tokens.limits.client_store import ClientStore
 from tidewarden.tokens.limits.gathering import Ended
 from tidewarden.tokens.limits.judgement import ClientEvent, release
 from tidewarden.tokens.limits.node_limits import NodeLimits
-from tidewarden.tokens.policy import Step
 from tidewarden.tokens.provider.token_response import Verdict
 
 QUEUE = "_tokens:p:c0"

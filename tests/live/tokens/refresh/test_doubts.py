@@ -27,10 +27,9 @@ from support.tokens.peer_doors import door, served
 
 from tidewarden.config.load import Cluster, Config
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply
-from tidewarden.tokens.policy import Step
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
 from tidewarden.tokens.refresh.unknown_outcome import UnknownOutcomes

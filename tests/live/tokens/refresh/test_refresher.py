@@ -25,9 +25,8 @@ from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.queue import Taken
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.accounts.findings import Opened
-from tidewarden.tokens.policy import Step
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.provider.token_response import Verdict
 from tidewarden.tokens.refresh.refresher import _ended
 from tidewarden.tokens.vault.vault import Place, Unsealable

@@ -13,7 +13,7 @@ import pytest
 from support.inspect import rescue_of
 from support.tokens import harness
 
-from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.refresh import pool as pool_module
 
 QUEUE = "_tokens:p:c0"

@@ -13,7 +13,7 @@ from support.providers.grant_endpoint import claims_of
 
 from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider, Secret
-from tidewarden.tokens.accounts.names import parse_grant
+from tidewarden.tokens.accounts.names import brought, parse_grant
 from tidewarden.tokens.provider.client_auth import Credentials
 from tidewarden.tokens.provider.grant_request import (
     AHEAD_S,
@@ -22,7 +22,6 @@ from tidewarden.tokens.provider.grant_request import (
     Asking,
     Unfit,
     asking,
-    brought,
     check_fit,
     fields_of,
     granted_scope,
