@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.store.proxy import Direction, Proxy
 from support.store.servers import StoreServer
+from support.store.silence import silent
 
 
 @pytest.fixture
@@ -68,19 +69,6 @@ def said(line: socket.socket, words: bytes) -> bytes:
         assert data, "closed"
         found += data
     return found
-
-
-def silent(line: socket.socket, seconds: float = 0.2) -> bool:
-    """Whether nothing comes for a while."""
-    limit_s = line.gettimeout()
-    line.settimeout(seconds)
-    try:
-        line.recv(1)
-    except TimeoutError:
-        return True
-    finally:
-        line.settimeout(limit_s)
-    return False
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -314,6 +314,12 @@ def test_the_folder_is_the_mark() -> None:
     ]
 
 
+def test_tests_share_by_support_alone() -> None:
+    """A test module that others import from is found by nobody, and collected twice."""
+    sharing = re.compile(r"^(?:from|import) (?!aiohttp)(?:[a-z_]+\.)+test_\w+", re.MULTILINE)
+    assert not [name_of(path) for path in TEST_FILES if sharing.search(path.read_text("utf-8"))]
+
+
 def test_lua_begins_with_its_header() -> None:
     assert not [name_of(path) for path in LUA if not path.read_text("utf-8").startswith("-- ")]
 

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from soak.test_loops import Outside, Work, outside  # noqa: F401  # a fixture
+from support.cluster.daily_work import Outside, Work, outside  # noqa: F401  # a fixture
 from support.cluster.harness import ADMIN, CLUSTER, Cluster, Node, serving, until
 from support.doors.command_line import app
 from support.store.clusters import cluster_set

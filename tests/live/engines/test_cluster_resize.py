@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from soak.test_engine_faults import CALM_S, end
 from support.cluster.engines import SHARDS, EngineCluster, UnderCluster, shard_key
 from support.cluster.harness import CALM, CLUSTER, Cluster, background, serving, until_async
+from support.faults.engine_account import CALM_S, end
 from support.faults.workload import Workload
 from support.providers.counting_provider import CountingProvider, provided
 from support.store.clusters import ClusterSet, cluster_set

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live.faults.test_storm import check_all
 from support.cluster.engines import Engine, EngineCluster, UnderCluster, UnderSentinel
 from support.cluster.harness import CALM, CLUSTER, Node, serving, until
 from support.cluster.refresh_stage import listed, refresh_again
+from support.faults.siege import check_all
 from support.providers.counting_provider import CountingProvider, provided
 from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set

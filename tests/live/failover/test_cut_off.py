@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import redis
-from live.failover.test_stale_leader import catch_a_sweep, fence, quiet, refused_by, unchanged
 from support.cluster.harness import CLUSTER, Node, serving, until, until_async
+from support.cluster.stale_sweep import catch_a_sweep, fence, quiet, refused_by, unchanged
 from support.faults.faulty import LIFE_S, FaultyCluster
 from support.providers.counting_provider import CountingProvider, provided
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from meta.test_fault_proxy import silent
 from support.cluster.harness import until
 from support.cluster.network import Network, inside, missing, missing_led
 from support.store.proxy import Proxy, Way
+from support.store.silence import silent
 
 LIMIT_S = 30.0
 

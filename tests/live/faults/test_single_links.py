@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from live.faults.test_storm import end, ids_left, progress, siege
 from support.cluster.harness import TROUBLE, Node, background, until_async
 from support.faults import probes
 from support.faults.history import put_once
 from support.faults.link_faults import PURPOSES
 from support.faults.probes import PROBES, Probe
+from support.faults.siege import end, ids_left, progress, siege
 from support.faults.storm import Storm
 from support.faults.workload import Workload
 from support.store.proxy import Part, Proxy

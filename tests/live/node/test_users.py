@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from live.node.test_fronts import everywhere
 from support.cluster.harness import Cluster, Node, until
+from support.cluster.node_processes import everywhere
 
 from tidewarden.config.load import hash_generated, hash_secret
 

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from rooms.cluster.test_nodes import MakeNodes, nodes  # noqa: F401  # a fixture
+from support.cluster.registrations import MakeNodes
 from support.inspect import clock_of, link_of, say_stale
 
 from tidewarden.clock import ManualClock
@@ -17,7 +17,7 @@ from tidewarden.errors import ConfigError, Stale
 
 
 async def test_two_of_one_name_are_told_so(
-    nodes: MakeNodes,  # noqa: F811
+    nodes: MakeNodes,
     eventually: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -38,7 +38,7 @@ async def test_two_of_one_name_are_told_so(
 
 
 async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
-    nodes: MakeNodes,  # noqa: F811
+    nodes: MakeNodes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.cluster.registrations import MakeNodes
 from support.inspect import clock_of, link_of, scripts_of, waiting_at
 
 from tidewarden.clock import ManualClock
@@ -15,20 +15,6 @@ from tidewarden.cluster import registration as module
 from tidewarden.cluster.registration import DEAD_MS, LEFT_MS, NodeRecord, Registration, dead_nodes
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.node.status import SILENT_S_MAX, Status
-
-MakeNodes = Callable[..., Awaitable[tuple[Registration, list[str]]]]
-
-
-@pytest.fixture
-async def nodes(node: Any) -> MakeNodes:
-    """``await nodes("n0")`` gives a node's registration and the holders it announced."""
-
-    async def make(name: str = "n0") -> tuple[Registration, list[str]]:
-        n = await node(name)
-        holders: list[str] = []
-        return Registration("tw", name, n.link, n.scripts, ManualClock(), holders.append), holders
-
-    return make
 
 
 async def test_a_boot_is_greater_than_any_before(nodes: MakeNodes) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.accounts.test_ledger import LEASE_MS, QUEUE, Bench
 from support.tokens import harness
+from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.partitioning import prefix_of

@@ -5,25 +5,13 @@ The stories of accounts: each situation tells what is known, what comes next, an
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import pytest
-from support.tokens.story_scenes import NOW_MS, SCENES, Story, account, refused, seen
+from support.tokens.story_scenes import NOW_MS, SCENES, account, refused, seen
+from support.tokens.told_stories import Told, whole
 
 from tidewarden.cli import VERBS, command_line
 from tidewarden.tokens import policy
-
-
-class Told(NamedTuple):
-    """What a scene's story must say; ``never``: what it must not."""
-
-    state: str
-    concluded: Sequence[str]
-    next: str
-    says: Sequence[str] = ()
-    never: Sequence[str] = ()
-
 
 SETTLED = ("It is asked again, minutes to an hour apart",)
 """Advice on refusals that count."""
@@ -135,12 +123,6 @@ TOLD = {
     "store away, nothing known": Told("unknown", ("store_away", "no_token_here"), "store_away", ["no living token of it"]),
 }  # fmt: skip
 DURATIONS = ("window_ms", "own_ms")
-
-
-def whole(story: Story) -> str:
-    """All of its sentences."""
-    found = [story.summary, *(one.text for one in story.concluded), story.next.text, *story.advice]
-    return "\n".join(found)
 
 
 def test_there_is_a_word_on_every_scene_of_accounts() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from support.tokens.story_scenes import CLOCK_MS, COUNTS, NOW_MS, SCENES, SHOP, provider, seen
-from unit.tokens.test_why import Told, whole
+from support.tokens.told_stories import Told, whole
 
 from tidewarden.tokens.limits import hold
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold

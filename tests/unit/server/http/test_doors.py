@@ -4,63 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 from support.doors import doubles
+from support.doors.http_site import ALICE, site
 from support.inspect import http_runner_of
 
-from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, StoreDown
-from tidewarden.server import HttpServer
 from tidewarden.server.access import users
 from tidewarden.server.http import metrics
-
-Door = doubles.Door
-
-ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
 
 
 @pytest.fixture(autouse=True)
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong secret costs its sender a quarter of a second; tests send many."""
     monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
-
-
-class Site:
-    def __init__(self, server: HttpServer, door: Any, session: aiohttp.ClientSession) -> None:
-        self.server = server
-        self.door = door
-        self._session = session
-
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
-        url = aiohttp.client.URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
-        async with self._session.request(method, url, **more) as response:
-            if response.content_type == "application/json":
-                return response.status, await response.json()
-            return response.status, await response.text()
-
-
-@asynccontextmanager
-async def site(
-    *, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any
-) -> AsyncIterator[Site]:
-    door = Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
-    # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
-    config = replace(door.config, node=replace(door.config.node, base_port=-1))
-    server = HttpServer(
-        config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more
-    )
-    await server.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Site(server, door, session)
-    finally:
-        await server.stop(1)
 
 
 async def test_health_says_why_not() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.doors.http_site import ALICE, site
 from support.inspect import users_read_at
-from unit.server.http.test_doors import ALICE, site
 
 
 async def reading(subject: Any, count: int) -> None:

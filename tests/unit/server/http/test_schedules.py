@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from unit.server.http.test_doors import ALICE, site
+from support.doors.http_site import ALICE, site
 
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import Spec

@@ -1,0 +1,177 @@
+"""Everything that a node does on a usual day, and the servers outside that it does it with."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from support.cluster.harness import CLUSTER, Cluster, Node, until
+
+WORK_S = 60.0
+"""What each loop gets to show that it goes on."""
+
+
+class Outside(ThreadingHTTPServer):
+    """
+    A provider whose tokens live for five seconds, with accounts (``down…``) that it fails; and a
+    webhook, which keeps what it gets.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.told: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Outside
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if self.path == "/hook":
+            self.server.told.append(body)
+            self._say(204, b"")
+            return
+        account, _, number = parse_qs(body)["refresh_token"][0].partition(".")
+        if account.startswith("down"):
+            self._say(503, b"{}")
+            return
+        pair = {
+            "access_token": f"at.{account}.{number}",
+            "refresh_token": f"{account}.{int(number) + 1}",
+        }
+        self._say(200, json.dumps({**pair, "token_type": "Bearer", "expires_in": 5}).encode())
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[Outside]:
+    with Outside() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
+        yield server
+        server.shutdown()
+
+
+def stats(node: Node, queue: str) -> dict[str, Any]:
+    flat = node.say("Q.STATS", queue)
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Work:
+    """What a node does by itself, each round with tasks and accounts of its own."""
+
+    def __init__(self, nodes: Cluster, outside: Outside, name: str) -> None:
+        self.node, self.store, self.outside, self.name = (
+            nodes.nodes["n0"],
+            nodes.valkey,
+            outside,
+            name,
+        )
+        self.got: list[Any] = []
+        self._taker = self.node.client(socket_timeout=None)
+        self._waiter = threading.Thread(target=self._wait)
+
+    def before(self) -> None:
+        """What is under way when it befalls."""
+        self.node.say("S.PUT", "tick", "EVERY", 500, "ticks", "x")
+        self._put("kept", 0)
+        self._waiter.start()
+        until(lambda: self.node.metric("tidewarden_resp_waiting") >= 1)
+
+    def _wait(self) -> None:
+        self.got.append(
+            self._taker.execute_command("Q.TAKE", "WAIT", 600_000, "FROM", f"waited-{self.name}")
+        )
+
+    def _put(self, account: str, life_s: int) -> None:
+        fields = {
+            "refresh_token": f"{account}{self.name}.0",
+            "access_token": "a",
+            "expires_in": life_s or 2,
+        }
+        self.node.say("T.PUT", f"p/{account}{self.name}", json.dumps(fields))
+
+    def after(self) -> None:
+        """Each of it, begun anew."""
+        node, name = self.node, self.name
+        until(node.ready, WORK_S)
+        done: dict[str, float] = {}
+        begun = time.monotonic()
+
+        def goes_on(what: str, condition: Any) -> None:
+            until(condition, WORK_S, what=what)
+            done[what] = round(time.monotonic() - begun, 1)
+
+        ticks = stats(node, "ticks")["ready"]
+        generation = node.say("T.GET", f"p/kept{name}", "WAIT", 20_000)[3]
+        told = len(self.outside.told)
+        node.say("Q.PUT", f"waited-{name}", "x", "DELAY", 300)
+        self._put("new", 0)
+        self._put("down", 0)
+        self._leave("SESSION", "GRACE", 400)
+        self._leave("PING")
+        node.say("V.ROTATE")
+        goes_on("a take that waited has its task", lambda: self.got)
+        goes_on("wake-ups are heard", self._hears)
+        goes_on("ticks of a schedule", lambda: stats(node, "ticks")["ready"] > ticks + 2)
+        goes_on(
+            "sessions end with their grace, connections at once",
+            lambda: stats(node, "held")["ready"] == 2,
+        )
+        goes_on("companion tasks", lambda: node.say("Q.PEEK", "books", f"books:p/new{name}"))
+        goes_on(
+            "refreshes of what was there",
+            lambda: node.say("T.GET", f"p/kept{name}")[3] > generation + 1,
+        )
+        goes_on("refreshes of what is new", lambda: node.say("T.GET", f"p/new{name}")[3] > 2)
+        goes_on(
+            "events, and their webhooks",
+            lambda: any(f"p/down{name}" in one for one in self.outside.told[told:]),
+        )
+        goes_on("a rotation", lambda: self._rotation() == "done")
+        print(f"{name}: {done}")
+        node.say("Q.PURGE", "held")
+        node.say("T.DELETE", f"p/down{name}")
+
+    def _leave(self, *words: object) -> None:
+        """A consumer that goes with a task in its hand."""
+        with self.node.client() as client:
+            client.execute_command(*words)
+            client.execute_command("Q.PUT", "held", "x")
+            assert client.execute_command("Q.TAKE", "FROM", "held")
+
+    def _hears(self) -> bool:
+        with self.store.client() as store:
+            ((_, listeners),) = store.pubsub_numsub(
+                f"{{{CLUSTER}}}:wake:{self.node.status()['holder']}"
+            )
+            return bool(listeners)
+
+    def _rotation(self) -> str:
+        flat = self.node.say("V.STATUS")
+        found = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        rotation = found["rotation"]
+        rotation = (
+            rotation
+            if isinstance(rotation, dict)
+            else dict(zip(rotation[::2], rotation[1::2], strict=True))
+        )
+        return str(rotation["state"])

@@ -1,0 +1,48 @@
+"""An HTTP door before recording rooms, and what its visitors ask."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+from support.doors import doubles
+
+from tidewarden.clock import SystemClock
+from tidewarden.server import HttpServer
+
+ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
+
+
+class Site:
+    def __init__(self, server: HttpServer, door: Any, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.door = door
+        self._session = session
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        url = aiohttp.client.URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
+        async with self._session.request(method, url, **more) as response:
+            if response.content_type == "application/json":
+                return response.status, await response.json()
+            return response.status, await response.text()
+
+
+@asynccontextmanager
+async def site(
+    *, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any
+) -> AsyncIterator[Site]:
+    door = doubles.Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
+    # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
+    config = replace(door.config, node=replace(door.config.node, base_port=-1))
+    server = HttpServer(
+        config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Site(server, door, session)
+    finally:
+        await server.stop(1)
