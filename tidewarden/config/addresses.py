@@ -1,19 +1,39 @@
 """
-Where a node is reached, as people write it: a host, and a port if it is not the usual one. Pure.
+The one parser of addresses, as people write them: ``host:port`` of nodes and members, and URLs.
+
+Plain functions.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 WILDCARDS = ("0.0.0.0", "::", "*", "")
 """To listen there is to listen at every address of a host."""
 PORT_MAX = 65_531  # Four more follow a node's first.
+ANY_PORT_MAX = 65_535
+ADDRESS_CHARS_MAX = 300
+HTTP = ("http", "https")
+NOT_SHOWN = "an address that is not shown"
 ALLOWED = (
     "allowed: 'host' or 'host:port' by which others reach this node, the port from 1 to 65,531"
 )
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+
+
+def parse_address(text: str, port_max: int = PORT_MAX) -> tuple[str, int] | None:
+    """
+    Host, without brackets, and port of ``host:port`` or ``[host]:port``.
+
+    Returns: None: it has no host, or no port from 1 to ``port_max``.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or len(text) > ADDRESS_CHARS_MAX or not (port.isascii() and port.isdigit()):
+        return None
+    return (host, int(port)) if 1 <= int(port) <= port_max else None
 
 
 def split_host(text: str, port: int) -> tuple[str, str]:
@@ -85,3 +105,47 @@ def host_of_header(header: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0].removeprefix("[")
     return host.partition(":")[0]
+
+
+def url_fault(url: str, schemes: tuple[str, ...] = HTTP, found: str = NOT_SHOWN) -> str:
+    """
+    Say what is wrong with a URL, as "found …; allowed: …", calling it ``found``; empty: nothing.
+    """
+    forms = " or ".join(f"{scheme}://" for scheme in schemes)
+    fault = f"found {found}; allowed: an address that begins {forms}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return f"{fault}, with a port from 1 to 65535"
+    if parts.scheme not in schemes or any(character.isspace() for character in url):
+        return fault
+    if parts.scheme == "unix":
+        return "" if parts.path.startswith("/") else f"{fault}, then the whole path of the socket"
+    return "" if parts.hostname and port != 0 else f"{fault}, then a host"
+
+
+def secret_url_fault(url: str) -> str:
+    """Say what is wrong with an address to which secrets are sent; empty: nothing."""
+    found = repr(url) if "@" not in url else "one with an @, which is not shown"
+    if fault := url_fault(url, found=found):
+        return fault
+    parts = urlsplit(url)
+    if parts.fragment or parts.username is not None:
+        return "found a user, a password or a #fragment in it; allowed: an address without"
+    return ""
+
+
+def plain_fault(url: str, *, allowed: bool) -> str:
+    """
+    Say why an ``http://`` address of another machine is refused where it is not ``allowed``.
+
+    Empty: it is not refused.
+    """
+    parts = urlsplit(url)
+    if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):
+        return ""
+    return (
+        "found http:// to another machine, where secrets and tokens can be read on the way; "
+        "allowed: https://, or plain_http = true beside it"
+    )

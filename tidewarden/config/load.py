@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from tidewarden.errors import ConfigError
 
 from . import tls
-from .addresses import address_fault, is_loopback
+from .addresses import NOT_SHOWN, address_fault, is_loopback, parse_address, url_fault
 from .key_file import key_faults
 from .permissions import fault_of
 from .provider import Provider
@@ -78,6 +78,8 @@ __all__ = [
     "no_kinds",
 ]
 
+Problem = Callable[[str, str], None]
+"""Told the setting's name and what is wrong with it."""
 # Variables of the command line, which no node reads.
 CLIENT_VARIABLES = frozenset({"TIDEWARDEN_URL"})
 
@@ -191,13 +193,23 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         problems.append(f"{found.origin if found else config.source}: {name}: {text}")
 
     _check_members(config, problem)
-    if config.node.host.startswith("["):
-        problem(
-            "node.host", f"found {config.node.host!r}; allowed: an IPv6 address without brackets"
-        )
-    if fault := address_fault(config.node.advertise):
-        problem("node.advertise", f"found {config.node.advertise!r}{fault}")
-    cert, key = config.node.tls_cert, config.node.tls_key
+    _check_doors(config.node, problem)
+    _check_secret(config, problem)
+    _check_store(config, problem)
+    if config.limits.request_bytes < config.limits.payload_bytes:
+        allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
+        problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
+    for key, text in key_faults(config.vault):
+        problem(f"vault.{key}", text)
+
+
+def _check_doors(node: Node, problem: Problem) -> None:
+    """Where the node listens and is reached, and the certificate of its doors."""
+    if node.host.startswith("["):
+        problem("node.host", f"found {node.host!r}; allowed: an IPv6 address without brackets")
+    if fault := address_fault(node.advertise):
+        problem("node.advertise", f"found {node.advertise!r}{fault}")
+    cert, key = node.tls_cert, node.tls_key
     if bool(cert) != bool(key):
         there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
         problem(f"node.{missing}", f"found none; allowed with node.{there}: a PEM file")
@@ -206,14 +218,17 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
             "node.tls_cert",
             f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files",
         )
-    peers = config.peers()
+
+
+def _check_secret(config: Config, problem: Problem) -> None:
+    """By what nodes know each other, and others are known by them."""
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
         problem(
             "cluster.secret_file",
             f"found {secret_file!r}: {fault}; allowed: a readable file with the secret",
         )
-    if peers and not secret_file and config.node.role != "worker":
+    if config.peers() and not secret_file and config.node.role != "worker":
         problem(
             "cluster.secret_file",
             "found none; allowed with peers: a file with the secret that all nodes share",
@@ -231,8 +246,11 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
                 f"found {config.node.host!r}, {needs} cluster.secret_file, so that nodes know each"
                 " other",
             )
+
+
+def _check_store(config: Config, problem: Problem) -> None:
     if config.store.url == "embedded":
-        if peers:
+        if peers := config.peers():
             reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
             problem(
                 "store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}"
@@ -249,25 +267,20 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
             "store.maxmemory_bytes",
             f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576",
         )
-    if config.limits.request_bytes < config.limits.payload_bytes:
-        allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
-        problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
-    for key, text in key_faults(config.vault):
-        problem(f"vault.{key}", text)
 
 
-def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
+def _check_members(config: Config, problem: Problem) -> None:
     members = config.cluster.members
     for name, address in members.items():
-        host, _, port = address.rpartition(":")
+        parsed = parse_address(address)
         if not re.fullmatch(NAME, name):
             problem("cluster.members", f"found the name {name!r}; allowed: {NAME_ALLOWED}")
-        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_531:
+        if parsed is None:
             problem(
                 "cluster.members",
                 f"found {name} = {address!r}; allowed: 'host:base_port', the port from 1 to 65,531",
             )
-        elif name == config.node.name and int(port) != config.node.base_port:
+        elif name == config.node.name and parsed[1] != config.node.base_port:
             allowed = f"node.base_port, which is {config.node.base_port}"
             problem(
                 "cluster.members",
@@ -306,7 +319,7 @@ def _store_fault(url: str) -> str:
     if not rest or scheme not in [
         f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")
     ]:
-        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
+        return _server_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
     place, _, query = rest.partition("?")
     hosts, _, service = place.rpartition("@")[2].partition("/")
     allowed = f"allowed: redis+{kind}://host:port,host:port" + (
@@ -316,29 +329,25 @@ def _store_fault(url: str) -> str:
         return f"found no service in it; {allowed}, the service named as in `sentinel monitor`"
     if kind == "cluster" and (service or dict(parse_qsl(query)).get("db", "0") != "0"):
         return f"found a database in it, and a Redis Cluster has but the one, 0; {allowed}"
-    faults = (_url_fault(f"redis://{one}", ("redis",)) for one in hosts.split(","))
+    faults = (_server_fault(f"redis://{one}", ("redis",)) for one in hosts.split(","))
     wrong = any(faults) or any(character.isspace() for character in url)
     return f"found a host or a port that is none; {allowed}" if wrong else ""
 
 
-def _url_fault(url: str, schemes: tuple[str, ...]) -> str:
-    """What is wrong with ``url``, or nothing. It is not shown: it may carry a password."""
-    forms = " or ".join(f"{scheme}://" for scheme in schemes)
-    fault = f"found an address that is not shown; allowed: an address that begins {forms}"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return f"{fault}, with a port from 1 to 65535"
-    if parts.scheme not in schemes or any(character.isspace() for character in url):
+def _server_fault(url: str, schemes: tuple[str, ...]) -> str:
+    """
+    Say what is wrong with the URL of a server, which may hold a password and is not shown; empty:
+    nothing.
+    """
+    if (fault := url_fault(url, schemes)) or urlsplit(url).scheme == "unix":
         return fault
-    if parts.scheme == "unix":
-        return "" if parts.path.startswith("/") else f"{fault}, then the whole path of the socket"
-    if not parts.hostname or port == 0:
-        return f"{fault}, then a host"
-    if not re.fullmatch(r"/?|/[0-9]{1,5}", parts.path):
-        return f"{fault}, then a host, and after it nothing but /N, the number of a database"
-    return ""
+    if re.fullmatch(r"/?|/[0-9]{1,5}", urlsplit(url).path):
+        return ""
+    forms = " or ".join(f"{scheme}://" for scheme in schemes)
+    return (
+        f"found {NOT_SHOWN}; allowed: an address that begins {forms}, then a host, and after it"
+        " nothing but /N, the number of a database"
+    )
 
 
 def _secret_file_fault(path: str) -> str:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
 from . import placeholders, presets, signing, tls
-from .addresses import is_loopback
+from .addresses import plain_fault, secret_url_fault
 from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
 from .error_classes import CONFIGURABLE
 from .provider import (
@@ -158,6 +157,19 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
     yield from _grant_faults(provider, table)
+    yield from _request_faults(provider)
+    yield from _error_faults(provider)
+    yield from _life_faults(provider, table)
+    yield from _account_secret_faults(provider, table)
+    if provider.connect_timeout_s > provider.timeout_s:
+        yield (
+            "connect_timeout_s",
+            f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s",
+        )
+
+
+def _request_faults(provider: Provider) -> Iterator[tuple[str, str]]:
+    """What a request cannot be made of, and an answer not read by."""
     if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
         yield (
             "client_id",
@@ -188,6 +200,9 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
                     " member"
                 ),
             )
+
+
+def _error_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     for key, word in provider.errors.items():
         if not ERROR_KEY.fullmatch(key):
             yield f"errors {key}", f"found {key[:80]!r}; allowed: 'STATUS', 'CODE' or 'STATUS CODE'"
@@ -196,6 +211,10 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
                 f"errors {key}",
                 f"found the class {word[:80]!r}; allowed is one of {', '.join(CONFIGURABLE)}",
             )
+
+
+def _life_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
+    """What does not go with how long tokens live, and how they are used up."""
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield (
             "margin_s",
@@ -226,17 +245,17 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if 0 < provider.consent_life_s <= provider.keep_alive_s:
         yield "keep_alive_s", f"found {provider.keep_alive_s:g}; allowed: less than consent_life_s"
+
+
+def _account_secret_faults(
+    provider: Provider, table: Mapping[str, Found]
+) -> Iterator[tuple[str, str]]:
     if provider.account_secret and provider.auth not in SECRET_AUTHS:
         yield "account_secret", f"not allowed with auth = {provider.auth!r}, which sends no secret"
     for key in (
         key for key in (*SECRET_KEYS, *NEXT_KEYS) if provider.account_secret and key in table
     ):
         yield key, "not allowed with account_secret: each account brings its client's"
-    if provider.connect_timeout_s > provider.timeout_s:
-        yield (
-            "connect_timeout_s",
-            f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s",
-        )
 
 
 def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
@@ -254,7 +273,9 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         ("revocation_url", provider.revocation_url),
     ):
         plain = placeholders.plainly(url)
-        if url and (fault := url_fault(plain) or plain_fault(plain, allowed=provider.plain_http)):
+        if url and (
+            fault := secret_url_fault(plain) or plain_fault(plain, allowed=provider.plain_http)
+        ):
             yield key, fault
     if "?" in provider.issuer:
         yield (
@@ -389,39 +410,6 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     ):
         allowed = "the certificate in PEM of the key in jwt_key_file"
         yield "jwt_cert_file", f"found {certificate!r}: {fault}; allowed: {allowed}"
-
-
-def url_fault(url: str) -> str:
-    """Say what is wrong with an address to which secrets are sent; empty: nothing."""
-    found = repr(url) if "@" not in url else "one with an @, which is not shown"
-    fault = f"found {found}; allowed: an address that begins http:// or https://"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return f"{fault}, with a port from 1 to 65535"
-    if parts.scheme not in ("http", "https") or any(character.isspace() for character in url):
-        return fault
-    if not parts.hostname or port == 0:
-        return f"{fault}, then a host"
-    if parts.fragment or parts.username is not None:
-        return "found a user, a password or a #fragment in it; allowed: an address without"
-    return ""
-
-
-def plain_fault(url: str, *, allowed: bool) -> str:
-    """
-    Say why an ``http://`` address of another machine is refused where it is not ``allowed``.
-
-    Empty: it is not refused.
-    """
-    parts = urlsplit(url)
-    if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):
-        return ""
-    return (
-        "found http:// to another machine, where secrets and tokens can be read on the way; "
-        "allowed: https://, or plain_http = true beside it"
-    )
 
 
 def _secret(

@@ -24,8 +24,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from tidewarden.errors import ConfigError
 
-from .toml_lines import line_at, lines_of
-
 T = TypeVar("T")
 Keys = Mapping[str, frozenset[str]]
 NO_KEYS: Keys = MappingProxyType({})
@@ -36,6 +34,9 @@ PREFIX = "TIDEWARDEN_"
 _KUBERNETES = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_.*)?$|^TIDEWARDEN_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_.*)?$"
 )
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]#]+?)\s*\]\]?")
+_ASSIGNMENT = re.compile(r"""^\s*((?:[A-Za-z0-9_.-]|"[^"]*"|'[^']*')+)\s*=""")
 
 
 def setting(
@@ -407,3 +408,33 @@ def _shown(value: Any) -> str:
 
 def _variable(section: str, key: str) -> str:
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{section}_{key}".upper())
+
+
+def line_at(path: str, lines: dict[str, int], *names: str) -> str:
+    """``file:line`` of the first of ``names`` that has a line, else the file alone."""
+    return next((f"{path}:{lines[name]}" for name in names if name in lines), path)
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """
+    Line of each section and key, by dotted name; ``[[users]]`` are numbered.
+
+    ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line,
+    nothing else.
+    """
+    lines: dict[str, int] = {}
+    section = ""
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            section = header[1].replace('"', "").replace("'", "")
+            if line.lstrip().startswith("[["):
+                counts[section] = counts.get(section, -1) + 1
+                lines.setdefault(section, number)
+                section = f"{section}[{counts[section]}]"
+            lines.setdefault(section, number)
+            lines.setdefault(section.partition(".")[0], number)
+        elif assignment := _ASSIGNMENT.match(line):
+            key = assignment[1].replace('"', "").replace("'", "")
+            lines.setdefault(f"{section}.{key}" if section else key, number)
+    return lines

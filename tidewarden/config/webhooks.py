@@ -7,9 +7,9 @@ import binascii
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 
-from .provider_reading import NAME, NAME_ALLOWED, plain_fault
+from .addresses import plain_fault, url_fault
+from .provider_reading import NAME, NAME_ALLOWED
 from .secret import Secret, secret_of_file
 from .settings import Companion, Webhook
 from .sources import Found, nearest, read
@@ -52,7 +52,7 @@ def read_webhooks(
     found: dict[str, Webhook] = {}
     for section, name, table in _sections(tables, "webhooks", problems):
         hook = dataclasses.replace(read(Webhook, section, table, problems), name=name)
-        if hook.url and not _is_address(hook.url):
+        if hook.url and url_fault(hook.url):
             allowed = "an address that begins http:// or https://, then a host"
             problems.append(
                 f"{table['url'].origin}: {section}.url: found an address that is not shown;"
@@ -159,19 +159,6 @@ def _is_secret(word: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return word.startswith(SECRET_PREFIX) and SECRET_BYTES[0] <= len(raw) <= SECRET_BYTES[1]
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and parts.port != 0
-            and " " not in url
-        )
-    except ValueError:
-        return False
 
 
 def means(patterns: Iterable[str], kind: str) -> bool:

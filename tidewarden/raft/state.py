@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tidewarden.config.addresses import joined, parse_address
 from tidewarden.config.load import NAME, NAME_ALLOWED, Config
 from tidewarden.errors import BadArg, ConfigError
 
@@ -248,32 +249,21 @@ def raft_address(name: str, address: str) -> str:
 
     Raises: BadArg: the name or the address is none.
     """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
     if not re.fullmatch(NAME, name):
         raise BadArg(f"A node's name: found {name[:80]!r}; allowed: {NAME_ALLOWED}.")
-    if (
-        not host
-        or len(address) > 300
-        or not port.isascii()
-        or not port.isdecimal()
-        or not 0 < int(port) < 65_532
-    ):
+    parsed = parse_address(address)
+    if parsed is None:
         raise BadArg(
             f"A node's address: found {address[:80]!r}; allowed: 'host:base_port', the port from 1"
             " to 65,531."
         )
-    return f"{host}:{int(port) + RAFT_OFFSET}"
+    return f"{parsed[0]}:{parsed[1] + RAFT_OFFSET}"
 
 
 def base_address(address: str) -> str:
     """``host:base_port`` of whom Raft reaches at ``address``."""
     host, _, port = address.rpartition(":")
-    return (
-        f"[{host}]:{int(port) - RAFT_OFFSET}"
-        if ":" in host
-        else f"{host}:{int(port) - RAFT_OFFSET}"
-    )
+    return joined(host, int(port) - RAFT_OFFSET)
 
 
 def base_addresses(seats: Mapping[str, MemberView]) -> dict[str, str]:
@@ -294,12 +284,11 @@ def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -
     problems = []
     found: dict[str, str] = {}
     for name, text in members.items():
-        member_host, _, port = text.rpartition(":")
-        member_host = member_host.removeprefix("[").removesuffix("]")
-        if not member_host or not port.isdecimal() or not 0 < int(port) + RAFT_OFFSET < 65_536:
+        parsed = parse_address(text)
+        if parsed is None:
             problems.append(f"cluster.members.{name}: found {text!r}; allowed: 'host:base_port'")
             continue
-        found[name] = f"{member_host}:{int(port) + RAFT_OFFSET}"
+        found[name] = f"{parsed[0]}:{parsed[1] + RAFT_OFFSET}"
         twin = next(
             (other for other in found if other != name and found[other] == found[name]), None
         )

@@ -23,6 +23,7 @@ from pysyncobj.transport import TCPTransport
 
 from tidewarden.budget import Budget
 from tidewarden.clock import Clock
+from tidewarden.config.addresses import ANY_PORT_MAX, parse_address
 
 from .state import Times
 
@@ -166,10 +167,7 @@ class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no
 
 def _is_address(message: Any) -> bool:
     """Whether that is how a member names itself: ``host:port``."""
-    if not isinstance(message, str) or len(message) > 300:
-        return False
-    host, _, port = message.rpartition(":")
-    return bool(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+    return isinstance(message, str) and parse_address(message, ANY_PORT_MAX) is not None
 
 
 def _peer_of(sock: socket.socket | None) -> str:

@@ -17,8 +17,8 @@ import aiohttp
 import httpx
 
 from tidewarden.clock import Clock
+from tidewarden.config.addresses import plain_fault, secret_url_fault
 from tidewarden.config.load import Provider
-from tidewarden.config.provider_reading import plain_fault, url_fault
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -136,7 +136,7 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
     if found.get("issuer") != provider.issuer:
         raise NotFoundError("the metadata are of another issuer")
     url = _named(provider, found, "token_endpoint")
-    if not isinstance(url, str) or url_fault(url):
+    if not isinstance(url, str) or secret_url_fault(url):
         raise NotFoundError("they name no token_endpoint")
     if not _is_encrypted_enough(provider, url):
         raise NotFoundError(
@@ -155,7 +155,7 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
     name none that can be used.
     """
     url = _named(provider, json.loads(raw), "revocation_endpoint")
-    if not isinstance(url, str) or url_fault(url):
+    if not isinstance(url, str) or secret_url_fault(url):
         return ""
     return url if _is_encrypted_enough(provider, url) and _is_at_home(provider, url) else ""
 
