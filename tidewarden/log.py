@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import logging.handlers
+import math
 import re
 import sys
 import traceback
@@ -160,6 +161,26 @@ class Repeats:
         while len(self._said) > REPEATS_KEPT:
             self._said.popitem(last=False)
         return passes
+
+
+class OncePer:
+    """
+    Lets one line of a kind pass in ``seconds``, whatever its words; :class:`Repeats` is for lines
+    in the same words.
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._passed_at = -math.inf
+
+    def passes(self) -> bool:
+        """Whether this one is to be logged; if so, none is for so long."""
+        now = self._clock.monotonic()
+        if now - self._passed_at < self._seconds:
+            return False
+        self._passed_at = now
+        return True
 
 
 class File(logging.handlers.RotatingFileHandler):

@@ -214,3 +214,13 @@ async def test_what_is_said_again_and_again_is_said_now_and_then(tmp_path: Path)
         logger.warning("number %d", number)
     logger.warning("number 0")
     assert stream.getvalue().count("number 0\n") == 2, "only so many are remembered"
+
+
+async def test_one_line_of_a_kind_passes_in_so_many_seconds() -> None:
+    clock = ManualClock()
+    complaints = log.OncePer(clock, 10.0)
+    assert [complaints.passes(), complaints.passes()] == [True, False]
+    await clock.advance(9.9)
+    assert not complaints.passes()
+    await clock.advance(0.1)
+    assert [complaints.passes(), complaints.passes()] == [True, False]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tidewarden.clock import Clock
+from tidewarden.log import OncePer
 
 from .state import RaftView, Times, role
 from .voter import Voter
@@ -54,7 +54,7 @@ class Ticker:
         self._questions: deque[Callable[[Voter], None]] = deque()
         self._stopping = threading.Event()
         self._gracefully = True
-        self._complained = -math.inf
+        self._complaints = OncePer(clock, COMPLAINT_S)
         self._failures = 0
         self._ticked = clock.monotonic()
         self._posted: tuple[object, ...] = ()
@@ -106,11 +106,9 @@ class Ticker:
             voter.doTick(self._times.tick_s)
         except Exception as error:
             self._failures += 1
-            now = self._clock.monotonic()
             if self._failures in FAILURES_LOGGED and (
-                self._failures > 1 or now - self._complained >= COMPLAINT_S
+                self._complaints.passes() or self._failures > 1
             ):
-                self._complained = now
                 text = "Raft failed (tick failures in a row: %d): %s; stepping down"
                 trace = not isinstance(error, OSError)  # a full disk is no defect of ours
                 logger.error(text, self._failures, error, exc_info=trace)

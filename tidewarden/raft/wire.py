@@ -24,6 +24,7 @@ from pysyncobj.transport import TCPTransport
 from tidewarden.budget import Budget
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import ANY_PORT_MAX, parse_address
+from tidewarden.log import OncePer
 
 from .state import Times
 
@@ -191,7 +192,8 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self._held: set[RaftConnection] = set()
         self._accepts = False
         self._accepted = 0
-        self._complained = self._rebound = float("-inf")
+        self._complaints = OncePer(voter.clock, COMPLAINT_S)
+        self._rebound = float("-inf")
         self._looked = float("-inf")
         self._said: dict[Node, float] = {}
         self._fresh: dict[Node, float] = {}  # from when on silence counts
@@ -452,8 +454,6 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
             logger.error("cannot listen on the Raft port again: %s", error)
 
     def _refused(self, address: str, reason: str) -> None:
-        now = self._clock.monotonic()
-        if now - self._complained >= COMPLAINT_S:
-            self._complained = now
+        if self._complaints.passes():
             logger.warning("closed a connection of %s at the Raft port: %s", address, reason)
         self.strangers_refused += 1
