@@ -19,13 +19,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
 
-EVERYBODY = {"errors", "clock", "config", "log", "budget", "os_process"}
+EVERYBODY = {"errors", "clock", "config", "log", "budget"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "budget": set(),
     "config": {"errors"},
-    "os_process": {"errors", "clock", "config"},
     "log": {"errors", "clock", "config"},
     "raft": EVERYBODY,
     "store": EVERYBODY,

@@ -36,7 +36,7 @@ COMPLETES = "_TIDEWARDEN_COMPLETE"
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the
     # signal waits instead of killing.
-    from tidewarden.os_process import hold_hangups
+    from tidewarden.node.os_process import hold_hangups
 
     hold_hangups()
 

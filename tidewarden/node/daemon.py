@@ -24,7 +24,6 @@ from tidewarden.cluster import Backups, Heartbeat, Registration
 from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
-from tidewarden.os_process import ConnectionBudget, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue import Queues
 from tidewarden.raft.elector import ClusterView
 from tidewarden.raft.folder import mark
@@ -42,6 +41,7 @@ from .advertised_address import told_address
 from .connected_store import ConnectedStore, open_connected_store
 from .doors import DRAIN_S, Doors
 from .leader_parts import LeaderParts, build_leader
+from .os_process import ConnectionBudget, calm_collector, tell_supervisor, tell_watchdog
 from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
 from .secondaries import Secondaries
 from .status import Status

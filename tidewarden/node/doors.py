@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups
 from tidewarden.config.load import Config, User, is_loopback
-from tidewarden.os_process import ConnectionBudget
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import RaftMember
 from tidewarden.scheduler.schedules import Schedules
@@ -19,6 +18,7 @@ from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
 from tidewarden.tokens import PEERS_PATH, Tokens
 
+from .os_process import ConnectionBudget
 from .secondaries import Secondaries
 from .status import Status
 

@@ -14,9 +14,9 @@ from tidewarden import log as logs
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.os_process import heed_signals, keep_memory_private, raise_file_limit
 
 from .daemon import Daemon
+from .os_process import heed_signals, keep_memory_private, raise_file_limit
 
 log = logging.getLogger("tidewarden.node.daemon")
 

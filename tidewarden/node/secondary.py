@@ -26,18 +26,18 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
-from tidewarden.os_process import (
-    calm_collector,
-    heed_signals,
-    keep_memory_private,
-    raise_file_limit,
-)
 from tidewarden.queue.locks import Locks
 from tidewarden.server.relay import LineSender, relayed
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.verbs.table import COMMANDS
 from tidewarden.store.preflight import StoreServer
 
+from .os_process import (
+    calm_collector,
+    heed_signals,
+    keep_memory_private,
+    raise_file_limit,
+)
 from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
 
 log = logging.getLogger("tidewarden.node.secondary")

@@ -16,7 +16,7 @@ from tidewarden.config.load import load
 from tidewarden.node import daemon as module
 from tidewarden.node.daemon import Daemon
 from tidewarden.node.doors import Doors
-from tidewarden.os_process import raise_file_limit
+from tidewarden.node.os_process import raise_file_limit
 
 
 def node(store: StoreServer, folder: Path, role: str = "member") -> Any:

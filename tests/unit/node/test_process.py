@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.os_process import tell_supervisor, tell_watchdog
+from tidewarden.node.os_process import tell_supervisor, tell_watchdog
 
 
 @pytest.mark.thorough
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
-        "import resource; from tidewarden.os_process import FILES_WANTED, raise_file_limit; from"
+        "import resource; from tidewarden.node.os_process import FILES_WANTED, raise_file_limit; from"
         " tidewarden.config.load import Limits\nhard ="
         " resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE,"
         " (64, hard)); assert raise_file_limit(Limits(connections_max=100)).resp == 100\nsoft ="
@@ -32,7 +32,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
 @pytest.mark.thorough
 def test_fewer_files_than_connections_are_told() -> None:
     script = (
-        "import logging, resource; from tidewarden.os_process import raise_file_limit; from"
+        "import logging, resource; from tidewarden.node.os_process import raise_file_limit; from"
         " tidewarden.config.load import"
         " Limits\nlogging.basicConfig(format='%(message)s')\nresource.setrlimit(resource.RLIMIT_NOFILE,"
         " (64, 4096)); assert raise_file_limit(Limits()) == (2584,"
@@ -56,7 +56,7 @@ def test_fewer_files_than_connections_are_told() -> None:
 
 def test_a_hangup_that_comes_early_is_heeded_later() -> None:
     script = (
-        "import asyncio, os, signal; from tidewarden.os_process import heed_signals, hold_hangups\n"
+        "import asyncio, os, signal; from tidewarden.node.os_process import heed_signals, hold_hangups\n"
         "hold_hangups(); os.kill(os.getpid(), signal.SIGHUP)\n"
         "async def main():\n"
         "    heard, stopped = asyncio.Event(), asyncio.Event()\n"
@@ -96,7 +96,7 @@ def test_a_node_that_is_only_starting_outlives_a_hangup(tmp_path: Path) -> None:
 
 def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:
     script = (
-        "import gc; from tidewarden.os_process import calm_collector\ncalm_collector(); assert"
+        "import gc; from tidewarden.node.os_process import calm_collector\ncalm_collector(); assert"
         " gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_threshold()[0] >= 10_000\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -166,7 +166,7 @@ async def test_a_watchdog_is_told_as_long_as_nothing_is_wrong(
 
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
     script = (
-        "import ctypes, resource; from tidewarden.os_process import keep_memory_private\n"
+        "import ctypes, resource; from tidewarden.node.os_process import keep_memory_private\n"
         "keep_memory_private(); assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
         "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
     )
@@ -175,7 +175,7 @@ def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
 
 def test_a_process_that_does_not_end_is_ended_and_says_what_it_waited_for() -> None:
     script = (
-        "import asyncio, logging; from tidewarden.os_process import end_within\n"
+        "import asyncio, logging; from tidewarden.node.os_process import end_within\n"
         "logging.basicConfig(format='%(message)s')\n"
         "async def main():\n"
         "    end_within(0.2, asyncio.get_running_loop())\n"

@@ -13,14 +13,14 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from .clock import sleep
+from tidewarden.clock import sleep
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Mapping
 
-    from .clock import Clock
-    from .config.load import Limits
+    from tidewarden.clock import Clock
+    from tidewarden.config.load import Limits
 
 log = logging.getLogger("tidewarden.node.daemon")
 
