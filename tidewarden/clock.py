@@ -87,38 +87,3 @@ class ManualClock:
 async def sleep(clock: Clock, seconds: float) -> None:
     """Sleep ``seconds`` on ``clock``."""
     await clock.sleep_until(clock.monotonic() + seconds)
-
-
-class Duty:
-    """
-    Watches whether an endless loop makes progress.
-
-    It calls :meth:`step` when something that it waited for has come, and :meth:`rest` before it
-    waits for a moment.
-    """
-
-    def __init__(self, name: str, clock: Clock) -> None:
-        self.name = name
-        self.steps = 0
-        self._clock = clock
-        self._at: float | None = None
-
-    def step(self) -> None:
-        """Note that the loop made progress."""
-        self.rest(self._clock.monotonic())
-
-    def rest(self, until: float) -> None:
-        """
-        There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken.
-        """
-        self.steps += 1
-        self._at = until
-
-    def end(self) -> None:
-        """Note that nothing is expected of the loop for now."""
-        self._at = None
-
-    @property
-    def late_s(self) -> float:
-        """For how many seconds it should have got on, and has not."""
-        return 0.0 if self._at is None else max(0.0, self._clock.monotonic() - self._at)

@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
 
-EVERYBODY = {"errors", "clock", "config", "log", "budget"}
+EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "budget": set(),
+    "progress": {"clock"},
     "config": {"errors"},
     "log": {"errors", "clock", "config"},
     "raft": EVERYBODY,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tidewarden.clock import Duty, ManualClock, SystemClock, sleep
+from tidewarden.clock import ManualClock, SystemClock, sleep
+from tidewarden.progress import Progress
 
 
 async def test_the_machines_clocks() -> None:
@@ -77,7 +78,7 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
 
 async def test_a_duty_that_should_have_got_on_is_late() -> None:
     clock = ManualClock()
-    duty = Duty("sweep", clock)
+    duty = Progress("sweep", clock)
     await clock.advance(5)
     assert duty.late_s == 0, "it has not begun"
     duty.step()

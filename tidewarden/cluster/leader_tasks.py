@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tidewarden.clock import Clock, Duty, sleep
+from tidewarden.clock import Clock, sleep
+from tidewarden.progress import Progress
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -30,9 +31,9 @@ Run = Callable[[int, str], Awaitable[None]]
 
 
 class LeaderTasks:
-    """Each a :class:`tidewarden.clock.Duty` and what runs it: ``run(epoch, holder)``."""
+    """Each a :class:`tidewarden.progress.Progress` and what runs it: ``run(epoch, holder)``."""
 
-    def __init__(self, clock: Clock, *duties: tuple[Duty, Run]) -> None:
+    def __init__(self, clock: Clock, *duties: tuple[Progress, Run]) -> None:
         self._clock = clock
         self._duties = duties
         self.begun_anew = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tidewarden.clock import Clock, Duty, sleep
+from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Internal, Stale, StoreDown
+from tidewarden.progress import Progress
 from tidewarden.queue import Queues
 
 from .registration import BEAT_S, NodeRecord, Registration, dead_nodes
@@ -38,7 +39,7 @@ class Reaper:
         self._queues = queues
         self._clock = clock
         self._heard_s = heard_s
-        self.duty = Duty("reaper", clock)
+        self.duty = Progress("reaper", clock)
         self.reaped = 0
 
     async def run(self, epoch: int) -> None:

@@ -15,8 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from tidewarden.clock import Clock, Duty
+from tidewarden.clock import Clock
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
+from tidewarden.progress import Progress
 from tidewarden.queue import Queues
 
 from .timer_queue import TimerQueue
@@ -65,7 +66,7 @@ class Sweep:
         self._all_at = 0.0
         self._begun = False
         self._under_way: dict[Place, asyncio.Task[None]] = {}
-        self.duty = Duty("sweep", clock)
+        self.duty = Progress("sweep", clock)
         self.running = False
         self.rounds = 0
         self.moved = 0

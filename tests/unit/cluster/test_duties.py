@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from support.inspect import step_silently
 
-from tidewarden.clock import Duty, ManualClock
+from tidewarden.clock import ManualClock
 from tidewarden.cluster import leader_tasks as module
 from tidewarden.cluster.leader_tasks import LOOK_S, STILL_LOOKS, WARN_S, LeaderTasks
 from tidewarden.errors import Stale
+from tidewarden.progress import Progress
 
 
 class Job:
@@ -23,7 +24,7 @@ class Job:
     """
 
     def __init__(self, name: str, clock: ManualClock) -> None:
-        self.duty = Duty(name, clock)
+        self.duty = Progress(name, clock)
         self.begun: list[tuple[int, str]] = []
         self.ended = 0
         self.deaf = False
