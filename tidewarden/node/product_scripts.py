@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.queue.catalog import SHARED
+from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store.scripts.loader import Scripts
 
 PACKAGES = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")

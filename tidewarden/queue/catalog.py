@@ -34,23 +34,6 @@ from .task import check_name
 
 log = logging.getLogger("tidewarden.queue")
 
-SHARED = (
-    "tidewarden.queue",
-    "record.lua",
-    "account_rows.lua",
-    "layout.lua",
-    "task.lua",
-    "token_bucket.lua",
-    "lane.lua",
-    "unreadable.lua",
-    "indexes.lua",
-    "results.lua",
-    "locks.lua",
-    "leases.lua",
-    "promote.lua",
-    "finish.lua",
-    "sessions.lua",
-)
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02
 KEYS_TOGETHER = 64  # in one EXISTS: a few of them are asked for one by one where there is any

@@ -1,5 +1,5 @@
 """
-A queue's settings: they live in the store, as JSON in `{cluster}:queues`, and copied into each
+A queue's settings, which live in the store, as JSON in `{cluster}:queues`, and copied into each
 shard's record.
 """
 
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -16,48 +17,74 @@ from tidewarden.errors import BadArg, Internal
 from .partitioning import STRATEGIES
 
 SHARDS_MAX = 256
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    What a setting may be, and who needs it.
+
+    ``low``, ``high``: the whole numbers that it may be; None: it has choices, or a check of its
+    own. ``in_shard``: each shard's record has a copy, which the scripts read; a shard that has none
+    goes by the default.
+    """
+
+    low: int | None = None
+    high: int | None = None
+    in_shard: bool = True
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How a queue behaves.
 
-    ``durability``: what has to have a write before it is answered: the primary, replicas too, or
-    the disk. ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far
-    that widens while late tasks wait and there is no time to lose for the living
-    (docs/decisions/0013-urgent.md), 0 = not. ``late_share``, ``early_share``: every n-th task comes
-    from that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone).
-    ``losses_max``: leases lost to disconnects before a task is buried, 0 = no limit. ``dedup_ms``:
-    how long a finished id of the caller's is remembered, 0 = not at all. ``capacity``: tasks in any
-    state that the queue holds at most, cut evenly over its shards, 0 = no limit. ``strategy``: how
-    a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a function that the
-    node's configuration allows. ``history``: ends that a failed task remembers, 0 = none.
-    ``lane_limit``: tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one
-    lane taken per second, exact to the thousandth, 0 = any number; ``lane_burst``: how many of
-    those at once after a rest. ``shards`` and ``strategy`` are fixed while the queue holds tasks,
-    as is ``order``; ``layout`` counts how often they were changed, ``version`` how often anything
-    was. These two are ours alone.
+    This is the one table of settings: the limits of Q.CONFIG, what is written into each shard's
+    record and the defaults of the scripts follow from it. ``layout`` and ``version`` are ours.
     """
 
-    shards: int = 1
-    durability: Literal["one", "quorum", "fsync"] = "one"
-    order: Literal["bands", "edf"] = "bands"
-    lease_ms: int = 30_000
-    urgent_ms: int = 60_000
-    urgent_max_ms: int = 0
-    late_share: int = 8
-    early_share: int = 16
-    dedup_ms: int = 60_000
-    losses_max: int = 10
-    backoff_cap_ms: int = 3_600_000
-    capacity: int = 0
-    lane_limit: int = 1
-    lane_rate: float = 0
-    lane_burst: int = 1
-    strategy: str = "hash"
-    history: int = 5
-    layout: int = 0
-    version: int = 0
+    shards: Annotated[int, Rule(1, SHARDS_MAX, in_shard=False)] = 1
+    """Fixed while the queue holds tasks, as ``strategy`` and ``order`` are."""
+    durability: Annotated[Literal["one", "quorum", "fsync"], Rule(in_shard=False)] = "one"
+    """What has to have a write before it is answered: the primary, replicas too, or the disk."""
+    order: Annotated[Literal["bands", "edf"], Rule()] = "bands"
+    """``edf``: the earliest deadline alone."""
+    lease_ms: Annotated[int, Rule(1, 30 * DAY_MS)] = 30_000
+    urgent_ms: Annotated[int, Rule(0, 366 * DAY_MS)] = 60_000
+    """How near a deadline makes a task urgent."""
+    urgent_max_ms: Annotated[int, Rule(0, 366 * DAY_MS)] = 0
+    """
+    How far that widens while late tasks wait and there is no time to lose for the living
+    (docs/decisions/0013-urgent.md), 0 = not.
+    """
+    late_share: Annotated[int, Rule(0, 1000)] = 8
+    """Every n-th task comes from the late band, 0 = off."""
+    early_share: Annotated[int, Rule(0, 1000)] = 16
+    """Every n-th task comes from the band that is not urgent, 0 = off."""
+    dedup_ms: Annotated[int, Rule(0, 30 * DAY_MS)] = 60_000
+    """How long a finished id of the caller's is remembered, 0 = not at all."""
+    losses_max: Annotated[int, Rule(0, 65_535)] = 10
+    """Leases lost to disconnects before a task is buried, 0 = no limit."""
+    backoff_cap_ms: Annotated[int, Rule(1, 366 * DAY_MS)] = 3_600_000
+    capacity: Annotated[int, Rule(0, 10**12)] = 0
+    """Tasks in any state that the queue holds at most, cut evenly over its shards, 0 = no limit."""
+    lane_limit: Annotated[int, Rule(0, 10**6)] = 1
+    """Tasks of one lane leased at once, 0 = any number."""
+    lane_rate: Annotated[float, Rule()] = 0
+    """Tasks of one lane taken per second, exact to the thousandth, 0 = any number."""
+    lane_burst: Annotated[int, Rule(1, 10**6)] = 1
+    """How many of those at once after a rest."""
+    strategy: Annotated[str, Rule(in_shard=False)] = "hash"
+    """
+    How a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a function that
+    the node's configuration allows.
+    """
+    history: Annotated[int, Rule(0, 20)] = 5
+    """Ends that a failed task remembers, 0 = none."""
+    layout: Annotated[int, Rule(in_shard=False)] = 0
+    """How often ``shards``, ``strategy`` or ``order`` was changed."""
+    version: Annotated[int, Rule()] = 0
+    """How often anything was changed."""
 
     def shown(self) -> dict[str, Any]:
         """The settings that are the user's."""
@@ -108,48 +135,35 @@ def settings_of_new(queue: str, system_queues: Mapping[str, QueueSettings]) -> Q
 
 
 OURS = ("layout", "version")
-LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
 # are changed while the queue is empty, and nobody can put into it
 CUT_FIELDS = ("shards", "strategy", "order")
-SHARD_FIELDS = (
-    "version",
-    "order",
-    "lease_ms",
-    "urgent_ms",
-    "urgent_max_ms",
-    "late_share",
-    "early_share",
-    "dedup_ms",
-    "losses_max",
-    "backoff_cap_ms",
-    "history",
-    "capacity",
-    "lane_limit",
-    "lane_rate",
-    "lane_burst",
-)
 LANE_RATE_MAX = 100_000
 DIGITS_MAX = 16
 _RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?")
+
+_HINTS = {
+    name: get_args(hint)
+    for name, hint in get_type_hints(QueueSettings, include_extras=True).items()
+    if name in QueueSettings.__struct_fields__
+}
+SHARD_FIELDS = tuple(name for name, (_, rule) in _HINTS.items() if rule.in_shard)
+LANE_FIELDS = tuple(name for name in SHARD_FIELDS if name.startswith("lane_"))
 LIMITS: dict[str, tuple[int, int]] = {
-    "shards": (1, SHARDS_MAX),
-    "lease_ms": (1, 30 * 86_400_000),
-    "urgent_ms": (0, 366 * 86_400_000),
-    "urgent_max_ms": (0, 366 * 86_400_000),
-    "late_share": (0, 1000),
-    "early_share": (0, 1000),
-    "dedup_ms": (0, 30 * 86_400_000),
-    "losses_max": (0, 65_535),
-    "backoff_cap_ms": (1, 366 * 86_400_000),
-    "capacity": (0, 10**12),
-    "lane_limit": (0, 10**6),
-    "lane_burst": (1, 10**6),
-    "history": (0, 20),
+    name: (rule.low, rule.high) for name, (_, rule) in _HINTS.items() if rule.low is not None
 }
 CHOICES: dict[str, tuple[str, ...]] = {
-    "durability": ("one", "quorum", "fsync"),
-    "order": ("bands", "edf"),
+    name: get_args(kind) for name, (kind, _) in _HINTS.items() if get_origin(kind) is Literal
 }
+
+
+def lua_defaults() -> str:
+    """The fields of a Lua table: what each setting is in a shard whose record lacks it."""
+    pairs = iter(QueueSettings().shard_fields())
+    values = ((name, next(pairs)) for name in pairs)
+    return " ".join(
+        f"{name} = {value}," if isinstance(value, int) else f"{name} = '{value}',"
+        for name, value in values
+    )
 
 
 def changed(

@@ -19,7 +19,7 @@ from support.queues.desk import SENT, queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.catalog import SHARED
+from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts
 from tidewarden.store.scripts import loader as store_scripts
 from tidewarden.store.scripts.loader import ScriptHeader, header_of
@@ -285,8 +285,8 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
     As a library it is read once: outside of functions there are names and constants, and `begin`
     gives the names their values.
     """
-    package, *names = SHARED
-    texts = [(resources.files(package) / "lua" / "shared" / name).read_text() for name in names]
+    folder = resources.files(SHARED.package) / "lua" / "shared"
+    texts = [(folder / name).read_text() for name in SHARED.files]
     lines = "\n".join(texts).splitlines()
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside

@@ -390,6 +390,7 @@ def fill(desk: Any) -> list[str]:
     desk.configure(
         lease_ms=5000,
         history=3,
+        late_share=7,
         capacity=1000,
         lane_limit=1,
         lane_rate=1000,

@@ -85,10 +85,15 @@ def test_what_a_shard_is_told() -> None:
     pairs = dict(zip(fields[::2], fields[1::2], strict=True))
     assert tuple(pairs) == SHARD_FIELDS
     assert (pairs["order"], pairs["lease_ms"]) == ("edf", 7)
-    assert QueueSettings(capacity=10, shards=4).shard_fields()[-8:-6] == ["capacity", 3], (
-        "no less in all than was asked for"
-    )
+    fields = QueueSettings(capacity=10, shards=4).shard_fields()
+    assert fields[fields.index("capacity") + 1] == 3, "no less in all than was asked for"
     assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate", "version"} - {
         "shards",
         "durability",
     }
+
+
+def test_each_setting_but_those_with_a_check_of_their_own_has_limits_or_choices() -> None:
+    assert {*LIMITS, *CHOICES} == {*QueueSettings().shown()} - {"lane_rate", "strategy"}
+    assert all(low <= getattr(DEFAULTS, name) <= high for name, (low, high) in LIMITS.items())
+    assert all(getattr(DEFAULTS, name) in allowed for name, allowed in CHOICES.items())

@@ -3,9 +3,8 @@
 -- GROWS   no
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
--- ARGV    3… pairs of name and value; names: urgent_ms urgent_max_ms lease_ms late_share
---         early_share order dedup_ms losses_max backoff_cap_ms capacity history lane_limit
---         lane_rate (per 1000 s) lane_burst layout same_layout version
+-- ARGV    3… pairs of name and value; names: those of the settings that are in_shard (see
+--         queue/settings.py; lane_rate is per 1000 s), layout, same_layout
 -- RETURNS 1; 2: the rules of its lanes are others now; minus the version that the shard has, which
 --         is newer: nothing was written; 'NOTEMPTY' when `layout` would change while the shard
 --         holds tasks or has schedules, `same_layout` or `order` while it holds tasks: nothing was
@@ -15,25 +14,9 @@
 -- shards. `version` is that of the settings, of which each is written once.
 open()
 local NAMES = {
-  urgent_ms = 1,
-  urgent_max_ms = 1,
-  lease_ms = 1,
-  late_share = 1,
-  early_share = 1,
-  order = 1,
-  dedup_ms = 1,
-  losses_max = 1,
-  backoff_cap_ms = 1,
-  capacity = 1,
-  history = 1,
-  layout = 1,
-  same_layout = 1,
-  lane_limit = 1,
-  lane_rate = 1,
-  lane_burst = 1,
-  version = 1,
+  layout = 0,
+  same_layout = 0, --[[QUEUE_SETTINGS]]
 }
-local LANES = { lane_limit = 1, lane_rate = 1, lane_burst = 1 }
 local values, reply = {}, 1
 for i = 3, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
@@ -65,7 +48,7 @@ freed = values.capacity ~= nil and values.capacity ~= S.capacity -- there may be
 for name, value in pairs(values) do
   if S[name] ~= value then
     set(name, value)
-    if LANES[name] and reply == 1 then reply = 2 end
+    if string.sub(name, 1, 5) == 'lane_' and reply == 1 then reply = 2 end
   end
 end
 return finish(reply)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Protocol
@@ -48,6 +48,7 @@ return replies
 Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind these and the rest of
 the arguments.
 """
+_VALUE = re.compile(r"--\[\[(\w+)\]\]")
 _DIRECTIVE = re.compile(r"-- ([A-Z]{4,})\b *(.*)")
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
@@ -141,13 +142,29 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
                 yield path.name, path.read_text("utf-8")
 
 
-def shared_text(shared: tuple[str, ...]) -> str:
+@dataclass(frozen=True)
+class SharedLua:
     """
-    The files that stand before every script: of a package and its folder ``lua/shared``, in this
-    order.
+    The Lua that stands before every script of a shard.
+
+    ``files`` lie in the folder ``lua/shared`` of ``package``, and stand in this order. ``values``:
+    what takes the place of each ``--[[NAME]]``, there and in the scripts.
     """
-    folder = resources.files(shared[0]) / "lua" / "shared"
-    return "\n".join((folder / name).read_text("utf-8") for name in shared[1:])
+
+    package: str
+    files: tuple[str, ...]
+    values: Mapping[str, str]
+
+    def rendered(self, text: str) -> str:
+        """The text with its values. Raises: KeyError: one of them is not known."""
+        return _VALUE.sub(lambda found: self.values[found[1]], text)
+
+
+def shared_text(shared: SharedLua) -> str:
+    """The files that stand before every script, as one."""
+    folder = resources.files(shared.package) / "lua" / "shared"
+    texts = [(folder / name).read_text("utf-8") for name in shared.files]
+    return shared.rendered("\n".join(texts))
 
 
 def _sha(source: bytes) -> str:
@@ -171,12 +188,13 @@ class Scripts:
 
     def __init__(
         self,
-        shared: tuple[str, ...],
+        shared: SharedLua,
         packages: Sequence[str],
         plain: Sequence[str] = (),
         *,
         library: bool = False,
     ) -> None:
+        self._shared = shared
         head = shared_text(shared)
         self.uses_library = library
         # the server has no library now: scripts are run without until it takes it
@@ -217,7 +235,7 @@ class Scripts:
         )
 
     def _add(self, package: str, head: str) -> None:
-        files = dict(_read(package))
+        files = {name: self._shared.rendered(text) for name, text in _read(package)}
         prelude = files.pop(PRELUDE, "")
         begin = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
         self._library += ["do", prelude]

@@ -146,9 +146,9 @@ end
 -- slots.
 local function lane_rules()
   local rules, book, touched = { entry = lane_entry, parse = lane_parse }, {}, {}
-  local limit, pace_ms = S.lane_limit or 1, 0
-  if (S.lane_rate or 0) > 0 then pace_ms = 1000000 / S.lane_rate end
-  local burst_ms = (S.lane_burst or 1) * pace_ms
+  local limit, pace_ms = S.lane_limit, 0
+  if S.lane_rate > 0 then pace_ms = 1000000 / S.lane_rate end
+  local burst_ms = S.lane_burst * pace_ms
 
   -- A lane that something happens to; settle() looks after it before the script ends.
   function rules.get(name)

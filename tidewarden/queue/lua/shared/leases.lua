@@ -22,7 +22,7 @@ end
 
 -- One more for the record, the oldest is dropped.
 local function remember(r, how, attempt, reason)
-  local most, codes = S.history or 5, { fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5 }
+  local most, codes = S.history, { fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5 }
   if most == 0 then return end
   local entries, whole = history_of(r)
   if not whole then

@@ -68,8 +68,7 @@ local function open_lanes(most)
   local slots = key('slots')
   local names = redis.call('ZRANGEBYSCORE', slots, '-inf', text(now), 'LIMIT', 0, most)
   -- See lane.lua.
-  local room, full_ms =
-    most - #names, (S.lane_rate or 0) > 0 and (S.lane_burst or 1) * 1000000 / S.lane_rate or 0
+  local room, full_ms = most - #names, S.lane_rate > 0 and S.lane_burst * 1000000 / S.lane_rate or 0
   local latest = now + math.ceil(full_ms) + 1000
   local strange = room > 0
       and redis.call('ZRANGEBYSCORE', slots, '(' .. text(latest), '+inf', 'LIMIT', 0, room)

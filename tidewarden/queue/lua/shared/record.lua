@@ -184,21 +184,12 @@ local ABSENT = {
     accounts = 0,
     cut = 0,
     later = 0,
-    capacity = 0,
-    urgent_ms = 60000,
-    urgent_max_ms = 0,
     pace = 0,
     pace_at = 0,
     pace_taken = 0,
     reach = '',
-    lease_ms = 30000,
-    late_share = 8,
-    early_share = 16,
-    order = 'bands',
-    dedup_ms = 60000,
-    losses_max = 10,
-    backoff_cap_ms = 3600000,
-    version = 0,
+    -- The settings of the queue, which queue/settings.py names.
+    --[[QUEUE_SETTINGS]]
   },
 }
 
@@ -241,10 +232,6 @@ local LOST = {
   puts = 0,
   takes = 0,
   acks = 0,
-  history = 5,
-  lane_limit = 1,
-  lane_rate = 0,
-  lane_burst = 1,
 }
 
 -- A field that is no number where one must be. One that is none of ours (a newer version's) is let
