@@ -111,8 +111,8 @@ async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     link = StoreConnection("redis://nowhere", "bench", clock)
     link._transport = wire  # type: ignore[assignment]
     queues = Queues(config, link, scripts, clock, views=True, system_queues=SYSTEM_QUEUES)
-    queues.holder = "n0.1"
-    (shard,) = queues._build(QUEUE, QueueSettings())
+    queues.catalog.holder = "n0.1"
+    (shard,) = queues.catalog.build(QUEUE, QueueSettings())
     server = RespServer(config, queues, None, None, Cluster(), clock)
     server.loop = asyncio.get_running_loop()
     peers: list[tuple[Connection, List]] = [

@@ -407,16 +407,16 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
         queues = Queues(config, link, scripts, clock, views=views, system_queues=SYSTEM_QUEUES)
-        queues.holder = f"{name}.{boot}"
+        queues.catalog.holder = f"{name}.{boot}"
 
         def heard(message: list[bytes]) -> None:
             if message[0] == b"message":
-                queues.heard(message[1], message[2])
+                queues.wakeups.heard(message[1], message[2])
 
         ears = StoreConnection(
             url or valkey.url, f"{name}-ears", clock,
-            on_up=lambda _: [("SUBSCRIBE", f"{{{CLUSTER}}}:queues", f"{{{CLUSTER}}}:wake:{queues.holder}")],
-            on_ready=queues.wake_all,
+            on_up=lambda _: [("SUBSCRIBE", f"{{{CLUSTER}}}:queues", f"{{{CLUSTER}}}:wake:{queues.catalog.holder}")],
+            on_ready=queues.wakeups.wake_all,
             on_message=heard,
         )  # fmt: skip
         await ears.start()

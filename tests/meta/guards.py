@@ -144,7 +144,7 @@ GUARDS = (
     ),
     Guard(
         "retried",
-        (("queue/waitlist.py", "        if self._failed:\n", "        if False:\n"),),
+        (("queue/shards/waitlist.py", "        if self._failed:\n", "        if False:\n"),),
         ("rooms/queues/takes/test_waiters",),
     ),
     Guard(
@@ -322,7 +322,7 @@ GUARDS = (
     ),
     Guard(
         "unasked",
-        (("queue/waitlist.py", "        if self._failed:", "        if False:"),),
+        (("queue/shards/waitlist.py", "        if self._failed:", "        if False:"),),
         ("rooms/queues/takes/test_lost_answers",),
     ),
     Guard(
@@ -342,7 +342,7 @@ GUARDS = (
     ),
     Guard(
         "closed-order",
-        (("queue/catalog.py", "        await set_order(self._cut(queue, kept), kept.order)", "        assert self._cut(queue, kept)"),),
+        (("queue/catalog.py", "        await set_order(self.shards_with(queue, kept), kept.order)", "        assert self.shards_with(queue, kept)"),),
         ("rooms/queues/test_shard_settings",),
     ),
     Guard(

@@ -86,11 +86,11 @@ class World:
             if what < 0.4 and node.ears.up:
                 transport_of(node.ears).abort()
             elif what < 0.6:
-                await node.queues.pause("q", 30)
+                await node.queues.admin.pause("q", 30)
             elif what < 0.7:
-                await node.queues.pause("q")
+                await node.queues.admin.pause("q")
                 await asyncio.sleep(0.02)
-                await self.dice.choice(self.nodes).queues.resume("q")
+                await self.dice.choice(self.nodes).queues.admin.resume("q")
 
 
 @pytest.mark.parametrize("shards", [1, 4])
@@ -99,7 +99,7 @@ async def test_every_task_is_done_once_and_none_is_forgotten(
     node: Any, eventually: Any, seed: int, shards: int
 ) -> None:
     nodes = [await node(f"n{n}") for n in range(3)]
-    await nodes[0].queues.configure("q", {"shards": shards, "losses_max": 0, "dedup_ms": 0})
+    await nodes[0].queues.admin.configure("q", {"shards": shards, "losses_max": 0, "dedup_ms": 0})
     await eventually(lambda: all(len(shards_of(n.queues, "q")) == shards for n in nodes))
     world = World(nodes, seed)
     consumers = [asyncio.create_task(world.consume(n)) for n in nodes for _ in range(4)]
@@ -113,5 +113,5 @@ async def test_every_task_is_done_once_and_none_is_forgotten(
         task.cancel()
     ends = await asyncio.gather(*consumers, return_exceptions=True)
     assert {type(end) for end in ends} == {asyncio.CancelledError}
-    assert (await nodes[0].queues.stats("q"))["total"] == 0
+    assert (await nodes[0].queues.admin.stats("q"))["total"] == 0
     assert max(world.late_s) < LATE_MAX_S

@@ -58,7 +58,7 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
         while True:
             # on a busy machine the connection to commit by takes longer than that
             with contextlib.suppress(NoQuorum):
-                await made.queues.configure("load", {"durability": durability})
+                await made.queues.admin.configure("load", {"durability": durability})
                 break
 
         async def put(putter: int) -> None:
@@ -90,7 +90,7 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
         while await asyncio.to_thread(five.primary) != five.ports[1]:
             await asyncio.sleep(0.05)
         await asyncio.gather(*putters)
-        await made.queues.configure("load", {"durability": "one"})
+        await made.queues.admin.configure("load", {"durability": "one"})
         present, session = set(), made.queues.open_session()
         while tasks := await made.queues.take(session, ["load"], count=500):
             present.update(task.id for task in tasks)
@@ -126,7 +126,7 @@ async def test_what_is_lost_with_a_slot_that_has_just_moved(
     """
     with cluster_set(str(get_binary_path()), tmp_path, replicas=1) as six:
         async with process(six.url(), replicas="1") as made:
-            await made.queues.configure("load", {"durability": "quorum"})
+            await made.queues.admin.configure("load", {"durability": "quorum"})
             names = {f"t{i}" for i in range(BEFORE)}
             await asyncio.gather(
                 *(made.queues.put("load", TaskSpec(b"x", id=name)) for name in names)

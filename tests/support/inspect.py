@@ -12,10 +12,18 @@ from operator import attrgetter
 from typing import Any
 
 # What many objects stand on
-link_of = attrgetter("_link")
-scripts_of = attrgetter("_scripts")
 clock_of = attrgetter("_clock")
 config_of = attrgetter("_config")
+
+
+def link_of(part: Any) -> Any:
+    """The connection to the store that it sends by."""
+    return getattr(part, "catalog", part)._link
+
+
+def scripts_of(part: Any) -> Any:
+    """The scripts that it runs."""
+    return getattr(part, "catalog", part)._scripts
 
 
 def use_clock(part: Any, clock: Any) -> None:
@@ -29,25 +37,24 @@ def step_silently(clock: Any, seconds: float) -> None:
 
 
 # Queues of a node
-settings_of = attrgetter("_settings")  # by name, as the node knows them
-topics_of = attrgetter("_topics")  # the queues of each topic, as the node knows them
-background_tasks_of = attrgetter("_tasks")  # asyncio tasks of the queues' own
-capacity_waits_of = attrgetter("_lines")  # puts that wait for room, by queue
-awaited_of = attrgetter("_awaited")  # whose ends somebody waits for
-strategies_of = attrgetter("_strategies")  # what chooses the shard of a put, by queue
+settings_of = attrgetter("catalog.settings")  # by name, as the node knows them
+topics_of = attrgetter("catalog.topics")  # the queues of each topic, as the node knows them
+background_tasks_of = attrgetter("catalog.background")  # asyncio tasks of the queues' own
+capacity_waits_of = attrgetter("capacity_wait.lines")  # puts that wait for room, by queue
+awaited_of = attrgetter("results.awaited")  # whose ends somebody waits for
+strategies_of = attrgetter("catalog.strategies")  # what chooses the shard of a put, by queue
 looks_of = attrgetter("_looks")  # looks for takes whose answer was lost
-takes_of = attrgetter("_takes")  # those that wait; a pool's: that were asked
+takes_of = attrgetter("_takes")  # those that a pool has asked
 timer_of = attrgetter("_timer")  # of a shard
 flying_of = attrgetter("_flying")  # calls of a shard that are not answered yet
 store_memory_of = attrgetter("_store_memory")
 tries_left_of = attrgetter("_waiters._left")  # of a shard's waiting takes
-SESSION_SCRIPT, LOSE, SETTLE, BY_NAME = "_session_script", "_lose", "_settle", "_by_name"
 LIST, FLY = "_list", "_fly"
 
 
 def shards_of(queues: Any, name: str) -> Sequence[Any]:
     """The shards of a queue that the node knows; none where it does not know the queue."""
-    return queues._shards.get(name, ())
+    return queues.catalog.shards.get(name, ())
 
 
 def parked_in(queues: Any, name: str, shard: int = 0) -> Any:
@@ -58,12 +65,12 @@ def parked_in(queues: Any, name: str, shard: int = 0) -> Any:
 
 def lose_session(queues: Any, shared: Any) -> None:
     """Let the node hear that a shared session is lost."""
-    queues._lost(shared)
+    queues.sessions.lost(shared)
 
 
 async def run_session_script(queues: Any, verb: str, *args: Any) -> Any:
     """Run a script of shared sessions, as the node would; returns its reply."""
-    return await queues._session_script(verb, *args)
+    return await queues.session_records.run(verb, *args)
 
 
 # Links to the store, commits, and the servers of a Redis Cluster

@@ -25,7 +25,7 @@ __all__ = ["doors"]  # a fixture
 async def configured(doors: Pair, **settings: Any) -> None:
     """A queue that both nodes know."""
     for door in doors:
-        await door.queues.configure("q", settings)
+        await door.queues.admin.configure("q", settings)
 
 
 # --- disconnects and waiting takes ---
@@ -89,7 +89,7 @@ async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -
         await asyncio.gather(victim, return_exceptions=True)
         assert await putter.reply() == b"t%d" % n
         done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert done, f"t{n} is stranded: {await doors[0].queues.peek('q', f't{n}')}"
+        assert done, f"t{n} is stranded: {await doors[0].queues.admin.peek('q', f't{n}')}"
         (found,) = done
         ((_, task_id, lease, *_),) = found.result()
         line = waiting.pop(found)
@@ -167,7 +167,7 @@ async def test_trap_same_task_to_two_consumers_around_a_disconnect(doors: Pair, 
         await asyncio.gather(*(consume(me) for me in range(8)))
     assert set(done.values()) == {1}
     assert len(numbers) == len(set(numbers))
-    assert (await doors[0].queues.stats("q"))["total"] == 0
+    assert (await doors[0].queues.admin.stats("q"))["total"] == 0
 
 
 async def test_trap_closing_one_connection_frees_what_another_holds(doors: Pair) -> None:
@@ -243,7 +243,7 @@ async def test_trap_pop_with_a_long_wait_never_returns(doors: Pair, why: str) ->
     line, other = await doors[0].dial(), await doors[1].dial()
     loop = asyncio.get_running_loop()
     if why == "sixteen shards":
-        await doors[0].queues.configure("q", {"shards": 16})
+        await doors[0].queues.admin.configure("q", {"shards": 16})
         await reach(lambda: len(shards_of(doors[1].queues, "q")) == 16)
     elif why == "paused":
         await other.call("Q.PUT", "q", "x", "ID", "a")

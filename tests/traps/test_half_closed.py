@@ -26,7 +26,7 @@ async def test_trap_half_closed_socket_that_waits(doors: Pair) -> None:
     await reach(lambda: doors[0].server.waiting == 1)
     waiter.writer.write_eof()
     assert await waiter.rest() == b""
-    assert (doors[0].server.waiting, doors[0].queues.waiting()) == (0, 0)
+    assert (doors[0].server.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     assert await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1) == b"a"
     ((_, _, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
     assert attempt == 1
@@ -39,11 +39,11 @@ async def test_trap_half_closed_socket_with_a_take_behind(doors: Pair) -> None:
     waiter.writer.write_eof()
     assert await waiter.rest() == b"$5\r\nfirst\r\n"
     await reach(lambda: not doors[0].server.connections)
-    assert (doors[0].server.waiting, doors[0].queues.waiting()) == (0, 0)
+    assert (doors[0].server.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1)
     ((_, task_id, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
     assert (task_id, attempt) == (b"a", 1)
-    shown = await doors[0].queues.peek("q", "a")
+    shown = await doors[0].queues.admin.peek("q", "a")
     assert shown["losses"] == 0
 
 

@@ -52,8 +52,8 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
     once, and is done once.
     """
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 4})
-    await n1.queues.shards("q")
+    await n0.queues.admin.configure("q", {"shards": 4})
+    await n1.queues.catalog.shard_count("q")
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     done: list[str] = []
     stop = asyncio.Event()
@@ -76,7 +76,7 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
     stop.set()
     await asyncio.gather(*consumers)
     assert sorted(done) == [f"t{n}" for n in range(10)]
-    assert (await n0.queues.stats("q"))["count_put"] == 10
+    assert (await n0.queues.admin.stats("q"))["count_put"] == 10
 
 
 async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) -> None:
@@ -85,8 +85,8 @@ async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) ->
     shard.
     """
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 8})
-    await n1.queues.shards("q")
+    await n0.queues.admin.configure("q", {"shards": 8})
+    await n1.queues.catalog.shard_count("q")
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 8)
     for n in (n0, n1, n0):
         await n.queues.put("q", TaskSpec(id="a"))
@@ -132,9 +132,9 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
 
     async def sweep(n: Any) -> None:
         while sum(counted.values()) < total:
-            await n.queues.script("queue.sweep", "q", 0, [1, 100])
+            await n.queues.scripts.run("queue.sweep", "q", 0, [1, 100])
 
-    n1.queues.holder = n0.queues.holder  # two that believe in one epoch
+    n1.queues.catalog.holder = n0.queues.catalog.holder  # two that believe in one epoch
     async with asyncio.timeout(150):
         await asyncio.gather(
             *(consume(n, work_s) for n in (n0, n1) for work_s in (0.0, 0.028, 0.03, 0.032)),
@@ -145,7 +145,7 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
     assert len(counted) == total
     assert len(numbers) == len(set(numbers))
     assert by == newest, "only the last lease of a task counts"
-    assert (await n0.queues.stats("q"))["total"] == 0
+    assert (await n0.queues.admin.stats("q"))["total"] == 0
 
 
 async def test_trap_an_orphan_is_rescued_and_runs_twice(node: Any) -> None:

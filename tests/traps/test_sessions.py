@@ -109,7 +109,7 @@ async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed:
     """
     dice = random.Random(seed)
     for door in doors:
-        await door.queues.configure("q", {"losses_max": 0})
+        await door.queues.admin.configure("q", {"losses_max": 0})
     total, done, numbers = 60, Counter[bytes](), list[int]()
     newest: dict[bytes, int] = {}
     counted: dict[bytes, int] = {}
@@ -147,4 +147,4 @@ async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed:
     assert set(done.values()) == {1}
     assert len(numbers) == len(set(numbers))
     assert counted == newest, "only the last lease of a task counts"
-    assert (await doors[0].queues.stats("q"))["total"] == 0
+    assert (await doors[0].queues.admin.stats("q"))["total"] == 0

@@ -49,7 +49,7 @@ class Reaper:
             for work in (
                 lambda: self._bury_dead(epoch),
                 lambda: self._end_former(epoch, former),
-                lambda: self._queues.end_due_sessions(self.duty.step),
+                lambda: self._queues.session_expiry.end_due(self.duty.step),
             ):
                 self.duty.step()
                 try:
@@ -97,14 +97,14 @@ class Reaper:
     async def _reap(self, epoch: int, node: str, boot: int) -> int:
         ended = 0
         away: StoreDown | None = None
-        for queue in await self._queues.names():
+        for queue in await self._queues.catalog.names():
             try:
-                shards = await self._queues.shards(queue)
+                shards = await self._queues.catalog.shard_count(queue)
             except Internal as error:  # its settings cannot be read, which must not stop the others
                 log.error("the leases of %s in %s could not be ended: %s", node, queue, error)
                 continue
             for shard in range(shards):
-                if away is not None and not self._queues.reachable(queue, shard):
+                if away is not None and not self._queues.catalog.reachable(queue, shard):
                     continue
                 try:
                     ended += await self._reap_shard(queue, shard, epoch, node, boot)
@@ -123,13 +123,13 @@ class Reaper:
             raise away
         # Not before its boot is refused in every shard: a session whose grace has begun takes
         # nothing more through it.
-        await self._queues.bury_sessions(epoch, node, boot, self.duty.step)
+        await self._queues.session_expiry.bury(epoch, node, boot, self.duty.step)
         return ended
 
     async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:
         ended, more = 0, 1
         while more:
-            n, more = await self._queues.script(
+            n, more = await self._queues.scripts.run(
                 "queue.reap", queue, shard, [epoch, node, boot, BATCH]
             )
             self.duty.step()

@@ -46,7 +46,7 @@ class ShardClocks:
     async def look(self) -> None:
         """Ask once. Raises: StoreDown; Error: a server refuses."""
         shards: dict[StoreConnection, list[Shard]] = {}
-        for shard in self._queues.shards_known():
+        for shard in self._queues.catalog.shards_known():
             link = self._route.link_of(shard.keys[0])
             if link is not None and link.up:
                 shards.setdefault(link, []).append(shard)

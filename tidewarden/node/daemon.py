@@ -165,9 +165,9 @@ class Daemon:
             await warn_of_settings(control)
         queues = await open_queues(stack, config, clock, links, data, control, store.server)
         schedules = Schedules(queues, config.limits.payload_bytes)
-        sweep_shard = functools.partial(queues.script_on, sweeping, "queue.sweep")
+        sweep_shard = functools.partial(queues.scripts.run_on, sweeping, "queue.sweep")
         sweep = Sweep(queues, clock, schedules.fire_due, sweep_shard)
-        queues.on_next = sweep.expect
+        queues.catalog.on_next = sweep.expect
         parts = ProcessParts(
             config,
             clock,
@@ -176,7 +176,7 @@ class Daemon:
             control,
             queues,
             look_again=functools.partial(_look_again, queues, sweep),
-            compare=lambda: store.check(queues.commits),
+            compare=lambda: store.check(queues.catalog.durability),
         )
         await stack.enter_async_context(parts.subscriber.listening())
         parts.nodes.address = await told_address(config, control.at)
@@ -194,7 +194,7 @@ class Daemon:
             parts.queues,
             self.clock,
             small_writes(parts.control.call),
-            script=functools.partial(parts.queues.items_on, accounts),
+            script=functools.partial(parts.queues.scripts.items_on, accounts),
             connected=lambda: accounts.up,
             cluster_secret=self._secret,
             nodes=lambda: nodes.living(),
@@ -311,7 +311,7 @@ class Daemon:
             tell_supervisor("STOPPING=1")
             await self._hand_over(rooms.leader.raft)
         finally:
-            rooms.parts.queues.draining = status.stopping = True
+            rooms.parts.queues.drain.started = status.stopping = True
             for future in everything:
                 future.cancel()
             await asyncio.gather(*everything - refreshing, return_exceptions=True)
@@ -332,7 +332,7 @@ class Daemon:
 
 def _look_again(queues: Queues, sweep: Sweep) -> None:
     """Wake-ups may have been missed, or the store's clock has stepped."""
-    queues.wake_all()
+    queues.wakeups.wake_all()
     if sweep.running:
         asyncio.ensure_future(sweep.expect_all()).add_done_callback(heard_error)
 

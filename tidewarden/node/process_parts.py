@@ -67,7 +67,7 @@ async def open_queues(
         clock,
         views=server.views,
         system_queues=SYSTEM_QUEUES,
-        commits=commits,
+        durability=commits,
     )
 
 
@@ -107,13 +107,13 @@ class ProcessParts:
         self.nodes = Registration(
             cluster, links.registered, control, links.scripts, clock, self._registered
         )
-        queues.on_refused = self.nodes.refused
+        queues.catalog.on_refused = self.nodes.refused
         self.store_clock: StoreClock | ShardClocks
         if control.clustered:
             self.store_clock = ShardClocks(control, queues, clock, look_again)
         else:
             self.store_clock = StoreClock(
-                cluster, control, links.scripts, clock, queues.lease_clock, look_again
+                cluster, control, links.scripts, clock, queues.catalog.lease_clock, look_again
             )
         self.subscriber = Subscriber(
             links, queues, cluster, clock, missed=look_again, compare=self._compare
@@ -121,15 +121,15 @@ class ProcessParts:
 
     def start_watches(self) -> list[asyncio.Task[None]]:
         """Begin to watch the store's clock and memory; each goes on until it is cancelled."""
-        memory = self.queues.store_memory.run(self.control, self._clock)
+        memory = self.queues.catalog.store_memory.run(self.control, self._clock)
         return [
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(memory, name="store memory"),
         ]
 
     def _registered(self, holder: str) -> None:
-        self.queues.holder = holder
-        self.queues.rejoin()
+        self.queues.catalog.holder = holder
+        self.queues.sessions.rejoin()
         self.subscriber.holder_changed()
         log.info("registered as %s", holder)
 
@@ -138,8 +138,8 @@ class ProcessParts:
         The subscriber is connected again: to another server, or to one that may have been started
         anew. How it syncs is asked first, for what the queues have to wait for follows from it.
         """
-        await self.queues.commits.ask_embedded(self.data)
-        await self.queues.recall()
+        await self.queues.catalog.durability.ask_embedded(self.data)
+        await self.queues.catalog.recall()
         return await self._compare_store()
 
 

@@ -118,7 +118,7 @@ class Secondary:
         calm_collector()
         self._send({"ready": True})
         await self._stopping.wait()
-        self._parts.queues.draining = True
+        self._parts.queues.drain.started = True
         await self._resp.stop(DRAIN_S)
         for job in jobs:
             job.cancel()
@@ -127,13 +127,13 @@ class Secondary:
     def stats(self) -> dict[str, Any]:
         """This process's part of the node's figures."""
         queues, data = self._parts.queues, self._parts.data
-        counts = {f"sessions_{name}": n for name, n in queues.session_counts().items()}
+        counts = {f"sessions_{name}": n for name, n in queues.sessions.counts().items()}
         node = {
-            "waiting_takes": queues.waiting(),
-            "lost_takes_released_total": queues.strays.released,
+            "waiting_takes": queues.consumer.waiting(),
+            "lost_takes_released_total": queues.lost_takes.released,
             "store_calls_total": data.calls,
             "store_connects_total": data.reconnects,
-            **queues.commits.stats(),
+            **queues.catalog.durability.stats(),
             **counts,
         }
         return {"resp": self._resp.own_stats(), "node": node}
@@ -185,7 +185,14 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
         control = await stack.enter_async_context(links.open("control"))
         queues = await open_queues(stack, config, clock, links, data, control, orders.server)
         parts = ProcessParts(
-            config, clock, links, data, control, queues, look_again=queues.wake_all, compare=_whole
+            config,
+            clock,
+            links,
+            data,
+            control,
+            queues,
+            look_again=queues.wakeups.wake_all,
+            compare=_whole,
         )
         await stack.enter_async_context(parts.subscriber.listening())
         await parts.nodes.register()

@@ -101,7 +101,7 @@ class Status:
 
     def _sessions(self) -> dict[str, Any]:
         numbers = self.stats()
-        return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
+        return {name: numbers[f"sessions_{name}"] for name in self.queues.sessions.counts()}
 
     def _members(self) -> dict[str, dict[str, Any]]:
         node, told = self.config.node, self.nodes.addresses
@@ -161,7 +161,7 @@ class Status:
             )
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
-        return self.nodes.refusal or self.store.fault or self.queues.store_memory.fault
+        return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
@@ -169,8 +169,8 @@ class Status:
             self.data,
             self.tasks,
             self.store_clock,
-            self.queues.store_memory,
-            self.queues.commits,
+            self.queues.catalog.store_memory,
+            self.queues.catalog.durability,
         )
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
         return "; ".join(
@@ -206,9 +206,9 @@ class Status:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             **self.tasks.stats(),
-            "waiting_takes": self.queues.waiting(),
-            "lost_takes_released_total": self.queues.strays.released,
-            **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
+            "waiting_takes": self.queues.consumer.waiting(),
+            "lost_takes_released_total": self.queues.lost_takes.released,
+            **{f"sessions_{name}": n for name, n in self.queues.sessions.counts().items()},
             "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
             **(
                 {"certificate_expires_ms": int(self.certificate_expires_s * 1000)}
@@ -218,10 +218,10 @@ class Status:
             "store_up": int(self.data.up),
             "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),
-            **self.queues.store_memory.stats(),
+            **self.queues.catalog.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
-            **self.queues.commits.stats(),
+            **self.queues.catalog.durability.stats(),
         }
         return add_up(
             own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node")

@@ -87,7 +87,10 @@ class Subscriber:
             self._comparing.add_done_callback(heard_error)
 
     def _channels(self) -> list[str]:
-        return [f"{{{self._cluster}}}:queues", f"{{{self._cluster}}}:wake:{self._queues.holder}"]
+        return [
+            f"{{{self._cluster}}}:queues",
+            f"{{{self._cluster}}}:wake:{self._queues.catalog.holder}",
+        ]
 
     def _connected(self) -> None:
         if self.connection.reconnects > 1:  # before the first time there was nothing to miss
@@ -99,13 +102,13 @@ class Subscriber:
         """
         heard_error(done)
         if done.cancelled() or done.exception() is None:
-            self._queues.wake_all()
+            self._queues.wakeups.wake_all()
         else:
             self.missed()
 
     def _heard(self, message: list[bytes]) -> None:
         if message[0] == b"message":
-            self._queues.heard(message[1], message[2])
+            self._queues.wakeups.heard(message[1], message[2])
 
     async def _compare(self) -> None:
         """
@@ -120,7 +123,7 @@ class Subscriber:
                     # never be heard again.
                     await self.connection.call("SUBSCRIBE", *self._channels())
                     if self._not_compared:
-                        self._queues.wake_all()
+                        self._queues.wakeups.wake_all()
                     if not await self._compare_once():
                         self._to_compare = True  # which it may be by now in any case
                     self._not_compared = ""
@@ -163,11 +166,11 @@ class ShardSubscriber:
             topology,
             links.name("shards"),
             clock,
-            channel_of=lambda prefix: f"{prefix}:wake:{queues.holder}",
-            heard=queues.heard,
-            listens=queues.look_again,
+            channel_of=lambda prefix: f"{prefix}:wake:{queues.catalog.holder}",
+            heard=queues.wakeups.heard,
+            listens=queues.wakeups.look_again,
         )
-        queues.on_shard = self.pubsub.listen
+        queues.catalog.on_shard = self.pubsub.listen
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
         """Connect, and stop with ``stack``. Raises: StoreDown: not in time."""

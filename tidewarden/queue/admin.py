@@ -1,4 +1,6 @@
-"""The verbs that look at tasks and mend them, one at a time: nothing here is on the hot path."""
+"""
+The verbs that look at single tasks and queues and mend them: nothing here is on the hot path.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,13 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
+from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
-from .partitioning import DIGITS_MAX, STRATEGIES
+from .catalog import Catalog
+from .partitioning import DIGITS_MAX, STRATEGIES, shard_for
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
+from .shards.shard_scripts import ShardScripts
 from .shards.shard_settings import close, look_at_lanes, set_order
 from .task import (
     COUNT_MAX,
@@ -24,13 +29,20 @@ from .task import (
     check_range,
     described,
 )
-from .topics import Topics
 
 ALL = 2**31  # a count that is no limit
 
 
-class QueueAdmin(Topics):
-    """Kick, update, delete, peek, pause, statistics and settings."""
+class QueueAdmin:
+    """Looks at single tasks and mends them; pauses queues, counts them and sets their settings."""
+
+    def __init__(
+        self, catalog: Catalog, scripts: ShardScripts, link: StoreClient, payload_max: int
+    ) -> None:
+        self._catalog = catalog
+        self._link = link
+        self._scripts = scripts
+        self._payload_max = payload_max
 
     async def kick(
         self,
@@ -48,9 +60,9 @@ class QueueAdmin(Topics):
         buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that
         what fails at once is not kicked for ever.
         """
-        shards = await self._open(check_name(queue))
+        shards = await self._catalog.open(check_name(queue))
         if task_id:
-            moved, _ = await self._lane(shards, check_id(task_id)).run(
+            moved, _ = await shard_for(shards, check_id(task_id)).run(
                 "queue.kick", (1, task_id, "", 0)
             )
             return int(moved)
@@ -71,9 +83,9 @@ class QueueAdmin(Topics):
         Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by
         ``changes.lease``).
         """
-        args = changes.arguments(task_id, self._config.limits.payload_bytes)
-        shards = await self._open(check_name(queue))
-        reply = await self._lane(shards, task_id).run("queue.update", args)
+        args = changes.arguments(task_id, self._payload_max)
+        shards = await self._catalog.open(check_name(queue))
+        reply = await shard_for(shards, task_id).run("queue.update", args)
         if reply == b"NOTFOUND":
             raise NotFound(f"there is no task {task_id} in {queue}")
         if reply == b"NOTHELD":
@@ -87,8 +99,8 @@ class QueueAdmin(Topics):
 
         Raises: NotHeld: it is leased and neither its lease nor ``force`` was given.
         """
-        shards = await self._open(check_name(queue))
-        reply = await self._lane(shards, check_id(task_id)).run(
+        shards = await self._catalog.open(check_name(queue))
+        reply = await shard_for(shards, check_id(task_id)).run(
             "queue.delete", (task_id, lease, int(force))
         )
         if reply == b"NOTHELD":
@@ -99,8 +111,8 @@ class QueueAdmin(Topics):
 
     async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
         """A task as it lies, without taking it. Raises: NotFound."""
-        shards = await self._open(check_name(queue))
-        rows, _ = await self._lane(shards, check_id(task_id)).run("queue.peek", ("id", task_id, ""))
+        shards = await self._catalog.open(check_name(queue))
+        rows, _ = await shard_for(shards, check_id(task_id)).run("queue.peek", ("id", task_id, ""))
         if not rows:
             raise NotFound(f"there is no task {task_id} in {queue}")
         return described(queue, rows[0])
@@ -117,7 +129,7 @@ class QueueAdmin(Topics):
         if state not in STATES:
             raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
         check_range(count, "COUNT", 1, COUNT_MAX)
-        shards = await self._open(check_name(queue))
+        shards = await self._catalog.open(check_name(queue))
         number, _, cursor = after.partition(":")
         if after and (
             not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
@@ -148,7 +160,7 @@ class QueueAdmin(Topics):
         await self._each(queue, "queue.pause", (0,))
 
     async def _each(self, queue: str, name: str, args: Sequence[Arg]) -> list[Any]:
-        shards = await self._open(check_name(queue))
+        shards = await self._catalog.open(check_name(queue))
         return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
 
     async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
@@ -158,14 +170,11 @@ class QueueAdmin(Topics):
 
         ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
         """
-        if (
-            check_name(queue) not in self._shards
-            and await self._link.call("HEXISTS", self._registry_key, queue) == 0
-        ):
-            links = await self._link.call("HGET", self._topics_key, queue)
+        if check_name(queue) not in self._catalog.shards and not await self._catalog.exists(queue):
+            links = await self._catalog.stored_links(queue)
             if links is None:
                 raise NotFound(f"there is no queue {queue}")
-            return {"topic": queue, "queues": sorted(links.decode().split())}
+            return {"topic": queue, "queues": sorted(links)}
         total: dict[str, Any] = {
             "queue": queue,
             "shards": 0,
@@ -180,7 +189,9 @@ class QueueAdmin(Topics):
         waiting_takes = 0
         each: list[dict[str, int]] = []
         for row, shard in zip(
-            await self.script_each("queue.stats", queue, ()), self._shards[queue], strict=True
+            await self._scripts.run_each("queue.stats", queue, ()),
+            self._catalog.shards[queue],
+            strict=True,
         ):
             counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
             for name, value in counts.items():
@@ -194,7 +205,7 @@ class QueueAdmin(Topics):
                 counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
             total["schedules"] += row[10]
             waiting_takes = max(waiting_takes, len(shard.parked))
-        total["shards"] = len(self._shards[queue])
+        total["shards"] = len(self._catalog.shards[queue])
         total["total"] = sum(total[name] for name in STATES)
         total["waiting_takes_here"] = waiting_takes
         total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
@@ -202,6 +213,12 @@ class QueueAdmin(Topics):
         if by_shard:
             total["by_shard"] = each
         return total | {f"count_{name}": value for name, value in sorted(counters.items())}
+
+    async def settings(self, queue: str) -> dict[str, Any]:
+        """The queue's settings, as they are stored. Raises: StoreDown."""
+        await self._catalog.open(check_name(queue))
+        _, settings = await self._catalog.stored(queue)
+        return settings.shown()
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
         """
@@ -211,30 +228,37 @@ class QueueAdmin(Topics):
         ``order`` of a queue that holds tasks, or a durability that cannot be had here; Stale:
         somebody else changed them at the same time; NoQuorum.
         """
-        await self._open(check_name(queue))
-        raw, old = await self._stored(queue)  # another node may have changed it a moment ago
-        strategies = (*STRATEGIES, *self._strategies)
+        await self._catalog.open(check_name(queue))
+        raw, old = await self._catalog.stored(
+            queue
+        )  # another node may have changed it a moment ago
+        strategies = (*STRATEGIES, *self._catalog.strategies)
         if values.get("durability") == "fsync":
-            await self.commits.look(self._link)  # the server may have been set to it a moment ago
-        new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
-        firm = self.commits.firm(self._link, new.durability, f"{{{self.cluster}}}")
+            # the server may have been set to it a moment ago
+            await self._catalog.durability.look(self._link)
+        new = changed(old, values, refusal=self._catalog.durability.refusal, strategies=strategies)
+        firm = self._catalog.durability.firm(
+            self._link, new.durability, f"{{{self._catalog.cluster}}}"
+        )
         cut = [name for name in CUT_FIELDS if getattr(new, name) != getattr(old, name)]
         new = msgspec.structs.replace(new, version=old.version + 1, layout=old.layout + bool(cut))
         if cut:
             await self._close_cut(queue, raw, old, new, cut)
-        if not await self._by_name("queue.swap_settings", queue, raw, msgspec.json.encode(new)):
-            raw, stored = await self._stored(queue)
+        if not await self._catalog.run_on_names(
+            "queue.swap_settings", queue, raw, msgspec.json.encode(new)
+        ):
+            raw, stored = await self._catalog.stored(queue)
             if cut and stored.layout < new.layout:  # what was closed for nothing
-                await self._keep_cut(queue, raw, stored, new.layout)
+                await self._catalog.keep_layout(queue, raw, stored, new.layout)
             raise Stale(
                 f"the settings of {queue} were changed by somebody else at the same time; repeat"
                 " this"
             )
-        self._build(queue, new)
-        await self._settle(queue)
+        self._catalog.build(queue, new)
+        await self._catalog.settle(queue)
         if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
             # another node may have been first to write into a shard
-            await look_at_lanes(self._shards[queue])
+            await look_at_lanes(self._catalog.shards[queue])
         await firm()
         return new.shown()
 
@@ -247,7 +271,7 @@ class QueueAdmin(Topics):
         that.
 
         From then until the new settings are stored the queue answers nobody; where they never come,
-        :meth:`_read_cut` ends it.
+        :meth:`Catalog.keep_layout` ends it.
         """
         same = list(cut) == ["order"]
         schedules = "" if same else " and has no schedules"
@@ -257,8 +281,8 @@ class QueueAdmin(Topics):
         stats = await self.stats(queue)
         if stats["total"] or (stats["schedules"] and not same):
             raise refused
-        closed = await close(self._shards[queue], new.layout, same=same)
+        closed = await close(self._catalog.shards[queue], new.layout, same=same)
         # something was put meanwhile
-        if not (closed and await set_order(self._cut(queue, new), new.order)):
-            await self._keep_cut(queue, raw, old, new.layout)
+        if not (closed and await set_order(self._catalog.shards_with(queue, new), new.order)):
+            await self._catalog.keep_layout(queue, raw, old, new.layout)
             raise refused

@@ -7,8 +7,9 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Full
 
-from .admin import ALL, QueueAdmin
-from .partitioning import in_lane
+from .admin import ALL
+from .catalog import Catalog
+from .partitioning import in_lane, shard_for
 from .shards.shard import Shard
 from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range
 
@@ -17,8 +18,15 @@ PICK_MAX = 100  # tasks read at a time
 PICK_BYTES = 1_000_000  # or so many bytes of theirs
 
 
-class Bulk(QueueAdmin):
-    """What was there when a verb began is dealt with; what comes meanwhile may be."""
+class Bulk:
+    """
+    Removes, releases or moves all tasks of a queue.
+
+    What was there when a verb began is dealt with; what comes meanwhile may be.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     async def purge(self, queue: str, state: str = "") -> int:
         """
@@ -32,7 +40,7 @@ class Bulk(QueueAdmin):
         for name in (state,) if state else ("buried", "waiting", "leased", "ready", "delayed"):
             pieces = (
                 self._pieces(shard, name, "queue.purge", (name,))
-                for shard in await self._open(check_name(queue))
+                for shard in await self._catalog.open(check_name(queue))
             )
             total += sum(await asyncio.gather(*pieces))
         return total
@@ -41,7 +49,7 @@ class Bulk(QueueAdmin):
         """End every lease as a release, whoever holds it; how many."""
         pieces = (
             self._pieces(shard, "leased", "queue.release_all", ())
-            for shard in await self._open(check_name(queue))
+            for shard in await self._catalog.open(check_name(queue))
         )
         return sum(await asyncio.gather(*pieces))
 
@@ -77,9 +85,9 @@ class Bulk(QueueAdmin):
         check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
         if check_name(queue) == check_name(target):
             raise BadArg(f"a move goes to another queue; both are {queue}")
-        targets = await self._open(target)
+        targets = await self._catalog.open(target)
         moved = 0
-        for shard in await self._open(queue):
+        for shard in await self._catalog.open(queue):
             rank = till_ms = 0
             while rank >= 0 and moved < count:
                 args = (
@@ -126,7 +134,7 @@ class Bulk(QueueAdmin):
         )
         if task.lane:
             task_id = in_lane(task_id, task.lane, len(targets), moved=True)
-        shard = self._lane(targets, task_id)
+        shard = shard_for(targets, task_id)
         reply = await shard.put(task_id, task.options(own=False), payload)
         if reply == 0:
             rows, _ = await shard.run("queue.peek", ("id", task_id, ""))

@@ -8,62 +8,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
-from tidewarden.errors import BadArg, Error, Internal, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Error, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 from tidewarden.store.durability.durability import SYSTEM, Durability
 from tidewarden.store.memory import ClusterMemory, StoreMemory
-from tidewarden.store.scripts.loader import EACH
 
-from .names import QueueNames
-from .partitioning import Partitioner, chooser_of, load_strategies, prefix_of, shard_of
+from .background import BackgroundTasks
+from .partitioning import Partitioner, chooser_of, load_strategies, prefix_of, shard_for, shard_of
 from .settings import QueueSettings, settings_from, settings_of_new
 from .shards.lease_clock import LeaseClock
 from .shards.resharding import Resharded
 from .shards.shard import Shard
+from .shards.shard_group import ShardGroup
 from .shards.shard_settings import set_order, write
-from .task import check_name
 
 log = logging.getLogger("tidewarden.queue")
 
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02
-KEYS_TOGETHER = 64  # in one EXISTS: a few of them are asked for one by one where there is any
-HAVING_MAX = 1024  # keys asked for at a time
-NEVER_MS = 1 << 42  # in a shard's record, as record.lua has it
 REREAD_S = 0.5  # after the store did not answer
-
-
-def _delay_ms(moments: Sequence[bytes | None], now_ms: int) -> int:
-    """Until the first of these moments of a shard's record; -1: there is none."""
-    said = [moment for moment in moments if moment is not None]
-    if not all(moment.isdigit() for moment in said):
-        return 0  # Whoever reads it as a script does will put it right.
-    at_ms = min((int(moment) for moment in said), default=NEVER_MS)
-    return max(0, at_ms - now_ms) if at_ms < NEVER_MS else -1
 
 
 def _nobody(*_: object) -> None:
     """Nobody wants to know."""
 
 
-class Catalog(QueueNames):
+class Catalog:
     """
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store
     counts views (an embedded one does). ``on_next(queue, shard, delay_ms)`` hears when something
-    happens next in a shard, ``on_shard(prefix)`` of each that becomes known. ``system_queues``: the
-    settings that upper rooms' own queues are made with, by the beginnings of their names.
-    ``commits``: none for an embedded store.
+    happens next in a shard, ``on_shard(prefix)`` of each that becomes known, ``on_lost(shard)`` of
+    a take whose answer was lost. ``system_queues``: the settings that upper rooms' own queues are
+    made with, by the beginnings of their names. ``durability``: none for an embedded store.
     """
 
     def __init__(
@@ -75,61 +62,91 @@ class Catalog(QueueNames):
         *,
         views: bool,
         system_queues: Mapping[str, QueueSettings],
-        commits: Durability | None = None,
+        durability: Durability | None = None,
     ) -> None:
-        super().__init__(config.cluster.name, link, scripts)
-        self._config = config
-        self.commits = commits or Durability(config.store, "", clock, None, embedded=True)
+        self.cluster = config.cluster.name
+        self.holder = "-"
+        self._link = link
+        self._scripts = scripts
+        self._loop = asyncio.get_running_loop()
+        self.background = BackgroundTasks()
+        self.group = ShardGroup(link, scripts, self._holder)
+        self.names_key = f"{{{self.cluster}}}:queues"
+        self._topics_key = f"{{{self.cluster}}}:topics"
+        self._queues_max = config.limits.queues_max
+        self.durability = durability or Durability(config.store, "", clock, None, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
-        self._settings: dict[str, QueueSettings] = {}
-        self._shards: dict[str, list[Shard]] = {}
+        self.settings: dict[str, QueueSettings] = {}
+        self.shards: dict[str, list[Shard]] = {}
         # of users' queues with one shard, by the name as it comes
-        self._plain: dict[bytes, Shard] = {}
-        self._topics: dict[str, tuple[str, ...]] = {}
+        self.plain: dict[bytes, Shard] = {}
+        self.topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
         self._system_queues = system_queues
-        self._strategies = load_strategies(config.queues.strategies)
-        self._choosers: dict[str, Partitioner] = {}
-        self._recuts: dict[str, asyncio.Task[None]] = {}
+        self.strategies = load_strategies(config.queues.strategies)
+        self.partitioners: dict[str, Partitioner] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self._outdated: set[str] = set()  # queues whose settings have to be read anew,
         self._rereading: set[str] = set()  # and for which somebody is at it
         self.on_next: Callable[[str, int, int], None] = _nobody
         self.on_shard: Callable[[str], None] = _nobody
+        self.on_lost: Callable[[Shard], None] = _nobody
+        self.on_refused: Callable[[BaseException], object] = _nobody
 
     def _settings_of_new(self, queue: str) -> QueueSettings:
         return settings_of_new(queue, self._system_queues)
 
-    async def _open(self, queue: str) -> list[Shard]:
+    async def _make(
+        self, queue: str, settings: QueueSettings, queues_max: int = 0
+    ) -> tuple[bytes, bytes]:
+        """
+        What a name stands for, as of ``queue.create_queue``.
+
+        The system's queues, and with 0 all, are made however many there are.
+
+        Raises: StoreDown; Full: the store's memory, or there are ``queues_max`` queues.
+        """
+        most = 0 if queue.startswith("_") else queues_max
+        what, raw = await self.run_on_names(
+            "queue.create_queue", queue, msgspec.json.encode(settings), most
+        )
+        if what == b"full":
+            found = (
+                f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"
+                f" {most:,}"
+            )
+            raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
+        return what, raw
+
+    async def open(self, queue: str) -> list[Shard]:
         """
         The shards of a queue, which is made with the default settings when it is new.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
         memory, or the number of queues.
         """
-        shards = self._shards.get(queue)
+        shards = self.shards.get(queue)
         if shards is None:
-            what, raw = await self._make(
-                queue, self._settings_of_new(queue), self._config.limits.queues_max
-            )
+            what, raw = await self._make(queue, self._settings_of_new(queue), self._queues_max)
             if what == b"topic":
-                links = self._topics[queue] = tuple(raw.decode("utf-8", "replace").split())
+                links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = settings_from(queue, raw)
-            shards = self._build(queue, settings)
+            shards = self.build(queue, settings)
             if settings.version or self._settings_of_new(queue) != QueueSettings():
                 # Who made or changed it may have died before the shards had it. Writing what is
                 # there already changes nothing.
                 try:
-                    await self._settle(queue)
+                    await self.settle(queue)
                 except Error:
                     self.forget(queue)
                     raise
-        return self._shards[queue]
+        return self.shards[queue]
 
-    async def _settle(self, queue: str) -> None:
+    async def settle(self, queue: str) -> None:
         """
         Bring the settings that are stored into force in every shard, whoever stored them. Raises:
         StoreDown: perhaps in some alone.
@@ -140,96 +157,96 @@ class Catalog(QueueNames):
         """
         while True:
             try:
-                newer = await write(self._shards[queue], self._settings[queue], self._together)
+                newer = await write(self.shards[queue], self.settings[queue], self.group.run)
             except Resharded:
                 continue  # its settings were read anew
             if not newer:
                 return
-            raw, stored = await self._stored(queue)
+            raw, stored = await self.stored(queue)
             if stored.version < newer:
                 above = msgspec.structs.replace(stored, version=newer + 1)
-                if await self._by_name(
+                if await self.run_on_names(
                     "queue.swap_settings", queue, raw, msgspec.json.encode(above)
                 ):
-                    self._build(queue, above)
+                    self.build(queue, above)
 
-    def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
+    def shards_with(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """
         The shards of a queue with these settings: those in use, or new ones, which are not in use
         yet.
         """
-        former = self._settings.get(queue)
+        former = self.settings.get(queue)
         if former is not None and (former.shards, former.layout) == (
             settings.shards,
             settings.layout,
         ):
-            return self._shards[queue]
+            return self.shards[queue]
         return [
             Shard(
                 self._link,
                 self._scripts,
                 (prefix_of(self.cluster, queue, i), *self._view_keys),
-                lambda: self.holder,
+                self._holder,
                 self._next,
                 layout=settings.layout,
                 # On a cluster shards lie on servers with clocks of their own.
                 lease_clock=LeaseClock(self._clock) if self._link.clustered else self.lease_clock,
                 store_memory=self.store_memory,
-                on_recut=self._recut,
-                on_lost=self._lost_take,
-                on_refused=lambda error: self.on_refused(error),
+                on_recut=self._resharded,
+                on_lost=self._lost,
+                on_refused=self._refused,
             )
             for i in range(settings.shards)
         ]
 
-    def _build(self, queue: str, settings: QueueSettings) -> list[Shard]:
+    def build(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """
         These settings are what is stored. Call it in the turn in which the store's answer came, so
         that a newer one wins.
         """
-        shards = self._cut(queue, settings)
-        self._plain.clear()
-        former = self._shards.get(queue)
+        shards = self.shards_with(queue, settings)
+        self.plain.clear()
+        former = self.shards.get(queue)
         if former is not shards:
-            self._shards[queue] = shards
+            self.shards[queue] = shards
             for shard in shards:
                 self.on_shard(shard.keys[0])
             for old in former or ():
                 old.retire()
-        if former is not shards or self._settings[queue].strategy != settings.strategy:
-            chooser = chooser_of(settings.strategy, settings.shards, self._strategies)
+        if former is not shards or self.settings[queue].strategy != settings.strategy:
+            chooser = chooser_of(settings.strategy, settings.shards, self.strategies)
             if chooser is None:
-                self._choosers.pop(queue, None)
+                self.partitioners.pop(queue, None)
             else:
-                self._choosers[queue] = chooser
-        self._settings[queue] = settings
-        system = self.commits.of(self._link, SYSTEM)
+                self.partitioners[queue] = chooser
+        self.settings[queue] = settings
+        system = self.durability.of(self._link, SYSTEM)
         for shard in shards:
             shard.holding.commit = (
                 system
                 if queue.startswith("_")
-                else self.commits.of(self._link, settings.durability)
+                else self.durability.of(self._link, settings.durability)
             )
             shard.holding.system = system
         return shards
 
-    def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
+    def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
         """
         A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies.
         """
         queue = shard.queue
-        task = self._recuts.get(queue)
+        task = self._reading.get(queue)
         if task is None:
-            task = self._recuts[queue] = self._spawn(self._read_cut(queue, layout))
-            task.add_done_callback(lambda _: self._recuts.pop(queue))
+            task = self._reading[queue] = self.background.start(self._read_layout(queue, layout))
+            task.add_done_callback(lambda _: self._reading.pop(queue))
 
         async def place() -> Callable[[str], Shard]:
             await asyncio.shield(task)
-            return lambda task_id: self._lane(self._shards[queue], task_id)
+            return lambda task_id: shard_for(self.shards[queue], task_id)
 
         return self._loop.create_task(place())
 
-    async def _read_cut(self, queue: str, layout: int) -> None:
+    async def _read_layout(self, queue: str, layout: int) -> None:
         """
         Read the settings until they are as new as the shards. Where that does not come, whoever cut
         the queue died between closing the old shards and writing the new settings: the old ones
@@ -237,7 +254,7 @@ class Catalog(QueueNames):
         """
         until = self._loop.time() + CUT_S
         while True:
-            raw, settings = await self._stored(queue)
+            raw, settings = await self.stored(queue)
             if settings.layout >= layout:
                 return
             if self._loop.time() >= until:
@@ -246,20 +263,29 @@ class Catalog(QueueNames):
         log.warning(
             "a cut of %s into other shards broke off; it keeps its %d", queue, settings.shards
         )
-        await self._keep_cut(queue, raw, settings, layout)
+        await self.keep_layout(queue, raw, settings, layout)
 
-    async def _keep_cut(self, queue: str, raw: bytes, settings: QueueSettings, layout: int) -> None:
+    async def keep_layout(
+        self, queue: str, raw: bytes, settings: QueueSettings, layout: int
+    ) -> None:
         """
         Open shards that were closed by ``layout``, with the settings that are stored, unless others
         are by now.
         """
         kept = msgspec.structs.replace(settings, layout=layout + 1)
-        await set_order(self._cut(queue, kept), kept.order)  # the closed ones may have got another
-        if await self._by_name("queue.swap_settings", queue, raw, msgspec.json.encode(kept)):
-            self._build(queue, kept)
+        # the closed ones may have got another
+        await set_order(self.shards_with(queue, kept), kept.order)
+        if await self.run_on_names("queue.swap_settings", queue, raw, msgspec.json.encode(kept)):
+            self.build(queue, kept)
 
-    def _lost_take(self, shard: Shard) -> None:
-        """The answer of a take there was lost with the connection."""
+    def _holder(self) -> str:
+        return self.holder
+
+    def _lost(self, shard: Shard) -> None:
+        self.on_lost(shard)
+
+    def _refused(self, error: BaseException) -> None:
+        self.on_refused(error)
 
     def _next(self, shard: Shard, delay_ms: int) -> None:
         self.on_next(shard.queue, shard.index, delay_ms)
@@ -272,7 +298,7 @@ class Catalog(QueueNames):
         self._outdated.add(queue)
         if queue not in self._rereading:
             self._rereading.add(queue)
-            self._spawn(self._reread(queue))
+            self.background.start(self._reread(queue))
 
     async def recall(self) -> None:
         """
@@ -280,23 +306,23 @@ class Catalog(QueueNames):
         queue that it does not know is made again, as this node knows it. Else its tasks would lie
         where nobody sweeps. Raises: StoreDown.
         """
-        raw = await self._link.call("HGETALL", self._registry_key)
+        raw = await self._link.call("HGETALL", self.names_key)
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
-        for queue in list(self._settings):
+        for queue in list(self.settings):
             if found := stored.get(queue.encode()):
                 try:
                     settings = settings_from(queue, found)
                 except Internal as error:
                     log.error("%s", error)
                     continue
-                self._build(queue, settings)
+                self.build(queue, settings)
                 if settings.version or (
                     self._link.clustered and settings != QueueSettings(shards=settings.shards)
                 ):
                     # What a shard's own record says may be lost, and not the settings: it is
                     # written later, and perhaps elsewhere.
-                    await self._settle(queue)
-        for queue in list(self._settings):
+                    await self.settle(queue)
+        for queue in list(self.settings):
             if queue.encode() not in stored:
                 with contextlib.suppress(NotFound):  # a topic has its name now
                     await self._again(queue)
@@ -308,27 +334,27 @@ class Catalog(QueueNames):
 
         Raises: NotFound: the name is a topic's now; StoreDown.
         """
-        what, raw = await self._make(queue, self._settings[queue])
+        what, raw = await self._make(queue, self.settings[queue])
         if what == b"topic":
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
-        self._build(queue, settings_from(queue, raw))
+        self.build(queue, settings_from(queue, raw))
         if what == b"new":
             log.warning("the store had lost the queue %s; it is there again", queue)
-            await self._settle(queue)
+            await self.settle(queue)
         return raw
 
-    async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
+    async def stored(self, queue: str) -> tuple[bytes, QueueSettings]:
         """
         The settings of a queue that this node knows, as they are stored (JSON, too) and built.
         Raises: as :meth:`_again`.
         """
-        raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
-        self._build(queue, settings := settings_from(queue, raw))
+        raw = await self._link.call("HGET", self.names_key, queue) or await self._again(queue)
+        self.build(queue, settings := settings_from(queue, raw))
         return raw, settings
 
     def shards_known(self) -> list[Shard]:
         """The shards of all queues that this process has met."""
-        return [shard for shards in self._shards.values() for shard in shards]
+        return [shard for shards in self.shards.values() for shard in shards]
 
     async def _reread(self, queue: str) -> None:
         """Nobody repeats the message: what is not read now is read later."""
@@ -349,188 +375,96 @@ class Catalog(QueueNames):
             self._rereading.discard(queue)
 
     async def _read_anew(self, queue: str) -> None:
-        raw = await self._link.call("HGET", self._registry_key, queue)
-        links = None if raw is not None else await self._link.call("HGET", self._topics_key, queue)
+        raw = await self._link.call("HGET", self.names_key, queue)
+        links = None if raw is not None else await self.stored_links(queue)
         if links is not None:
-            self._topics[queue] = tuple(links.decode("utf-8", "replace").split())
+            self.topics[queue] = links
         if raw is not None:
             settings = settings_from(queue, raw)
-            for shard in self._build(queue, settings):
+            for shard in self.build(queue, settings):
                 self._next(shard, 0)
             if settings.version:
-                await self._settle(queue)
+                await self.settle(queue)
+
+    def current(self, shard: Shard) -> Shard | None:
+        """What has the shard's place since its queue was cut anew; None: nothing."""
+        shards = self.shards[shard.queue]
+        return shards[shard.index] if shard.index < len(shards) else None
 
     def shard_of(self, queue: str, task_id: str) -> int:
         """
-        The shard that an id lies in: the one it carries, else ``crc32(id) % S``
-        (:mod:`tidewarden.queue.partitioning`).
+        The number of the shard that an id lies in, of a queue that is known here.
+
+        It is the one the id carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.partitioning`).
         """
-        return shard_of(task_id, len(self._shards[queue]))
+        return shard_of(task_id, len(self.shards[queue]))
 
     async def shard(self, queue: str, task_id: str) -> Shard:
         """The shard that an id lies in."""
-        return self._lane(await self._open(queue), task_id)
+        return shard_for(await self.open(queue), task_id)
 
-    async def shards(self, queue: str) -> int:
+    async def shard_count(self, queue: str) -> int:
         """How many shards the queue has."""
-        return len(await self._open(queue))
+        return len(await self.open(queue))
 
-    def _lane(self, shards: list[Shard], task_id: str) -> Shard:
-        return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
-
-    def _then(
-        self, queue: str, act: Callable[[list[Shard]], asyncio.Future[Any]]
-    ) -> asyncio.Future[Any]:
-        """
-        Run ``act`` on the queue's shards: at once when they are known, else after they were read.
-        """
-        shards = self._shards.get(queue)
-        if shards is not None:
-            return act(shards)
-
-        async def later() -> Any:
-            return await act(await self._open(queue))
-
-        return self._loop.create_task(later())
-
-    async def script_on(
-        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
-    ) -> tuple[int, int, Any]:
-        """
-        Run a script of one shard on another connection; its answer waits for no durability but
-        ``strongest``.
-
-        Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's
-        items. Raises: what :meth:`script` raises.
-        """
-        await self._open(queue)
-        try:
-            now_ms, next_ms, _, items = await self._run_on(link, name, queue, shard, args)
-        except Resharded:
-            now_ms, next_ms, _, items = await self._run_on(link, name, queue, shard, args)
-        return now_ms, next_ms, items
-
-    async def items_on(
-        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
-    ) -> Any:
-        """The items of a script run as by :meth:`script_on`, which see."""
-        return (await self.script_on(link, name, queue, shard, args))[2]
-
-    async def _run_on(
-        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
-    ) -> Any:
-        place = self._shard_at(queue, shard)
-        if self._scripts[name].durability != "strongest":
-            return await place.run_by(link, name, args)
-        sender, firm = self.commits.strongest_route(link, place.keys[0])
-        reply = await place.run_by(sender, name, args)
-        await firm()
-        return reply
-
-    async def script(
-        self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0
-    ) -> Any:
-        """
-        Run a script of any room (``room.file``) on one shard; its items.
-
-        Raises: StoreDown: it may or may not have run; the script's own refusals; Full.
-        """
-        await self._open(queue)
-        try:
-            return await self._shard_at(queue, shard).run(name, args, now_ms)
-        except Resharded:
-            return await self._shard_at(queue, shard).run(name, args, now_ms)
-
-    async def delays(self, queue: str) -> list[int]:
-        """
-        In how many ms something happens in each shard, as its record says, which every script keeps
-        true; -1: nothing.
-
-        0 on several servers, each with a clock of its own, and where it cannot be read. Raises:
-        StoreDown; Internal.
-        """
-        shards = await self._open(queue)
-        if self._link.clustered:
-            return [0] * len(shards)
-        records = (
-            self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards
+    def run_on_names(self, script: str, *args: Arg) -> asyncio.Future[Any]:
+        """Run a script on the cluster's names of queues and topics."""
+        return self._scripts.run(
+            self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args)
         )
-        (seconds, micros), *found = await asyncio.gather(self.time(), *records)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return [_delay_ms(record, now_ms) for record in found]
 
-    async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:
+    def reachable(self, queue: str, shard: int) -> bool:
+        """Whether there is a connection to where that shard lies."""
+        link = self._link.link_of(prefix_of(self.cluster, queue, shard))
+        return link is not None and link.up
+
+    def time(self) -> asyncio.Future[list[bytes]]:
         """
-        The shards of these queues that have a key of that name: on one server many are asked for in
-        one command. Raises: StoreDown.
+        The store's clock: whole seconds since 1970, and microseconds. Raises (in the future):
+        StoreDown.
         """
-        places = [
-            (queue, shard.index, f"{shard.keys[0]}:{name}")
-            for queue in queues
-            for shard in await self._open(queue)
-        ]
-        together = 1 if self._link.clustered else KEYS_TOGETHER
-        found = []
-        for first in range(0, len(places), HAVING_MAX):
-            some = places[first : first + HAVING_MAX]
-            parts = [some[at : at + together] for at in range(0, len(some), together)]
-            there = await asyncio.gather(
-                *(self._link.call("EXISTS", *(key for *_, key in part)) for part in parts)
-            )
-            doubtful = [
-                place for part, count in zip(parts, there, strict=True) if count for place in part
-            ]
-            each = await asyncio.gather(*(self._link.call("EXISTS", key) for *_, key in doubtful))
-            found += [
-                (queue, shard) for (queue, shard, _), one in zip(doubtful, each, strict=True) if one
-            ]
-        return found
+        return self._link.call("TIME")
 
-    async def script_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
+    async def names(self) -> list[str]:
         """
-        Run a script (its header says EACH) on every shard of a queue; the items of each.
-
-        In one call where all shards lie on one server. Raises: as :meth:`script`.
+        Every queue, sorted; the system's own begin with ``_``. A name that is no text is no
+        queue's: it is left out.
         """
-        shards = await self._open(queue)
-        try:
-            return await self._together(shards, name, args)
-        except Resharded:
-            return await self._together(self._shards[queue], name, args)
+        raw = await self._link.call("HKEYS", self.names_key)
+        return sorted(name.decode() for name in raw if name.isascii())
 
-    async def _together(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
+    async def exists(self, queue: str) -> bool:
+        """Whether the store has a queue of this name. Raises: StoreDown."""
+        return bool(await self._link.call("HEXISTS", self.names_key, queue))
+
+    async def links_of(self, name: str) -> tuple[str, ...] | None:
         """
-        Run a script on these shards of one queue, in one call where they lie on one server. Raises:
-        as :meth:`Shard.run`.
+        The queues of a topic; None: the name is a queue's, which is open now.
 
-        One that has refused finds out by itself what that means.
+        Raises: what :meth:`open` does.
         """
-        replies: list[Any] = [StoreDown("it was not asked")] * len(shards)
-        if not self._link.clustered and len(shards) > 1:
-            keys = (*(shard.keys[0] for shard in shards), *shards[0].keys[1:])
-            said = (len(shards), shards[0].stamped(0), self.holder, *args)
-            replies = await self._scripts.run(self._link, name + EACH, keys, said)
-        found: list[Any] = [None] * len(shards)
-        alone: dict[int, asyncio.Future[Any]] = {}
-        for place, (shard, reply) in enumerate(zip(shards, replies, strict=True)):
-            if isinstance(reply, Exception):
-                alone[place] = shard.run(name, args)
-            else:
-                now_ms, next_ms, woke, found[place] = reply
-                shard.heard(now_ms, next_ms, bool(woke))
-        for place, items in zip(alone, await asyncio.gather(*alone.values()), strict=True):
-            found[place] = items
-        return found
+        if name in self.shards:
+            return None
+        if name not in self.topics:
+            try:
+                await self.open(name)
+            except BadArg:
+                return self.topics[name]
+            return None
+        return self.topics[name]
 
-    def _shard_at(self, queue: str, index: int) -> Shard:
-        """Raises: NotFound: the queue was cut into fewer."""
-        shards = self._shards[queue]
-        if index >= len(shards):
-            raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
-        return shards[index]
+    async def stored_links(self, topic: str) -> tuple[str, ...] | None:
+        """The queues of a topic, as they are stored; None: there is none. Raises: StoreDown."""
+        raw = await self._link.call("HGET", self._topics_key, topic)
+        return None if raw is None else tuple(raw.decode("utf-8", "replace").split())
 
-    async def settings(self, queue: str) -> dict[str, Any]:
-        """The queue's settings, as they are stored. Raises: StoreDown."""
-        await self._open(check_name(queue))
-        _, settings = await self._stored(queue)
-        return settings.shown()
+    async def all_links(self) -> dict[str, list[str]]:
+        """Every topic and its queues, sorted. Raises: StoreDown."""
+        raw = await self._link.call("HGETALL", self._topics_key)
+        pairs = zip(raw[::2], raw[1::2], strict=True)
+        return {_text(name): sorted(_text(links).split()) for name, links in sorted(pairs)}
+
+
+def _text(raw: bytes) -> str:
+    """What nobody can read is no name of ours, and hides no other."""
+    return raw.decode("utf-8", "replace")

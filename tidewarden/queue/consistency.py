@@ -10,7 +10,7 @@ from typing import Any
 
 from tidewarden.errors import Internal
 
-from .bulk import Bulk
+from .catalog import Catalog
 from .shards.shard import Shard
 from .task import check_name
 
@@ -19,8 +19,15 @@ EXAMPLES_MAX = 100
 LOST_FIELD = b"unreadable field of the record"
 
 
-class Consistency(Bulk):
-    """Runs beside everything else: each piece is one script, which sees its tasks at rest."""
+class Consistency:
+    """
+    Finds and repairs tasks and index entries of a queue that do not belong together.
+
+    It runs beside everything else: each piece is one script, which sees its tasks at rest.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     async def check(self, queue: str, *, repair: bool = False) -> dict[str, Any]:
         """
@@ -31,7 +38,7 @@ class Consistency(Bulk):
         ``examples``: at most 100 of ``[kind, id, detail]``.
         """
         try:
-            shards = await self._open(check_name(queue))
+            shards = await self._catalog.open(check_name(queue))
         except Internal as error:  # Only what is in the store says in how many shards it lies.
             return _report(
                 queue,
@@ -47,8 +54,8 @@ class Consistency(Bulk):
         for shard in shards:
             problems, parts = await shard.run("queue.check_record", (int(repair),))
             if repair and any(row[0] == LOST_FIELD for row in problems):
-                await self._stored(queue)
-                await self._settle(queue)  # the shard may have lost some of them
+                await self._catalog.stored(queue)
+                await self._catalog.settle(queue)  # the shard may have lost some of them
             for part in (name.decode() for name in parts):
                 seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0

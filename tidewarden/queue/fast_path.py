@@ -10,14 +10,16 @@ way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
+from tidewarden.config.settings import Limits
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.store.connection import ReplySink
 
-from .hold_limit import HoldLimit
-from .sessions.lost_takes import LostTakes
+from .catalog import Catalog
+from .consumer import Consumer
+from .drain import Drain
+from .put import Producer
 from .sessions.session import Session
 from .sessions.sessions import Sessions, gone
 from .shards.batch import never
@@ -38,7 +40,8 @@ class FastTake:
 
     __slots__ = (
         "_cancelled",
-        "_queues",
+        "_consumer",
+        "_drain",
         "_receiver",
         "_session",
         "_shard",
@@ -48,9 +51,16 @@ class FastTake:
     )
 
     def __init__(
-        self, queues: FastPath, session: Session, shard: Shard, until: float, receiver: ReplySink
+        self,
+        consumer: Consumer,
+        drain: Drain,
+        session: Session,
+        shard: Shard,
+        until: float,
+        receiver: ReplySink,
     ) -> None:
-        self._queues = queues
+        self._consumer = consumer
+        self._drain = drain
         self._session = session
         self._shard = shard
         self._until = until  # 0: it does not wait
@@ -106,8 +116,8 @@ class FastTake:
         shared = self._session.shared
         if shared is not None and shared.lost:
             self._receiver.set_exception(gone(shared))
-        elif self._until and not self._session.closed and not self._queues.draining:
-            self._take = take = self._queues.begin_take(self._session, [self._shard], self._until)
+        elif self._until and not self._session.closed and not self._drain.started:
+            self._take = take = self._consumer.begin_take(self._session, [self._shard], self._until)
             take.future.add_done_callback(self._came)
             take.resume(self._wakes, error)
         elif error is not None:
@@ -143,17 +153,17 @@ class FastAck:
     task.
     """
 
-    __slots__ = ("_entry", "_place", "_queues", "_receiver", "_session", "done", "set_result")
+    __slots__ = ("_consumer", "_entry", "_place", "_receiver", "_session", "done", "set_result")
 
     def __init__(
         self,
-        queues: FastPath,
+        consumer: Consumer,
         session: Session,
         place: tuple[str, str],
         entry: tuple[int, int],
         receiver: ReplySink,
     ) -> None:
-        self._queues = queues
+        self._consumer = consumer
         self._session = session
         self._place = place
         self._entry = entry
@@ -162,25 +172,35 @@ class FastAck:
         self.set_result = receiver.set_result
 
     def set_exception(self, error: BaseException, /) -> None:
-        self._queues.hold_again(self._session, {self._place: self._entry})
+        self._consumer.hold_again(self._session, {self._place: self._entry})
         self._receiver.set_exception(error)
 
 
-class FastPath(Sessions):
-    """The three verbs. All return None when the case is not plain."""
+class FastPath:
+    """Puts, takes and acks single tasks, or returns None when the case is not plain."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._takes: set[Take] = set()
-        self.strays = LostTakes(
-            self._clock, lambda: self.holder, lambda: self._sessions, self._arrived, self._current
-        )
-        self.hold_limit = HoldLimit(lambda queue, task_id: self._lane(self._shards[queue], task_id))
-        self._payload_max = self._config.limits.payload_bytes
-        self._wait_max = self._config.limits.wait_ms
-        self._waiting_max = self._config.limits.waiting_max
+    def __init__(
+        self,
+        catalog: Catalog,
+        producer: Producer,
+        consumer: Consumer,
+        sessions: Sessions,
+        limits: Limits,
+        drain: Drain,
+    ) -> None:
+        self._plain = catalog.plain
+        self._catalog = catalog
+        self._producer = producer
+        self._consumer = consumer
+        self._sessions = sessions
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._takes = consumer.takes
+        self._payload_max = limits.payload_bytes
+        self._wait_max = limits.wait_ms
+        self._waiting_max = limits.waiting_max
 
-    def put_plain(self, queue: bytes, payload: bytes, receiver: ReplySink) -> str | None:
+    def put(self, queue: bytes, payload: bytes, receiver: ReplySink) -> str | None:
         """
         Put a task; the id it has when ``receiver`` gets 1. It gets a word of put.lua's otherwise.
         """
@@ -188,11 +208,11 @@ class FastPath(Sessions):
         size = len(payload)
         if shard is None or size > self._payload_max:
             return None
-        task_id = self._ids.make(self._clock.unix_ms())
+        task_id = self._producer.new_id()
         shard.add("queue.put", (task_id, "", payload), receiver, (), size)
         return task_id
 
-    def take_plain(
+    def take(
         self, session: Session, queue: bytes, wait_ms: int, receiver: ReplySink
     ) -> FastTake | None:
         """
@@ -210,17 +230,17 @@ class FastPath(Sessions):
         waits: str | int = TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0
         shared = session.shared
         if shared is not None:
-            if shared.lost or not self._entered(shared, (shard,)):
+            if shared.lost or not self._sessions.entered(shared, (shard,)):
                 return None
             waits = f"{waits}{shared.uuid}"
-        take = FastTake(self, session, shard, until, receiver)
-        if wait_ms and not self.draining and not session.closed and shard.bare.holds(shard):
+        take = FastTake(self._consumer, self._drain, session, shard, until, receiver)
+        if wait_ms and not self._drain.started and not session.closed and shard.bare.holds(shard):
             take.wait(None)  # behind those who wait already
             return take
         shard.add("queue.take", (1, 0, waits, ""), take, ONE, TASK_BYTES)
         return take
 
-    def ack_plain(
+    def ack(
         self, session: Session, queue: bytes, task_id: bytes, lease: int, receiver: ReplySink
     ) -> ReplySink | None:
         """The task is done; ``receiver`` gets 1, or 0: the lease is not current."""
@@ -233,7 +253,7 @@ class FastPath(Sessions):
             return None
         entry = session.drop(shard.queue, name, lease)
         if entry is not None:
-            receiver = FastAck(self, session, (shard.queue, name), entry, receiver)
+            receiver = FastAck(self._consumer, session, (shard.queue, name), entry, receiver)
         shard.add("queue.ack", (name, lease, b""), receiver)
         return receiver
 
@@ -242,43 +262,8 @@ class FastPath(Sessions):
         if not queue.isascii() or queue[:1] == b"_":
             return None
         name = queue.decode()
-        shards = self._shards.get(name)
-        if shards is None or len(shards) != 1 or name in self._choosers:
+        shards = self._catalog.shards.get(name)
+        if shards is None or len(shards) != 1 or name in self._catalog.partitioners:
             return None
         self._plain[queue] = shards[0]
         return shards[0]
-
-    def _current(self, shard: Shard) -> Shard | None:
-        shards = self._shards[shard.queue]
-        return shards[shard.index] if shard.index < len(shards) else None
-
-    def _arrived(self) -> Iterator[tuple[str, str, int]]:
-        for take in self._takes:
-            yield from take.arrived
-
-    def _lost_take(self, shard: Shard) -> None:
-        self.strays.lost(shard)
-
-    def begin_take(
-        self, session: Session, shards: list[Shard], until: float, **options: Any
-    ) -> Take:
-        """A take that is not started yet, known to its session and here until it ends."""
-
-        def ended(take: Take) -> None:
-            self._takes.discard(take)
-            session.takes.discard(take)
-
-        take = Take(session, shards, until=until, on_end=ended, **options)
-        self._takes.add(take)
-        session.takes.add(take)
-        return take
-
-    def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
-        """
-        Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their
-        leases if it has closed.
-        """
-        if not session.closed:
-            session.held.update(dropped)
-        elif session.joining is None:
-            self._end_soon(dropped)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from tidewarden.errors import BadArg, Draining, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
 
 from .queues import Queues
 from .results import AGAIN_S, AWAY_S
@@ -81,7 +81,12 @@ class Locks:
     """
 
     def __init__(self, queues: Queues, *, wait_max_ms: int, waiting_max: int) -> None:
-        self._queues = queues
+        self._catalog = queues.catalog
+        self._sessions = queues.sessions
+        self._hold_limit = queues.hold_limit
+        self._results = queues.results
+        self._admin = queues.admin
+        self._drain = queues.drain
         self._wait_max_ms = wait_max_ms
         self._waiting_max = waiting_max
         self._loop = asyncio.get_running_loop()
@@ -156,14 +161,10 @@ class Locks:
             await turn.wait()
         place = (QUEUE, want.name)
         fence = 0
-        self._queues.listen(place, turn)
+        self._results.listen(place, turn)
         try:
             while not fence:
-                if self._queues.draining:
-                    raise Draining(
-                        "This node is going down and waits for nothing any more. Connect to"
-                        " another."
-                    )
+                self._drain.check()
                 # before the question: word of its end that comes with the answer is not lost
                 turn.clear()
                 try:
@@ -178,14 +179,14 @@ class Locks:
                     await _nudged(turn, min(again, until), until)
             return fence
         finally:
-            self._queues.unlisten(place, turn, noted=not fence)
+            self._results.unlisten(place, turn, noted=not fence)
 
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
         """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
         if take and want.session.is_full and (QUEUE, want.name) not in want.session.held:
-            await self._queues.hold_limit.make_room(want.session)
-        shard = await self._queues.shard(QUEUE, want.name)
-        owner = await self._queues.owner(want.session, shard)
+            await self._hold_limit.make_room(want.session)
+        shard = await self._catalog.shard(QUEUE, want.name)
+        owner = await self._sessions.owner(want.session, shard)
         reply = shard.batched(
             "queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner
         )
@@ -237,13 +238,13 @@ class Locks:
     async def _shard(self, name: str, fence: int) -> Shard:
         _check_name(name)
         check_range(fence, "the fence", 0, LEASE_NUMBER_MAX)
-        return await self._queues.shard(QUEUE, name)
+        return await self._catalog.shard(QUEUE, name)
 
     async def peek(self, name: str) -> dict[str, Any]:
         """Who holds the lock. Raises: BadArg; NotFound: nobody does."""
         _check_name(name)
         try:
-            return _described(await self._queues.peek(QUEUE, name))
+            return _described(await self._admin.peek(QUEUE, name))
         except NotFound:
             raise NotFound(f"nobody holds the lock {name}") from None
 
@@ -251,7 +252,7 @@ class Locks:
         """
         At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end.
         """
-        tasks, cursor = await self._queues.page(QUEUE, "leased", count, after)
+        tasks, cursor = await self._admin.page(QUEUE, "leased", count, after)
         return [_described(task) for task in tasks], cursor
 
 

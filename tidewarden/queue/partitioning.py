@@ -10,13 +10,14 @@ import inspect
 import itertools
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 from tidewarden.errors import BadArg, ConfigError, Denied, Internal
 
 from .task import ID_MAX
 
+S = TypeVar("S")
 Strategy: TypeAlias = Callable[[str, bytes, int], int]
 STRATEGIES = ("hash", "round_robin")
 MARK = "~"  # an id that ends in `~3` lies in shard 3 of a queue that has one
@@ -60,6 +61,11 @@ def shard_of(task_id: str, shards: int) -> int:
         return 0
     named = carried(task_id, shards)
     return zlib.crc32(task_id.encode()) % shards if named is None else named
+
+
+def shard_for(shards: Sequence[S], task_id: str) -> S:
+    """The one of a queue's shards that an id lies in."""
+    return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
 
 
 def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str:

@@ -15,8 +15,8 @@ from .sessions.session import Session
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
+from .shards.waitlist import Tries
 from .task import Taken
-from .waitlist import Tries
 
 TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away

@@ -65,13 +65,13 @@ class Schedules:
         check_schedule_name(name)
         check_name(queue)
         options = task_of(task, self._payload_max)
-        if task.lane and await self._queues.shards(queue) > 1:
+        if task.lane and await self._queues.catalog.shard_count(queue) > 1:
             raise BadArg(
                 f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has"
                 " chosen one"
             )
         shard = await self._shard(queue, name)
-        now_ms, _ = await self._queues.script("scheduler.find", queue, shard, [name])
+        now_ms, _ = await self._queues.scripts.run("scheduler.find", queue, shard, [name])
         tick_ms = first_tick(spec.anchored(now_ms), now_ms)
         stamp = secrets.token_hex(8)
         row: Sequence[Arg] = [
@@ -86,16 +86,16 @@ class Schedules:
         ]
         for _ in range(CLAIM_TRIES):
             await self._claim(name, queue, stamp)
-            _, tick_ms = await self._queues.script("scheduler.put", queue, shard, row)
+            _, tick_ms = await self._queues.scripts.run("scheduler.put", queue, shard, row)
             place = await self._place(name)
             if place.partition(" ")[0] == queue:
                 # The leader may be this very node, whom the store does not tell what its own
                 # scripts did.
-                self._queues.on_next(queue, shard, max(0, tick_ms - now_ms))
+                self._queues.catalog.on_next(queue, shard, max(0, tick_ms - now_ms))
                 return int(tick_ms)
             # The name went to another queue between claim and row: this row is one too many.
             if place:
-                await self._queues.script("scheduler.delete", queue, shard, [name, stamp])
+                await self._queues.scripts.run("scheduler.delete", queue, shard, [name, stamp])
         raise Exists(f"schedule {name!r} is being changed by others at the same time; put it again")
 
     async def delete(self, name: str) -> bool:
@@ -108,14 +108,16 @@ class Schedules:
         gone = 0
         if place:
             queue = place.partition(" ")[0]
-            gone = await self._queues.script(
+            gone = await self._queues.scripts.run(
                 "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
             )
-            await self._queues.script("scheduler.forget", DIRECTORY, 0, [name, place])
+            await self._queues.scripts.run("scheduler.forget", DIRECTORY, 0, [name, place])
         if not gone:
             for queue in await self._user_queues():
-                for shard in range(await self._queues.shards(queue)):
-                    gone += await self._queues.script("scheduler.delete", queue, shard, [name, ""])
+                for shard in range(await self._queues.catalog.shard_count(queue)):
+                    gone += await self._queues.scripts.run(
+                        "scheduler.delete", queue, shard, [name, ""]
+                    )
         return bool(gone)
 
     async def pause(self, name: str) -> None:
@@ -149,13 +151,15 @@ class Schedules:
         """
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for queue in await self._user_queues():
-            for shard in range(await self._queues.shards(queue)):
+            for shard in range(await self._queues.catalog.shard_count(queue)):
                 cursor: bytes = b"0"
                 for page in itertools.count():
                     if page and cursor == b"0":
                         break
                     args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
-                    cursor, found = await self._queues.script("scheduler.list", queue, shard, args)
+                    cursor, found = await self._queues.scripts.run(
+                        "scheduler.list", queue, shard, args
+                    )
                     for row in found:
                         known = shown(queue, row)
                         rows[known["name"], queue] = known
@@ -174,7 +178,7 @@ class Schedules:
         due. Raises: Stale: a newer leader is there; StoreDown: they may or may not have been put;
         the next round tells.
         """
-        seen_ms, next_ms, rows = await self._queues.script(
+        seen_ms, next_ms, rows = await self._queues.scripts.run(
             "scheduler.due", queue, shard, [FIRE_MAX], now_ms=now_ms
         )
         if not rows:
@@ -197,7 +201,7 @@ class Schedules:
             if following is None:
                 over += [name, f"{queue} {stamp.decode()}"]
         try:
-            next_ms, *_ = await self._queues.script(
+            next_ms, *_ = await self._queues.scripts.run(
                 "scheduler.fire", queue, shard, args, now_ms=now_ms
             )
         except Full as error:
@@ -207,7 +211,7 @@ class Schedules:
             return int(seen_ms) + FULL_RETRY_MS
         self._full_said = False
         if over:
-            await self._queues.script("scheduler.forget", DIRECTORY, 0, over)
+            await self._queues.scripts.run("scheduler.forget", DIRECTORY, 0, over)
         return int(next_ms)
 
     async def _stand(self, name: str, *, pause: bool) -> int:
@@ -215,14 +219,16 @@ class Schedules:
         named = (await self._place(name)).partition(" ")[0]
         places = [(named, await self._shard(named, name))] if named else []
         for queue in await self._user_queues():
-            places += [(queue, shard) for shard in range(await self._queues.shards(queue))]
+            places += [
+                (queue, shard) for shard in range(await self._queues.catalog.shard_count(queue))
+            ]
         for queue, shard in places:
-            now_ms, tick_ms = await self._queues.script(
+            now_ms, tick_ms = await self._queues.scripts.run(
                 "scheduler.pause", queue, shard, [name, int(pause)]
             )
             if tick_ms >= 0:
                 if not pause:  # As of a put: the leader may be this very node.
-                    self._queues.on_next(queue, shard, max(0, tick_ms - now_ms))
+                    self._queues.catalog.on_next(queue, shard, max(0, tick_ms - now_ms))
                 return int(tick_ms)
         raise NotFound(f"there is no schedule {name!r}")
 
@@ -237,7 +243,9 @@ class Schedules:
             [f"{name}:{tick_ms}"], (f"{name}:{tick_ms}:{n}" for n in itertools.count(1))
         )
         return next(
-            task_id for task_id in candidates if self._queues.shard_of(queue, task_id) == shard
+            task_id
+            for task_id in candidates
+            if self._queues.catalog.shard_of(queue, task_id) == shard
         )
 
     async def _claim(self, name: str, queue: str, stamp: str) -> None:
@@ -246,14 +254,14 @@ class Schedules:
         """
         seen = ""
         for _ in range(CLAIM_TRIES):
-            mine, place_bytes = await self._queues.script(
+            mine, place_bytes = await self._queues.scripts.run(
                 "scheduler.claim", DIRECTORY, 0, [name, queue, seen, stamp]
             )
             place: str = place_bytes.decode()
             if mine:
                 return
             other = place.partition(" ")[0]
-            _, tick_ms = await self._queues.script(
+            _, tick_ms = await self._queues.scripts.run(
                 "scheduler.find", other, await self._shard(other, name), [name]
             )
             if tick_ms >= 0:
@@ -265,15 +273,17 @@ class Schedules:
         raise Exists(f"schedule {name!r} is being changed by others at the same time; put it again")
 
     async def _shard(self, queue: str, name: str) -> int:
-        await self._queues.shards(queue)  # reads the queue's settings, where they are not known yet
-        return self._queues.shard_of(queue, name)
+        await self._queues.catalog.shard_count(
+            queue
+        )  # reads the queue's settings, where they are not known yet
+        return self._queues.catalog.shard_of(queue, name)
 
     async def _place(self, name: str) -> str:
-        found: bytes = await self._queues.script("scheduler.place", DIRECTORY, 0, [name])
+        found: bytes = await self._queues.scripts.run("scheduler.place", DIRECTORY, 0, [name])
         return found.decode()
 
     async def _user_queues(self) -> Sequence[str]:
-        return [queue for queue in await self._queues.names() if not queue.startswith("_")]
+        return [queue for queue in await self._queues.catalog.names() if not queue.startswith("_")]
 
     def _say_stuck(self, name: str, stamp: bytes, error: Exception) -> None:
         if self._stuck_said.get(name) != stamp:

@@ -92,7 +92,7 @@ class Sweep:
         """
         try:
             async with asyncio.timeout(LIMIT_S):
-                names = await self._queues.names()
+                names = await self._queues.catalog.names()
             for first in range(0, len(names), LOOKS_TOGETHER):
                 some = names[first : first + LOOKS_TOGETHER]
                 async with asyncio.timeout(
@@ -106,8 +106,8 @@ class Sweep:
 
     async def _expect_queue(self, queue: str, *, by_record: bool) -> None:
         try:
-            shards = await self._queues.shards(queue)
-            delays_ms = await self._queues.delays(queue) if by_record else [0] * shards
+            shards = await self._queues.catalog.shard_count(queue)
+            delays_ms = await self._queues.scripts.delays(queue) if by_record else [0] * shards
         except Internal as error:  # its settings cannot be read, which must not stop the others
             log.error("the queue %s is not swept: %s", queue, error)
             return

@@ -96,7 +96,7 @@ class Tokens:
         Args:
             call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can
-                make it; ``queues.script`` when absent.
+                make it; ``queues.scripts.run`` when absent.
             cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and
                 nobody answered.
             members: their ``host:base_port`` by name, as they are now; None: as configured.
@@ -114,7 +114,9 @@ class Tokens:
         self._confirm_s = confirm_s
         self._forced_ms = forced_ms
         self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
-        self._ledger = AccountStore(script or queues.script, queues.shard_of, queues.script_each)
+        self._ledger = AccountStore(
+            script or queues.scripts.run, queues.catalog.shard_of, queues.scripts.run_each
+        )
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of, config.providers)
@@ -216,7 +218,7 @@ class Tokens:
             self._ledger.script,
             self._clock,
             self._dice,
-            self._queues.holder.partition(".")[0],
+            self._queues.catalog.holder.partition(".")[0],
             self._nodes,
             hosts=HostRateLimits(self._ledger.script, self._nodes),
             on_event=self._outlets.tidings.of_provider,
@@ -227,7 +229,10 @@ class Tokens:
         # One after the other, thousands took many seconds.
         for first in range(0, len(queues), OPENED_TOGETHER):
             await asyncio.gather(
-                *(self._queues.shards(queue) for queue in queues[first : first + OPENED_TOGETHER])
+                *(
+                    self._queues.catalog.shard_count(queue)
+                    for queue in queues[first : first + OPENED_TOGETHER]
+                )
             )
         for name, provider in self._config.providers.items():
             self._pools[name] = Pool(provider, self._queue_of[name], tools, limits)

@@ -56,7 +56,7 @@ async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_le
             while not all(
                 clock.lease_clock.known_ms()
                 for one in (here, there)
-                for clock in one.queues.shards_known()
+                for clock in one.queues.catalog.shards_known()
             ):
                 await asyncio.sleep(0.05)
         await asyncio.to_thread(two.move_slot, SLOT, behind, ahead)
@@ -64,7 +64,7 @@ async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_le
             while not (here.store_clock.steps and there.store_clock.steps):
                 await asyncio.sleep(0.05)
         for one in (here, there):
-            (shard,) = one.queues.shards_known()
+            (shard,) = one.queues.catalog.shards_known()
             assert shard.lease_clock is not None
             assert shard.lease_clock.steps == 1
             assert abs(shard.lease_clock.lag_ms - 1000 * AHEAD_S) < 20_000

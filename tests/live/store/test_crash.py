@@ -44,7 +44,7 @@ class Crashing:
         self.queues = Queues(
             config, self.link, scripts, SystemClock(), views=False, system_queues=SYSTEM_QUEUES
         )
-        self.queues.holder = "n0.1"
+        self.queues.catalog.holder = "n0.1"
 
     def start(self) -> None:
         self.process, self.server = self._serve(
@@ -132,7 +132,7 @@ async def test_a_put_that_may_have_happened_is_made_sure_of_by_its_id(crashing: 
     for _ in range(2):
         assert await queues.put("q", TaskSpec(b"x", id="a")) == "a"
     assert isinstance(found, StoreDown) or found == "a"
-    assert (await queues.stats("q"))["ready"] == 2
+    assert (await queues.admin.stats("q"))["ready"] == 2
 
 
 async def test_a_waiting_take_survives(crashing: Crashing, eventually: Any) -> None:
@@ -188,7 +188,7 @@ async def test_an_ack_that_may_have_happened_is_answered_again(crashing: Crashin
     crashing.start()
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
-    assert (await queues.stats("q"))["total"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
 
 
 async def test_a_session_that_closes_while_the_store_is_away(
@@ -207,5 +207,5 @@ async def test_a_session_that_closes_while_the_store_is_away(
     assert not closing.done()
     crashing.start()
     await closing
-    stats = await queues.stats("q")
+    stats = await queues.admin.stats("q")
     assert (stats["ready"], stats["count_loss"]) == (5, 5)

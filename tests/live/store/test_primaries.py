@@ -283,23 +283,23 @@ async def test_only_the_full_primarys_shards_refuse_puts(
     clean: ClusterSet, eventually: Any
 ) -> None:
     async with process(clean.url()) as one:
-        await one.queues.configure("q", {"shards": 8})
+        await one.queues.admin.configure("q", {"shards": 8})
         port = clean.owner(slot_of("{tidewarden:q:0}"))
         memory = clean.client(port)
         memory.config_set("maxmemory", 1 << 20)
         try:
-            await eventually(lambda: one.queues.store_memory.full)
-            assert f":{port} is full" in one.queues.store_memory.warning()
+            await eventually(lambda: one.queues.catalog.store_memory.full)
+            assert f":{port} is full" in one.queues.catalog.store_memory.warning()
             with pytest.raises(Full, match=f":{port} is full"):
                 await one.queues.put("q", TaskSpec(b"x", id="a~0"))
             other = next(
                 i for i in range(8) if clean.owner(slot_of(f"{{tidewarden:q:{i}}}")) != port
             )
             await one.queues.put("q", TaskSpec(b"x", id=f"a~{other}"))
-            assert one.queues.store_memory.stats()["store_full_refused_total"] == 1
+            assert one.queues.catalog.store_memory.stats()["store_full_refused_total"] == 1
         finally:
             memory.config_set("maxmemory", 0)
-        await eventually(lambda: not one.queues.store_memory.full)
+        await eventually(lambda: not one.queues.catalog.store_memory.full)
         await one.queues.put("q", TaskSpec(b"x", id="a~0"))
     assert clean.audit() == 8
 
@@ -310,7 +310,7 @@ async def test_all_of_it_by_tls(tmp_path: Path) -> None:
         pytest.skip("no redis-server on this machine, and the embedded one has no TLS")
     with cluster_set(binary, tmp_path, certificate=certificate.make(tmp_path)) as made:
         async with process(made.url(), replicas="0") as one:
-            await one.queues.configure("q", {"shards": 6})
+            await one.queues.admin.configure("q", {"shards": 6})
             for i in range(6):
                 await one.queues.put("q", TaskSpec(b"x", id=f"t~{i}"))
             assert len(await one.queues.take(one.queues.open_session(), ["q"], count=10)) == 6

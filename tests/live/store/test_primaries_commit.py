@@ -52,15 +52,18 @@ async def test_an_answer_waits_for_the_replica_of_its_own_primary(
     six: ClusterSet, eventually: Any
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.queues.commits, PATIENT_MS)
-        assert isinstance(one.queues.commits.of(one.data, SYSTEM), ClusterCommit)
-        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        limit(one.queues.catalog.durability, PATIENT_MS)
+        assert isinstance(one.queues.catalog.durability.of(one.data, SYSTEM), ClusterCommit)
+        await one.queues.admin.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await asyncio.gather(*(put(one, shard, "a") for shard in range(SHARDS)))
-        assert one.queues.commits.stats()["commit_groups_total"] >= 3
+        assert one.queues.catalog.durability.stats()["commit_groups_total"] >= 3
         stopped = replica_of(six, owner(six, 0))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
+            with (
+                hurried(one.queues.catalog.durability, TOLD_MS),
+                pytest.raises(NoQuorum, match="1 replica"),
+            ):
                 await put(one, 0, "b")
             other = next(shard for shard in range(SHARDS) if owner(six, shard) != owner(six, 0))
             await put(one, other, "b")
@@ -74,8 +77,8 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(
     six: ClusterSet,
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.queues.commits, PATIENT_MS)
-        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        limit(one.queues.catalog.durability, PATIENT_MS)
+        await one.queues.admin.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         over = False
         done: list[str] = []
 
@@ -98,15 +101,15 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(
         over = True
         await asyncio.gather(*putters)
         assert len(done) > 20
-        assert one.queues.commits.stats()["commit_missed_total"] == 0
+        assert one.queues.catalog.durability.stats()["commit_missed_total"] == 0
 
 
 async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave_it(
     six: ClusterSet, eventually: Any
 ) -> None:
     async with process(six.url()) as one:
-        limit(one.queues.commits, PATIENT_MS)
-        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        limit(one.queues.catalog.durability, PATIENT_MS)
+        await one.queues.admin.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await put(one, 0, "before")
         source, slot = owner(six, 0), slot_of("{tidewarden:firm:0}")
         target = next(port for port in six.ports[:3] if port != source)
@@ -116,7 +119,10 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
         six.say(target, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
+            with (
+                hurried(one.queues.catalog.durability, TOLD_MS),
+                pytest.raises(NoQuorum, match="1 replica"),
+            ):
                 # to the source, whose replica is well, and from there to the target
                 await put(one, 0, "moved")
         finally:
@@ -127,8 +133,8 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
 
 async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: ClusterSet) -> None:
     async with process(six.url()) as one:
-        limit(one.queues.commits, PATIENT_MS)
-        commit = one.queues.commits.of(one.data, SYSTEM)
+        limit(one.queues.catalog.durability, PATIENT_MS)
+        commit = one.queues.catalog.durability.of(one.data, SYSTEM)
         assert isinstance(commit, ClusterCommit)
         key = "{tidewarden~x}:k"
         firm = commit.begun(key)
@@ -140,14 +146,21 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
             six.move_slot, slot, source, next(p for p in six.ports[:3] if p != source)
         )
         await one.data.call("SET", key, "2")
-        with hurried(one.queues.commits, TOLD_MS), pytest.raises(NoQuorum, match="another server"):
+        with (
+            hurried(one.queues.catalog.durability, TOLD_MS),
+            pytest.raises(NoQuorum, match="another server"),
+        ):
             await firm()
         untold: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with hurried(one.queues.commits, TOLD_MS):
+        with hurried(one.queues.catalog.durability, TOLD_MS):
             commit.add(commit.ground(), HeldFuture(untold))
             with pytest.raises(NoQuorum):
                 await untold
-        own = [made for made in commits_by_server(one.queues.commits).values() if made.groups]
+        own = [
+            made
+            for made in commits_by_server(one.queues.catalog.durability).values()
+            if made.groups
+        ]
         assert own, "each writes to a key of its own primary"
 
 
@@ -155,8 +168,8 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(
     six: ClusterSet, eventually: Any
 ) -> None:
     async with process(six.url(), commit_ms="2000") as one:
-        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
-        await one.queues.purge("firm")
+        await one.queues.admin.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        await one.queues.bulk.purge("firm")
         promised: set[str] = set()
         refused: list[int] = []
         over = False
@@ -182,7 +195,7 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(
         over = True
         await asyncio.gather(*putters)
         session, present = one.queues.open_session(), set[str]()
-        await one.queues.configure("firm", {"durability": "one"})
+        await one.queues.admin.configure("firm", {"durability": "one"})
         while tasks := await one.queues.take(session, ["firm"], count=500):
             present.update(task.id for task in tasks)
         assert promised <= present

@@ -41,9 +41,9 @@ async def two(
     url = three_primaries.url()
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(process(url, f"n{i}")) for i in range(2)]
-        await made[0].queues.configure("load", {"shards": 4})
+        await made[0].queues.admin.configure("load", {"shards": 4})
         for one in made:
-            await eventually(lambda one=one: len(one.queues.shards_known()) == 4)
+            await eventually(lambda one=one: len(one.queues.catalog.shards_known()) == 4)
             await eventually(
                 lambda one=one: all(
                     link is not None for link in links_by_shard(sharded(one)).values()
@@ -63,7 +63,7 @@ def sent(cluster: ClusterSet) -> int:
 
 async def parked(one: Process, shard: str = SHARD) -> None:
     """Return when a take waits in that shard."""
-    (found,) = [known for known in one.queues.shards_known() if known.keys[0] == shard]
+    (found,) = [known for known in one.queues.catalog.shards_known() if known.keys[0] == shard]
     while not found.parked:
         await asyncio.sleep(0.005)
 

@@ -44,7 +44,7 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
             valkey, tmp_path, chosen, sections=sections, confirm_s=0.005
         ) as side:
             # for an interval this short
-            await side.queues.configure("contacts.sync", {"dedup_ms": 0})
+            await side.queues.admin.configure("contacts.sync", {"dedup_ms": 0})
             await side.tokens.put("p/a/b", {"refresh_token": "a/b.0"})
             session = side.queues.open_session()
             for _ in range(2):  # done, and due again after a later refresh
@@ -68,10 +68,10 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
             await side.tokens.delete("p/a/b")
 
             async def empty() -> bool:
-                return (await side.queues.stats("contacts.sync"))["total"] == 0
+                return (await side.queues.admin.stats("contacts.sync"))["total"] == 0
 
             await eventually(empty)
-            assert "other" not in await side.queues.names()
+            assert "other" not in await side.queues.catalog.names()
 
 
 async def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_tasks_later(

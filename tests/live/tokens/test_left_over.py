@@ -57,7 +57,7 @@ async def test_its_tasks_are_ended_when_nobody_has_it(
         async def left() -> set[str]:
             found = set[str]()
             for state in companion_cleanup.STATES:
-                tasks, _ = await queues.page("book.sync", state, 100)
+                tasks, _ = await queues.admin.page("book.sync", state, 100)
                 found |= {str(task["id"]) for task in tasks}
             return found
 
@@ -100,4 +100,4 @@ async def test_where_its_queue_has_gone_there_is_nothing_to_do(valkey: Any, tmp_
         clock.now += GONE_S
         await watch.look()
         assert await side.link.call("HLEN", "{t}:companions") == 0
-        assert "nowhere" not in await side.queues.names()
+        assert "nowhere" not in await side.queues.catalog.names()

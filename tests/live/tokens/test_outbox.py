@@ -62,7 +62,7 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(
             assert event.data["tries"] >= 3
 
             async def dropped() -> bool:
-                return (await side.queues.stats("contacts.sync"))["total"] == 0
+                return (await side.queues.admin.stats("contacts.sync"))["total"] == 0
 
             await harness.eventually(dropped)
             # A new grant that lives is its end; both are counted where they were told.
@@ -94,7 +94,7 @@ async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovere
             ]
 
             async def there() -> bool:
-                return (await side.queues.stats("contacts.sync"))["total"] == 1
+                return (await side.queues.admin.stats("contacts.sync"))["total"] == 1
 
             await harness.eventually(there)
 

@@ -80,7 +80,7 @@ async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(
             assert {one["token"] for one in got} == {"secret-r"}
             assert got[0]["token_type_hint"] == "refresh_token"
             assert got[0]["authorization"].startswith("Basic ")
-            assert (await side.queues.stats(QUEUE))["total"] == 0
+            assert (await side.queues.admin.stats(QUEUE))["total"] == 0
             assert (await side.tokens.get("p/b")).access_token == "x"
 
 
@@ -185,7 +185,7 @@ async def test_what_cannot_be_revoked_is_put_aside(
             await eventually(lambda: done(side) == {"unsupported": 1})
 
             async def buried() -> bool:
-                return (await side.queues.stats(QUEUE))["buried"] == 1
+                return (await side.queues.admin.stats(QUEUE))["buried"] == 1
 
             await eventually(buried)
     assert "is not revoked: HTTP 400 unsupported_token_type" in caplog.text
@@ -200,7 +200,7 @@ async def test_by_default_nothing_is_said_to_the_provider(valkey: Any, tmp_path:
                 "p/a", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
             )
             await side.tokens.delete("p/a")
-            assert QUEUE not in await side.queues.names()
+            assert QUEUE not in await side.queues.catalog.names()
     assert not got
 
 

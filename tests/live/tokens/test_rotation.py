@@ -193,7 +193,7 @@ async def test_two_that_are_asked_for_at_once_are_one(
         )
 
         async def nothing_left() -> bool:
-            return (await one.queues.stats(rotation.QUEUE))["total"] == 0
+            return (await one.queues.admin.stats(rotation.QUEUE))["total"] == 0
 
         await eventually(nothing_left)
         await readable(one)

@@ -132,11 +132,11 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(
             ) as second:  # fmt: skip
                 assert await second.tokens.custody.answers("p/a") == {"answers": [], "silent": []}
                 # Whatever else is deleted there.
-                shard = second.queues.shard_of(QUEUE, "a")
+                shard = second.queues.catalog.shard_of(QUEUE, "a")
                 other = next(
                     name
                     for name in map(str, range(1000))
-                    if second.queues.shard_of(QUEUE, name) == shard
+                    if second.queues.catalog.shard_of(QUEUE, name) == shard
                 )
                 for number in range(3):
                     await second.tokens.put(f"p/{other}", new | {"refresh_token": f"r{number}"})

@@ -65,7 +65,7 @@ async def put_all(here: Site, count: int, queue: str = "jobs") -> None:
 
 async def drained(here: Site, queue: str = "jobs") -> None:
     """Wait until every task of the queue is done."""
-    while (await here.queues.stats(queue))["total"]:
+    while (await here.queues.admin.stats(queue))["total"]:
         await asyncio.sleep(0.01)
 
 
@@ -106,7 +106,7 @@ async def test_what_is_refused_and_what_fails_leaves_likewise(
 
     writes.clear()
     async with running(worker, here.urls):
-        while (found := await here.queues.stats("jobs"))["delayed"] + found["buried"] < 6:
+        while (found := await here.queues.admin.stats("jobs"))["delayed"] + found["buried"] < 6:
             await asyncio.sleep(0.01)
     for verb in (b"Q.FAIL", b"Q.BURY"):
         told = [data for data in writes if verb in data]
@@ -125,11 +125,11 @@ async def test_an_ack_does_not_wait_behind_a_take_that_waits(here: Site) -> None
 
     async with AsyncClient(here.urls) as client, running(worker, here.urls):
         task_id = await client.queue("jobs").put(b"")
-        while not here.queues.waiting():
+        while not here.queues.consumer.waiting():
             await asyncio.sleep(0.01)
         goes_on.set()
         assert (await client.queue("jobs").wait(task_id, timeout_ms=5_000)).word == "done"
-        assert here.queues.waiting(), "and the take waits on"
+        assert here.queues.consumer.waiting(), "and the take waits on"
 
 
 @pytest.mark.parametrize("part", ["request", "reply"])
@@ -137,7 +137,7 @@ async def test_the_connection_breaks_at_the_ack(
     here: Site, part: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     # of the take whose answer is lost with it
-    await here.queues.configure("jobs", {"lease_ms": 500})
+    await here.queues.admin.configure("jobs", {"lease_ms": 500})
     await put_all(here, 5)
     worker = Worker(concurrency=1)
     seen: list[str] = []
@@ -220,7 +220,7 @@ async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(
     goes_on.set()
     assert await asyncio.wait_for(serving, 30) == 0
     assert len(asked) == 1
-    assert (await here.queues.stats("jobs"))["total"] == 0
+    assert (await here.queues.admin.stats("jobs"))["total"] == 0
 
 
 async def test_a_worker_that_is_hurried_releases_nothing_that_it_has_acknowledged(
@@ -253,4 +253,4 @@ async def test_a_worker_that_is_hurried_releases_nothing_that_it_has_acknowledge
     await asyncio.sleep(0.05)
     goes_on.set()
     assert await asyncio.wait_for(serving, 30) == 0
-    assert (await here.queues.stats("jobs"))["total"] == 0
+    assert (await here.queues.admin.stats("jobs"))["total"] == 0

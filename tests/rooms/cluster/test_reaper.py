@@ -40,7 +40,7 @@ class Scene:
 @pytest.fixture
 async def scene(node: Any) -> Any:
     made = Scene(await node("n0"), await node("n1", boot=5))
-    await made.other.configure("wide", {"shards": 4})
+    await made.other.admin.configure("wide", {"shards": 4})
     for queue in ("q", "wide"):
         await asyncio.gather(*(made.other.put(queue, TaskSpec()) for _ in range(20)))
     session = made.other.open_session()
@@ -53,7 +53,7 @@ async def scene(node: Any) -> Any:
 
 
 async def leased(scene: Scene) -> int:
-    return sum([(await scene.queues.stats(queue))["leased"] for queue in ("q", "wide")])
+    return sum([(await scene.queues.admin.stats(queue))["leased"] for queue in ("q", "wide")])
 
 
 async def rounds(scene: Scene, done: Any, limit: int = 200) -> None:
@@ -109,14 +109,14 @@ async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) 
     scene.start()
     await rounds(scene, lambda: scene.reaper.reaped == 30)
     assert await leased(scene) == 0
-    scene.other.holder = "n1.6"
+    scene.other.catalog.holder = "n1.6"
     assert len(await scene.other.take(scene.other.open_session(), ["q"], count=5)) == 5
 
 
 async def test_it_ends_when_another_leads(scene: Scene) -> None:
-    await scene.queues.script("queue.sweep", "q", 0, [9, 10])
+    await scene.queues.scripts.run("queue.sweep", "q", 0, [9, 10])
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
-    scene.queues.holder = "n0.2"
+    scene.queues.catalog.holder = "n0.2"
     task = scene.start(epoch=8)
     await rounds(scene, task.done)
     with pytest.raises(Stale):
@@ -200,20 +200,20 @@ async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
     """
     On a cluster of servers: what lies elsewhere ends, and the node is buried when all of it has.
     """
-    script = scene.queues.script
+    script = scene.queues.scripts.run
 
     async def but_q(name: str, queue: str, shard: int, args: Any, **options: Any) -> Any:
         if name == "queue.reap" and queue == "q":
             raise StoreDown("its server is away")
         return await script(name, queue, shard, args, **options)
 
-    monkeypatch.setattr(scene.queues, "script", but_q)
+    monkeypatch.setattr(scene.queues.scripts, "run", but_q)
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: caplog.text.count("dead nodes wait: its server is away") > 2)
-    assert (await scene.queues.stats("wide"))["leased"] == 0
+    assert (await scene.queues.admin.stats("wide"))["leased"] == 0
     assert scene.nodes.seen, "not forgotten before all of its leases have ended"
-    monkeypatch.setattr(scene.queues, "script", script)
+    monkeypatch.setattr(scene.queues.scripts, "run", script)
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0
 
@@ -224,7 +224,7 @@ async def test_what_goes_wrong_with_one_duty_leaves_it_the_others(
     async def refuse(_page_done: object) -> int:
         raise Internal("a record of a newer format")
 
-    monkeypatch.setattr(scene.queues, "end_due_sessions", refuse)
+    monkeypatch.setattr(scene.queues.session_expiry, "end_due", refuse)
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     task = scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)

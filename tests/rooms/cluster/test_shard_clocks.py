@@ -27,7 +27,7 @@ class Watcher:
         self.clock = ManualClock()
         self.heard = 0
         self.n = n
-        for shard in n.queues.shards_known():  # as the registry does on a cluster
+        for shard in n.queues.catalog.shards_known():  # as the registry does on a cluster
             shard.lease_clock = LeaseClock(self.clock)
         self.watch = ShardClocks(n.link, n.queues, self.clock, self.count)
 
@@ -35,15 +35,15 @@ class Watcher:
         self.heard += 1
 
     def clocks(self) -> list[Any]:
-        return [shard.lease_clock for shard in self.n.queues.shards_known()]
+        return [shard.lease_clock for shard in self.n.queues.catalog.shards_known()]
 
 
 async def two_watchers(node: Any) -> tuple[Watcher, Watcher]:
     first = await node("n0")
-    await first.queues.configure("q", {"shards": 3})
+    await first.queues.admin.configure("q", {"shards": 3})
     second = await node("n1")
     for n in (first, second):
-        assert await n.queues.shards("q") == 3
+        assert await n.queues.catalog.shard_count("q") == 3
     return Watcher(first), Watcher(second)
 
 
@@ -91,7 +91,7 @@ async def test_two_that_find_a_step_agree_on_it(node: Any) -> None:
         await watcher.watch.look()
         await watcher.clock.advance(-60)
     await one.clock.advance(-0.05)  # they do not measure quite the same
-    shard, other = one.n.queues.shards_known()[0], two.n.queues.shards_known()[0]
+    shard, other = one.n.queues.catalog.shards_known()[0], two.n.queues.catalog.shards_known()[0]
     sent = two.clock.monotonic()
     seconds, micros = await two.n.link.call("TIME")
     time_ms = (int(seconds) * 1_000_000 + int(micros)) // 1000

@@ -76,8 +76,8 @@ async def test_nodes_that_come_under_another_name_each_time(node: Any) -> None:
         await n0.scripts.run(
             n0.link, "cluster.bury", ["{tw}:nodes"], [one.holder.partition(".")[0], one.boot]
         )
-        await n0.queues.bury_sessions(1, f"worker-{n}", one.boot)
-        await n0.queues.script("queue.reap", "q", 0, [1, f"worker-{n}", one.boot, 100])
+        await n0.queues.session_expiry.bury(1, f"worker-{n}", one.boot)
+        await n0.queues.scripts.run("queue.reap", "q", 0, [1, f"worker-{n}", one.boot, 100])
         if n in (1_200, 2_399):
             sizes.append(await stored_bytes(n0.link))
     assert sum(sizes[1].values()) < 1.05 * sum(sizes[0].values()), sizes

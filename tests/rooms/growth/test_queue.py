@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from support.growth import by_container, entries, stored_bytes
-from support.inspect import background_tasks_of, config_of, link_of, looks_of, shards_of, topics_of
+from support.inspect import background_tasks_of, link_of, looks_of, shards_of, topics_of
 from support.store.proxy import Proxy
 
 from tidewarden.errors import Full, StoreDown
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.shards.shard import Shard
+from tidewarden.queue.topics import Topics
 
 HOUR_MS = 3_600_000
 ROUNDS = 100_000
@@ -33,7 +34,7 @@ async def test_a_session_that_is_left_and_joined_again(node: Any) -> None:
         session = queues.open_session("bob")
         uuid = await queues.join_session(session, "bob", uuid, HOUR_MS)
         await queues.close_session(session)
-    assert queues.session_counts()["detached"] == 1
+    assert queues.sessions.counts()["detached"] == 1
     assert entries(queues) <= first, by_container(queues)
 
 
@@ -62,19 +63,17 @@ async def test_sessions_that_are_asked_for_while_the_store_is_away(
 
 async def test_topics_count_as_queues_do(node: Any) -> None:
     queues = (await node("n0")).queues
-    queues._config = config_of(queues).__class__(
-        limits=config_of(queues).limits.__class__(queues_max=20)
-    )
+    queues.topics = Topics(queues.catalog, 20)
     for n in range(10):
-        await queues.link(f"topic{n}", "q")
-    await queues.link("topic9", "another")
+        await queues.topics.link(f"topic{n}", "q")
+    await queues.topics.link("topic9", "another")
     for n in range(10):
-        await queues.link(f"further{n}", "q")
+        await queues.topics.link(f"further{n}", "q")
     for n in range(100):
         with pytest.raises(Full, match="queues_max"):
-            await queues.link(f"over{n}", "q")
-    assert len(await queues.topics()) == len(topics_of(queues)) == 20
-    assert await queues.unlink("topic9", "q")
+            await queues.topics.link(f"over{n}", "q")
+    assert len(await queues.topics.all()) == len(topics_of(queues)) == 20
+    assert await queues.topics.unlink("topic9", "q")
 
 
 @pytest.mark.thorough
@@ -85,7 +84,7 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
     """
     queues = (await node("n0")).queues
     locks = Locks(queues, wait_max_ms=HOUR_MS, waiting_max=1_000)
-    await queues.configure("full", {"capacity": 1})
+    await queues.admin.configure("full", {"capacity": 1})
     await queues.put("full", TaskSpec(id="first"))
     owner = queues.open_session()
     await locks.acquire(owner, "taken", HOUR_MS)
@@ -109,7 +108,7 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
         await asyncio.gather(*waits[2:], return_exceptions=True)
         await queues.close_session(session)
         await asyncio.gather(*waits, return_exceptions=True)
-        assert await queues.delete("q", task.id) == 1
+        assert await queues.admin.delete("q", task.id) == 1
         if n in (99, 399):
             kept.append(entries(queues, locks))
             stored.append(await stored_bytes(link_of(queues)))
@@ -123,11 +122,11 @@ async def test_a_queue_that_is_cut_anew_again_and_again(node: Any) -> None:
     queues = (await node("n0")).queues
     session = queues.open_session()
     for n in range(60):
-        await queues.configure("q", {"shards": 1 + n % 4})
+        await queues.admin.configure("q", {"shards": 1 + n % 4})
         waiting = queues.take(session, ["q"], wait_ms=60_000)
         await asyncio.sleep(0)
         waiting.cancel()
-    await queues.configure("q", {"shards": 2})
+    await queues.admin.configure("q", {"shards": 2})
     while background_tasks_of(queues):
         await asyncio.sleep(0.05)
     gc.collect()
@@ -139,11 +138,11 @@ async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     queues = (await node("n0")).queues
     await queues.put("q", TaskSpec())
     (shard,) = shards_of(queues, "q")
-    before = entries(queues.strays)
+    before = entries(queues.lost_takes)
     for _ in range(ROUNDS):
-        queues.strays.lost(shard)
-    assert entries(queues.strays) <= before + 2, by_container(queues.strays)
-    looks = list(looks_of(queues.strays).values())
+        queues.lost_takes.lost(shard)
+    assert entries(queues.lost_takes) <= before + 2, by_container(queues.lost_takes)
+    looks = list(looks_of(queues.lost_takes).values())
     assert len(looks) == 1
     looks[0].cancel()
     await asyncio.gather(*looks, return_exceptions=True)

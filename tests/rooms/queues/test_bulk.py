@@ -16,7 +16,7 @@ from tidewarden.queue.task import STATES
 async def filled(node: Any, shards: int = 2, each: int = 30, queue: str = "q") -> Any:
     """A queue with so many tasks in each state."""
     queues = (await node()).queues
-    await queues.configure(queue, {"shards": shards})
+    await queues.admin.configure(queue, {"shards": shards})
     session = queues.open_session()
     for state in ("buried", "leased"):
         await asyncio.gather(
@@ -38,25 +38,25 @@ async def filled(node: Any, shards: int = 2, each: int = 30, queue: str = "q") -
 
 
 async def counts(queues: Any, queue: str = "q") -> dict[str, int]:
-    stats = await queues.stats(queue)
+    stats = await queues.admin.stats(queue)
     return {state: stats[state] for state in STATES[:4]}
 
 
 @pytest.mark.parametrize("state", STATES[:4])
 async def test_purge_one_state(node: Any, state: str) -> None:
     queues, _ = await filled(node)
-    assert await queues.purge("q", state) == 30
+    assert await queues.bulk.purge("q", state) == 30
     assert await counts(queues) == {other: 0 if other == state else 30 for other in STATES[:4]}
 
 
 @pytest.mark.thorough
 async def test_purge_all(node: Any) -> None:
     queues, session = await filled(node, 1, 700)
-    assert await queues.purge("q") == 2800
-    assert (await queues.stats("q"))["total"] == 0
+    assert await queues.bulk.purge("q") == 2800
+    assert (await queues.admin.stats("q"))["total"] == 0
     (name, (lease, _)), *_ = session.held.items()
     assert await queues.ack(session, "q", [(name[1], lease)]) == [0]
-    assert await queues.purge("q") == 0
+    assert await queues.bulk.purge("q") == 0
     assert await queues.put("q", TaskSpec(id="buried1", if_exists="fail")) == "buried1"
 
 
@@ -64,33 +64,33 @@ async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: An
     queues, _ = await filled(node, 1, 2)
     wait = asyncio.ensure_future(queues.wait("q", "ready1", 60_000))
     await eventually(lambda: awaited_of(queues))
-    while not (await queues.script("queue.unwait", "q", 0, ["none"])) and not await link_of(
+    while not (await queues.scripts.run("queue.unwait", "q", 0, ["none"])) and not await link_of(
         queues
     ).call("HLEN", "{tw:q:0}:waits"):
         await asyncio.sleep(0.002)
-    await queues.purge("q", "ready")
+    await queues.bulk.purge("q", "ready")
     assert await wait == ("deleted", b"")
 
 
 @pytest.mark.thorough
 async def test_release_all(node: Any) -> None:
     queues, session = await filled(node, 2, 600)
-    assert await queues.release_all("q") == 600
+    assert await queues.bulk.release_all("q") == 600
     assert await counts(queues) == {"delayed": 600, "ready": 1200, "leased": 0, "buried": 600}
     (task,) = await queues.take(session, ["q"], task_id="leased1")
     assert task.attempt == 1, "a release gives the attempt back"
-    assert await queues.release_all("none") == 0
+    assert await queues.bulk.release_all("none") == 0
 
 
 async def test_move_buried_tasks(node: Any) -> None:
     queues, session = await filled(node, 2, 250)
-    assert await queues.move("q", "again", count=1) == 1
-    assert await queues.move("q", "again", count=10_000) == 249
+    assert await queues.bulk.move("q", "again", count=1) == 1
+    assert await queues.bulk.move("q", "again", count=10_000) == 249
     assert (await counts(queues))["buried"] == 0
     assert await counts(queues, "again") == {"delayed": 0, "ready": 250, "leased": 0, "buried": 0}
     task = (await queues.take(session, ["again"]))[0]
     assert (task.payload, task.attempt) == (b"buried", 1)
-    assert await queues.move("q", "again", count=1) == 0
+    assert await queues.bulk.move("q", "again", count=1) == 0
 
 
 async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
@@ -101,9 +101,9 @@ async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
     )
     (task,) = await queues.take(session, ["q"])
     await queues.bury(session, "q", "a", task.lease)
-    before = await queues.peek("q", "a")
-    await queues.move("q", "again", count=1)
-    after = await queues.peek("again", "a")
+    before = await queues.admin.peek("q", "a")
+    await queues.bulk.move("q", "again", count=1)
+    after = await queues.admin.peek("again", "a")
     for name in (
         "payload",
         "priority",
@@ -133,9 +133,9 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(shard, "run", broken)
         with pytest.raises(StoreDown):
-            await queues.move("q", "again", count=5)
+            await queues.bulk.move("q", "again", count=5)
     assert (await counts(queues))["buried"] == (await counts(queues, "again"))["ready"] == 5
-    assert await queues.move("q", "again", count=5) == 5
+    assert await queues.bulk.move("q", "again", count=5) == 5
     assert (await counts(queues))["buried"] == 0
     assert len(await queues.take(session, ["again"], count=10)) == 5
 
@@ -143,35 +143,35 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
 async def test_an_id_that_another_task_has_there_stays(node: Any) -> None:
     queues, session = await filled(node, 1, 3)
     await queues.put("again", TaskSpec(b"another", id="buried1"))
-    assert await queues.move("q", "again", count=3) == 2
-    assert (await queues.peek("q", "buried1"))["payload"] == b"buried"
+    assert await queues.bulk.move("q", "again", count=3) == 2
+    assert (await queues.admin.peek("q", "buried1"))["payload"] == b"buried"
     await queues.put("again", TaskSpec(id="x"))
     for task in await queues.take(session, ["again"], count=10):
         assert await queues.ack(session, "again", [(task.id, task.lease)]) == [1]
-    assert await queues.move("q", "again", count=3) == 1, (
+    assert await queues.bulk.move("q", "again", count=3) == 1, (
         "what was done there a moment ago does not swallow it"
     )
-    assert (await queues.peek("again", "buried1"))["payload"] == b"buried"
+    assert (await queues.admin.peek("again", "buried1"))["payload"] == b"buried"
 
 
 async def test_a_move_into_a_full_store_loses_nothing(node: Any) -> None:
     queues, _ = await filled(node, 1, 5)
-    await queues.shards("again")
+    await queues.catalog.shard_count("again")
     await link_of(queues).call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full):
-            await queues.move("q", "again", count=5)
+            await queues.bulk.move("q", "again", count=5)
     finally:
         await link_of(queues).call("CONFIG", "SET", "maxmemory", "0")
     assert (await counts(queues))["buried"] == 5
-    assert await queues.move("q", "again", count=5) == 5
+    assert await queues.bulk.move("q", "again", count=5) == 5
 
 
 async def test_what_is_refused(node: Any) -> None:
     queues = (await node()).queues
     for call in (
-        queues.purge("q", "done"), queues.purge("no such name"), queues.release_all(""), queues.move("q", "q", count=1),
-        queues.move("q", "a b", count=1), queues.move("q", "again", count=0),
+        queues.bulk.purge("q", "done"), queues.bulk.purge("no such name"), queues.bulk.release_all(""), queues.bulk.move("q", "q", count=1),
+        queues.bulk.move("q", "a b", count=1), queues.bulk.move("q", "again", count=0),
     ):  # fmt: skip
         with pytest.raises(BadArg):
             await call

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 import redis
-from support.inspect import LOSE, SESSION_SCRIPT, run_session_script
+from support.inspect import run_session_script
 
 from tidewarden.errors import Internal, Stale, StoreDown
 from tidewarden.queue import TaskSpec
@@ -34,7 +34,7 @@ async def holding(queues: Any, task_id: str, grace_ms: int = 0) -> tuple[Any, st
 
 
 async def states(queues: Any, *task_ids: str) -> list[str]:
-    return [str((await queues.peek("q", task_id))["state"]) for task_id in task_ids]
+    return [str((await queues.admin.peek("q", task_id))["state"]) for task_id in task_ids]
 
 
 @pytest.fixture
@@ -48,13 +48,13 @@ async def test_a_dead_nodes_sessions_have_their_grace_from_the_mark_on(node: Any
     _, uuid = await holding(n1.queues, "long", LONG_MS)
     _, shared = await holding(n1.queues, "both")
     await joined(n0.queues, shared, grace_ms=None)
-    assert await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100]) == [0, 0], (
+    assert await n0.queues.scripts.run("queue.reap", "q", 0, [1, "n1", 4, 100]) == [0, 0], (
         "leases of sessions are no node's"
     )
-    assert await n0.queues.bury_sessions(1, "n1", 4) == 3
-    assert await n0.queues.bury_sessions(1, "n1", 4) == 0
-    assert await n0.queues.end_due_sessions() == 1
-    assert await n0.queues.end_due_sessions() == 0
+    assert await n0.queues.session_expiry.bury(1, "n1", 4) == 3
+    assert await n0.queues.session_expiry.bury(1, "n1", 4) == 0
+    assert await n0.queues.session_expiry.end_due() == 1
+    assert await n0.queues.session_expiry.end_due() == 0
     assert await states(n0.queues, "short", "long", "both") == ["ready", "leased", "leased"]
     back, _ = await joined(n0.queues, uuid)
     assert back.uuid == UUID(uuid).hex
@@ -62,7 +62,7 @@ async def test_a_dead_nodes_sessions_have_their_grace_from_the_mark_on(node: Any
         await joined(n1.queues)
     await n0.link.call("HSET", "{tw}:fence", "epoch", 2)
     with pytest.raises(Stale, match="epoch 2"):
-        await n0.queues.bury_sessions(1, "n1", 9)
+        await n0.queues.session_expiry.bury(1, "n1", 9)
 
 
 async def test_what_a_node_left_behind_on_its_way_is_ended_by_the_leader(
@@ -78,7 +78,7 @@ async def test_what_a_node_left_behind_on_its_way_is_ended_by_the_leader(
         await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
     await run_session_script(n1.queues, "end", UUID(uuid).hex, 1)
     pages: list[int] = []
-    assert await n0.queues.end_due_sessions(lambda: pages.append(1)) == 2
+    assert await n0.queues.session_expiry.end_due(lambda: pages.append(1)) == 2
     assert pages, "who waits for it sees that it gets on"
     assert await states(n0.queues, "a", "b") == ["ready", "ready"]
 
@@ -91,19 +91,19 @@ async def test_a_shard_that_refuses_does_not_stop_the_others(
     _, good = await holding(n1.queues, "b")
     for uuid in (bad, good):
         await run_session_script(n1.queues, "leave", UUID(uuid).hex, 1)
-    real = getattr(n0.queues, LOSE)
+    real = n0.queues.session_expiry.release
 
     async def refuse(uuid: str, places: Any) -> None:
         if uuid == UUID(bad).hex:
             raise Internal("a newer format")
         await real(uuid, places)
 
-    monkeypatch.setattr(n0.queues, LOSE, refuse)
-    assert await n0.queues.end_due_sessions() == 1
+    monkeypatch.setattr(n0.queues.session_expiry, "release", refuse)
+    assert await n0.queues.session_expiry.end_due() == 1
     assert await states(n0.queues, "a", "b") == ["leased", "ready"]
     assert "could not be ended: a newer format" in caplog.text
     monkeypatch.undo()
-    assert await n0.queues.end_due_sessions() == 1
+    assert await n0.queues.session_expiry.end_due() == 1
     assert await states(n0.queues, "a") == ["ready"]
 
 
@@ -122,18 +122,18 @@ async def test_sessions_that_cannot_be_ended_do_not_keep_those_behind_them(
     good = bad.pop()
     await n0.link.call("ZADD", "{tw}:session:graces", 0, b"\xff\x00", 0, "z" * 32)
     await n0.link.call("SADD", f"{{tw}}:session:in:{good}", "q", b"\xff 1", "q one", "")
-    real = getattr(n0.queues, LOSE)
+    real = n0.queues.session_expiry.release
 
     async def refuse(uuid: str, places: Any) -> None:
         if uuid in bad:
             raise Internal("a newer format")
         await real(uuid, places)
 
-    monkeypatch.setattr(n0.queues, LOSE, refuse)
-    assert await n0.queues.end_due_sessions() == 1
+    monkeypatch.setattr(n0.queues.session_expiry, "release", refuse)
+    assert await n0.queues.session_expiry.end_due() == 1
     assert await states(n0.queues, "a", "good") == ["leased", "ready"]
     monkeypatch.undo()
-    assert await n0.queues.end_due_sessions() == 7
+    assert await n0.queues.session_expiry.end_due() == 7
     assert await states(n0.queues, "a", "g") == ["ready", "ready"]
 
 
@@ -141,18 +141,18 @@ async def test_a_grace_that_ends_while_the_store_is_away_is_the_leaders(
     n0: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, _ = await holding(n0.queues, "a", grace_ms=5)
-    real = getattr(n0.queues, SESSION_SCRIPT)
+    real = n0.queues.session_records.run
 
     def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "end":
             raise StoreDown("away")
         return real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
+    monkeypatch.setattr(n0.queues.session_records, "run", away)
     await n0.queues.close_session(session)
     await eventually(lambda: "could not be ended; the leader goes on with it" in caplog.text)
     monkeypatch.undo()
-    assert await n0.queues.end_due_sessions() == 1
+    assert await n0.queues.session_expiry.end_due() == 1
     assert await states(n0.queues, "a") == ["ready"]
 
 
@@ -160,17 +160,17 @@ async def test_a_store_that_is_away_at_the_close_is_waited_for(
     n0: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     session, _ = await holding(n0.queues, "a")
-    real, failures = getattr(n0.queues, SESSION_SCRIPT), [StoreDown("away")] * 2
+    real, failures = n0.queues.session_records.run, [StoreDown("away")] * 2
 
     def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "leave" and failures:
             raise failures.pop()
         return real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
+    monkeypatch.setattr(n0.queues.session_records, "run", away)
     monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     await n0.queues.close_session(session)
-    await eventually(lambda: n0.queues.sessions_ended)
+    await eventually(lambda: n0.queues.session_expiry.ended)
     assert await states(n0.queues, "a") == ["ready"]
 
 
@@ -179,7 +179,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
     n0: Any, valkey: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, heard: bool
 ) -> None:
     session, uuid = await holding(n0.queues, "a", 50)
-    real, failures = getattr(n0.queues, SESSION_SCRIPT), [StoreDown("away")] * 2
+    real, failures = n0.queues.session_records.run, [StoreDown("away")] * 2
 
     async def away(name: str, *args: Any, **options: Any) -> Any:
         if name == "join" and failures:
@@ -188,7 +188,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
             raise failures.pop()
         return await real(name, *args, **options)
 
-    monkeypatch.setattr(n0.queues, SESSION_SCRIPT, away)
+    monkeypatch.setattr(n0.queues.session_records, "run", away)
     monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     other = n0.queues.open_session("bob")
     with pytest.raises(StoreDown):
@@ -196,7 +196,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
     await n0.queues.close_session(other)
     await eventually(lambda: not failures)
     await n0.queues.close_session(session)
-    await eventually(lambda: n0.queues.sessions_ended)
+    await eventually(lambda: n0.queues.session_expiry.ended)
     assert await states(n0.queues, "a") == ["ready"]
     with redis.Redis(unix_socket_path=valkey.path) as client:
         assert client.keys("{tw}:session*") == []
@@ -213,9 +213,9 @@ async def test_a_session_whose_record_the_store_lost_ends_its_leases_all_the_sam
 
 
 async def test_a_queue_that_was_cut_anew_holds_nothing_of_it(n0: Any) -> None:
-    await n0.queues.configure("wide", {"shards": 4})
+    await n0.queues.admin.configure("wide", {"shards": 4})
     session, _ = await joined(n0.queues, grace_ms=0)
     assert await n0.queues.take(session, ["wide"]) == []
-    await n0.queues.configure("wide", {"shards": 1})
+    await n0.queues.admin.configure("wide", {"shards": 1})
     await n0.queues.close_session(session)
-    assert n0.queues.sessions_ended == 1
+    assert n0.queues.session_expiry.ended == 1

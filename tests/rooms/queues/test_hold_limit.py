@@ -35,7 +35,7 @@ async def take_all(queues: Any, session: Any, count: int, lease_ms: int = 60_000
 
 async def is_over(queues: Any, end_ms: int) -> None:
     """Wait until that moment has passed by the store's clock."""
-    while (await queues.stats("q"), shards_of(queues, "q")[0].now_ms)[1] <= end_ms:
+    while (await queues.admin.stats("q"), shards_of(queues, "q")[0].now_ms)[1] <= end_ms:
         pass
 
 
@@ -52,17 +52,17 @@ async def test_a_lease_that_another_connection_renewed_is_known_to_the_one_that_
     await is_over(queues, task.lease_end_ms)
     taken = await queues.take(mine, ["q"], count=1000, lease_ms=1)
     await is_over(queues, taken[-1].lease_end_ms)
-    while (await queues.script("queue.sweep", "q", 0, (1, 1000)))[0]:
+    while (await queues.scripts.run("queue.sweep", "q", 0, (1, 1000)))[0]:
         pass  # so many at a time
     await queues.take(mine, ["q"])
-    (shard,) = queues.shards_known()
-    assert (task.id, task.lease) in queues.strays.known(shard), (
+    (shard,) = queues.catalog.shards_known()
+    assert (task.id, task.lease) in queues.lost_takes.known(shard), (
         "or it is released as a stray while it runs"
     )
     assert len(mine.held) == 2, "what is over is forgotten"
     assert mine.held["q", task.id][1] > task.lease_end_ms
     await queues.close_session(mine)
-    assert (await queues.peek("q", task.id))["state"] == "ready", "its connection has gone"
+    assert (await queues.admin.peek("q", task.id))["state"] == "ready", "its connection has gone"
 
 
 async def test_who_holds_as_much_as_one_may_is_refused_more_until_some_is_over(node: Any) -> None:

@@ -21,7 +21,7 @@ async def full_house(n: Any) -> dict[str, bytes]:
     entries of those that wait.
     """
     queues = n.queues
-    await queues.configure("q", {"lane_rate": "0.001"})
+    await queues.admin.configure("q", {"lane_rate": "0.001"})
     session = queues.open_session()
     for lane in ("busy", "idle", "slow"):
         for number in range(3):
@@ -57,15 +57,15 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
 async def test_damage_is_found_and_mended(node: Any, damage: str) -> None:
     n = await node()
     entries = await full_house(n)
-    assert (await n.queues.check("q"))["problems"] == 0
+    assert (await n.queues.consistency.check("q"))["problems"] == 0
     kind, harm, task_id = DAMAGES[damage]
     await harm(n.link.call, entries)
-    assert kind in (await n.queues.check("q"))["found"]
-    repaired = await n.queues.check("q", repair=True)
+    assert kind in (await n.queues.consistency.check("q"))["found"]
+    repaired = await n.queues.consistency.check("q", repair=True)
     assert repaired["repaired"] == repaired["problems"] > 0
-    again = await n.queues.check("q", repair=True)
+    again = await n.queues.consistency.check("q", repair=True)
     assert again["problems"] == 0, again["found"]
-    assert (await n.queues.peek("q", task_id))["lane"] in ("busy", "idle", "slow")
+    assert (await n.queues.admin.peek("q", task_id))["lane"] in ("busy", "idle", "slow")
 
 
 async def test_a_lane_that_nothing_would_wake_is_found(node: Any) -> None:
@@ -76,6 +76,6 @@ async def test_a_lane_that_nothing_would_wake_is_found(node: Any) -> None:
     for name, member in (("lanes", "a"), ("tasks", "a0")):
         await n.link.call("HDEL", f"{P}:{name}", member)
     await n.link.call("HINCRBY", f"{P}:shard", "stored", -1)
-    assert (await n.queues.check("q"))["found"] == {"lane that waits for nothing": 1}
-    assert (await n.queues.check("q", repair=True))["repaired"] == 1
-    assert (await n.queues.peek("q", "a1"))["state"] == "ready"
+    assert (await n.queues.consistency.check("q"))["found"] == {"lane that waits for nothing": 1}
+    assert (await n.queues.consistency.check("q", repair=True))["repaired"] == 1
+    assert (await n.queues.admin.peek("q", "a1"))["state"] == "ready"

@@ -85,7 +85,7 @@ async def test_one_release_costs_one_try_however_many_wait(node: Any) -> None:
     ]
     await waits_noted(n0, 200)
     asked: list[str] = []
-    for i in range(await n1.queues.shards(QUEUE)):
+    for i in range(await n1.queues.catalog.shard_count(QUEUE)):
         shard = shards_of(n1.queues, QUEUE)[i]
         original = shard.batched
         shard.batched = lambda name, *args, original=original: (
@@ -185,7 +185,7 @@ async def test_a_lost_wake_up_is_covered(node: Any) -> None:
     await waits_noted(n0, 1)
     await n1.ears.call("UNSUBSCRIBE", "{tw}:wake:n1.1")
     await one.release(here, "a", fence)
-    n1.queues.wake_all()  # what the daemon does after each connect
+    n1.queues.wakeups.wake_all()  # what the daemon does after each connect
     assert await waiting
 
 
@@ -199,7 +199,7 @@ async def test_an_answer_lost_on_the_way_from_the_store(
     n0 = await node()
     locks = locks_of(n0)
     session = n0.queues.open_session()
-    shard = await n0.queues.shard(QUEUE, "a")
+    shard = await n0.queues.catalog.shard(QUEUE, "a")
     ask, lost = shard.batched, []
 
     def losing(name: str, *args: Any) -> asyncio.Future[Any]:

@@ -62,7 +62,7 @@ async def test_a_session_keeps_its_locks_for_its_grace(node: Any, eventually: An
         await n0.queues.close_session(first)
         assert await n1.queues.join_session(second, "bob", uuid, 1) == uuid
         let_come()
-        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)
+        await eventually(lambda: n0.queues.sessions.counts()["detached"] == 0)
     await two.renew(second, "a", fence, LONG_MS)
     assert (await one.peek("a"))["session"] == uuid
     assert not waiting.done()
@@ -152,7 +152,7 @@ async def test_what_is_refused(node: Any) -> None:
         locks.acquire(session, "b", 10, wait_ms=1)
     waiting.cancel()
     with pytest.raises(Error):
-        await n0.queues.script("queue.lock_acquire", QUEUE, 0, ["a", "k", "x", 1, 0, ""])
+        await n0.queues.scripts.run("queue.lock_acquire", QUEUE, 0, ["a", "k", "x", 1, 0, ""])
     for verb, args in (
         ("acquire", ["", "k", 1, 1, 0, ""]),
         ("acquire", ["a"]),
@@ -161,7 +161,7 @@ async def test_what_is_refused(node: Any) -> None:
         ("release", ["a", "-1"]),
     ):
         with pytest.raises(BadArg):
-            await n0.queues.script(f"queue.lock_{verb}", QUEUE, 0, args)
+            await n0.queues.scripts.run(f"queue.lock_{verb}", QUEUE, 0, args)
     await n0.queues.close_session(session)
 
 

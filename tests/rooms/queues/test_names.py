@@ -16,8 +16,8 @@ async def test_so_many_queues_and_no_more(node: Any) -> None:
         await n0.queues.put(queue, TaskSpec(id="1"))
     for use in (
         n0.queues.put("c", TaskSpec(id="1")),
-        n0.queues.configure("c", {}),
-        n0.queues.link("t", "c"),
+        n0.queues.admin.configure("c", {}),
+        n0.queues.topics.link("t", "c"),
     ):
         with pytest.raises(
             Full,
@@ -25,18 +25,18 @@ async def test_so_many_queues_and_no_more(node: Any) -> None:
         ):
             await use
     await n0.queues.put("a", TaskSpec(id="2"))
-    assert await n0.queues.names() == ["a", "b"]
+    assert await n0.queues.catalog.names() == ["a", "b"]
     other = await node("n1", flags={"limits.queues_max": "3"})
     await other.queues.put("c", TaskSpec(id="1"))
     await n0.queues.put("c", TaskSpec(id="2"))
-    assert (await n0.queues.stats("c"))["total"] == 2
+    assert (await n0.queues.admin.stats("c"))["total"] == 2
 
 
 async def test_the_systems_own_are_made_in_any_case(node: Any) -> None:
     n0 = await node(flags={"limits.queues_max": "1"})
     await n0.queues.put("a", TaskSpec(id="1"))
-    assert (await n0.queues.settings("_tokens:p:c"))["shards"] == 16
-    assert await n0.queues.names() == ["_tokens:p:c", "a"]
+    assert (await n0.queues.admin.settings("_tokens:p:c"))["shards"] == 16
+    assert await n0.queues.catalog.names() == ["_tokens:p:c", "a"]
 
 
 async def test_settings_of_a_queue_that_the_store_has_lost(
@@ -47,18 +47,18 @@ async def test_settings_of_a_queue_that_the_store_has_lost(
     error.
     """
     n0 = await node()
-    await n0.queues.configure("q", {"lease_ms": 123, "shards": 4})
+    await n0.queues.admin.configure("q", {"lease_ms": 123, "shards": 4})
     await n0.link.call("FLUSHALL")
-    assert (await n0.queues.configure("q", {}))["shards"] == 4
+    assert (await n0.queues.admin.configure("q", {}))["shards"] == 4
     assert "had lost the queue q" in caplog.text
     await n0.link.call("FLUSHALL")
-    found = await n0.queues.configure("q", {"losses_max": 7})
+    found = await n0.queues.admin.configure("q", {"losses_max": 7})
     assert (found["lease_ms"], found["shards"], found["losses_max"]) == (123, 4, 7)
     await n0.link.call("FLUSHALL")
-    assert (await n0.queues.configure("q", {"shards": 2}))["shards"] == 2
+    assert (await n0.queues.admin.configure("q", {"shards": 2}))["shards"] == 2
     await n0.queues.put("q", TaskSpec(id="1"))
     n1 = await node("n1")
-    assert (await n1.queues.settings("q"))["lease_ms"] == 123
+    assert (await n1.queues.admin.settings("q"))["lease_ms"] == 123
 
 
 async def test_a_lost_queue_whose_name_is_a_topics_now(node: Any) -> None:
@@ -66,6 +66,6 @@ async def test_a_lost_queue_whose_name_is_a_topics_now(node: Any) -> None:
     await n0.queues.put("q", TaskSpec(id="1"))
     await n0.link.call("FLUSHALL")
     n1 = await node("n1")
-    await n1.queues.link("q", "other")
+    await n1.queues.topics.link("q", "other")
     with pytest.raises(NotFound, match="no queue q any more; it is a topic"):
-        await n0.queues.configure("q", {"losses_max": 7})
+        await n0.queues.admin.configure("q", {"losses_max": 7})

@@ -53,12 +53,14 @@ FLAGS = {"queues.strategies": MINE}
 
 async def spread(queues: Any, queue: str) -> list[int]:
     """How many tasks lie in each shard."""
-    return [shard["total"] for shard in (await queues.stats(queue, by_shard=True))["by_shard"]]
+    return [
+        shard["total"] for shard in (await queues.admin.stats(queue, by_shard=True))["by_shard"]
+    ]
 
 
 async def test_round_robin_fills_the_shards_evenly_and_takes_empty_them_evenly(node: Any) -> None:
     queues = (await node()).queues
-    await queues.configure("q", {"shards": 4, "strategy": "round_robin"})
+    await queues.admin.configure("q", {"shards": 4, "strategy": "round_robin"})
     names = await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(40)))
     assert len(set(names)) == 40
     assert all(
@@ -69,24 +71,24 @@ async def test_round_robin_fills_the_shards_evenly_and_takes_empty_them_evenly(n
     for left in range(9, -1, -1):  # a round of four takes has one of each shard
         for _ in range(4):
             (task,) = await queues.take(session, ["q"])
-            assert (await queues.peek("q", task.id))["state"] == "leased"
+            assert (await queues.admin.peek("q", task.id))["state"] == "leased"
             assert await queues.ack(session, "q", [(task.id, task.lease)]) == [1]
         assert await spread(queues, "q") == [left] * 4
 
 
 async def test_round_robin_keeps_ids_of_the_callers(node: Any) -> None:
     queues = (await node()).queues
-    await queues.configure("q", {"shards": 4, "strategy": "round_robin"})
+    await queues.admin.configure("q", {"shards": 4, "strategy": "round_robin"})
     for _ in range(3):
         assert await queues.put("q", TaskSpec(id="order-17")) == "order-17"
         assert await queues.put("q", TaskSpec(id="order-18~2")) == "order-18~2"
-    assert (await queues.stats("q"))["total"] == 2
-    assert queues.shard_of("q", "order-18~2") == 2
+    assert (await queues.admin.stats("q"))["total"] == 2
+    assert queues.catalog.shard_of("q", "order-18~2") == 2
 
 
 async def test_a_function_of_the_users_chooses(node: Any) -> None:
     queues = (await node(flags=FLAGS)).queues
-    assert (await queues.configure("q", {"shards": 4, "strategy": MINE}))["strategy"] == MINE
+    assert (await queues.admin.configure("q", {"shards": 4, "strategy": MINE}))["strategy"] == MINE
     assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3"
     assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3", (
         "the same put again is the same task"
@@ -100,13 +102,13 @@ async def test_a_function_of_the_users_chooses(node: Any) -> None:
             await queues.put("q", TaskSpec(payload))
     with pytest.raises(BadArg, match="longer than 200 bytes with its shard"):
         await queues.put("q", TaskSpec(b"1", id="x" * 199))
-    assert (await queues.stats("q"))["total"] == 2
+    assert (await queues.admin.stats("q"))["total"] == 2
 
 
 async def test_a_function_that_fails_is_named(node: Any) -> None:
     queues = (await node(flags=FLAGS)).queues
     strategies_of(queues)[MINE] = lambda *_: 1 // 0
-    await queues.configure("q", {"shards": 2, "strategy": MINE})
+    await queues.admin.configure("q", {"shards": 2, "strategy": MINE})
     with pytest.raises(Internal, match="by_tens failed: ZeroDivisionError"):
         await queues.put("q", TaskSpec())
 
@@ -115,7 +117,7 @@ async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_th
     node: Any,
 ) -> None:
     n0 = await node("n0", flags=FLAGS)
-    await n0.queues.configure("q", {"shards": 4, "strategy": MINE})
+    await n0.queues.admin.configure("q", {"shards": 4, "strategy": MINE})
     await n0.queues.put("q", TaskSpec(b"2", id="a"))
     n1 = await node("n1")
     with pytest.raises(Denied, match=f"the strategy {MINE} is not among"):
@@ -126,7 +128,7 @@ async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_th
     with pytest.raises(
         BadArg, match=r"allowed at this node are hash, round_robin; .*\[queues\] strategies"
     ):
-        await n1.queues.configure("q", {"strategy": "os:getpid"})
+        await n1.queues.admin.configure("q", {"strategy": "os:getpid"})
 
 
 def test_functions_are_loaded_by_their_names() -> None:
@@ -144,8 +146,8 @@ def test_functions_are_loaded_by_their_names() -> None:
 
 async def test_the_callers_id_under_a_topic_is_placed_in_each_queue(node: Any) -> None:
     queues = (await node()).queues
-    await queues.configure("wide", {"shards": 8, "strategy": "round_robin"})
-    await queues.link("events", "wide")
+    await queues.admin.configure("wide", {"shards": 8, "strategy": "round_robin"})
+    await queues.topics.link("events", "wide")
     made = await queues.put("events", TaskSpec())
     assert await queues.put("events", TaskSpec(id=made)) == made
-    assert (await queues.stats("wide"))["total"] == 1
+    assert (await queues.admin.stats("wide"))["total"] == 1

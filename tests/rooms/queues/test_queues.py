@@ -12,7 +12,7 @@ import pytest
 
 from tidewarden.errors import BadArg, Exists, Full, NotHeld, Stale, TooBig
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.queues import LEASE_NUMBER_MAX
+from tidewarden.queue.task import LEASE_NUMBER_MAX
 
 
 async def one(queues: Any, session: Any, queue: str = "q", **options: Any) -> Any:
@@ -35,7 +35,7 @@ async def test_put_take_ack(node: Any, views: bool) -> None:
     assert await queues.ack(session, "q", [(task_id, task.lease)]) == [0], (
         "an id of ours leaves no tombstone"
     )
-    assert (await queues.stats("q"))["total"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
 
 
 async def test_an_id_of_the_callers_makes_a_retry_safe(node: Any) -> None:
@@ -50,7 +50,7 @@ async def test_an_id_of_the_callers_makes_a_retry_safe(node: Any) -> None:
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     assert await queues.put("q", TaskSpec(b"3", id="a")) == "a"
-    assert (await queues.stats("q"))["total"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
     with pytest.raises(Exists, match="the task a is there already"):
         await queues.put("q", TaskSpec(id="a", if_exists="fail"))
 
@@ -159,14 +159,14 @@ async def test_release_fail_bury_touch(node: Any) -> None:
     assert end_ms > task.lease_end_ms + 50_000
     assert session.held == {("q", "a"): (task.lease, end_ms)}
     await queues.fail(session, "q", "a", task.lease, reason="broken")
-    assert (await queues.peek("q", "a"))["reason"] == "broken"
+    assert (await queues.admin.peek("q", "a"))["reason"] == "broken"
     task = await one(queues, session)
     assert task.attempt == 2
     await queues.fail(session, "q", "a", task.lease, delay_ms=60_000)
-    assert (await queues.peek("q", "a"))["state"] == "delayed"
+    assert (await queues.admin.peek("q", "a"))["state"] == "delayed"
     task = await one(queues, session, task_id="a")
     await queues.bury(session, "q", "a", task.lease)
-    assert (await queues.peek("q", "a"))["reason"] == "buried"
+    assert (await queues.admin.peek("q", "a"))["reason"] == "buried"
     for call in (queues.release, queues.fail, queues.bury, queues.touch):
         with pytest.raises(NotHeld, match=f"the task a of q is not held under lease {task.lease}"):
             await call(session, "q", "a", task.lease)
@@ -179,7 +179,7 @@ async def test_a_lease_may_be_used_by_another_session(node: Any) -> None:
     task = await one(queues, taker)
     assert await queues.ack(other, "q", [("a", task.lease)]) == [1]
     await queues.close_session(taker)
-    assert (await queues.stats("q"))["total"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
 
 
 async def test_what_a_take_may_ask(node: Any) -> None:
@@ -210,10 +210,10 @@ async def test_so_many_takes_may_wait(node: Any) -> None:
     waiting[0].cancel()
     await asyncio.sleep(0)
     third = queues.take(session, ["q"], wait_ms=60_000)
-    assert queues.waiting() == 2
+    assert queues.consumer.waiting() == 2
     queues.end_waits()
     assert await asyncio.gather(waiting[1], third) == [[], []]
-    assert queues.waiting() == 0
+    assert queues.consumer.waiting() == 0
 
 
 async def test_earlier_queues_first(node: Any) -> None:
@@ -231,18 +231,20 @@ async def test_earlier_queues_first(node: Any) -> None:
 async def test_sixteen_shards_are_served_in_turn(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.configure("q", {"shards": 16})
+    await queues.admin.configure("q", {"shards": 16})
     ids = [f"t{n}" for n in range(160)]
     await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in ids))
-    assert await queues.shards("q") == 16
+    assert await queues.catalog.shard_count("q") == 16
     by_shard: dict[int, int] = {}
     for name in ids:
-        by_shard[queues.shard_of("q", name)] = by_shard.get(queues.shard_of("q", name), 0) + 1
+        by_shard[queues.catalog.shard_of("q", name)] = (
+            by_shard.get(queues.catalog.shard_of("q", name), 0) + 1
+        )
     first = [(await one(queues, session)).id for _ in range(16)]
-    assert {queues.shard_of("q", name) for name in first} == set(range(16)), "one of each"
+    assert {queues.catalog.shard_of("q", name) for name in first} == set(range(16)), "one of each"
     rest = await queues.take(session, ["q"], count=1000)
     assert sorted(first + [task.id for task in rest]) == sorted(ids)
-    stats = await queues.stats("q")
+    stats = await queues.admin.stats("q")
     assert (stats["shards"], stats["leased"], stats["count_taken"]) == (16, 160, 160)
     assert await queues.ack(session, "q", [(task.id, task.lease) for task in rest]) == [1] * 144
 
@@ -250,7 +252,7 @@ async def test_sixteen_shards_are_served_in_turn(node: Any) -> None:
 async def test_one_task_of_many_shards_by_its_id(node: Any) -> None:
     n0 = await node()
     queues, session = n0.queues, n0.queues.open_session()
-    await queues.configure("q", {"shards": 16})
+    await queues.admin.configure("q", {"shards": 16})
     await asyncio.gather(
         *(queues.put("q", TaskSpec(id=f"t{n}", delay_ms=10**6)) for n in range(40))
     )
@@ -276,21 +278,21 @@ async def test_a_session_that_closes_loses_all_at_once_in_one_batch(node: Any) -
     again = await queues.take(other, ["q"], count=10)
     assert [task.id for task in again] == [f"t{n:02}" for n in range(1, 11)]
     assert {task.attempt for task in again} == {1}, "the attempt was given back"
-    assert (await queues.peek("q", "t02"))["losses"] == 1
-    assert (await queues.peek("q", "t01"))["losses"] == 0
+    assert (await queues.admin.peek("q", "t02"))["losses"] == 1
+    assert (await queues.admin.peek("q", "t01"))["losses"] == 0
     await queues.close_session(session)
 
 
 async def test_a_task_that_loses_its_consumers_too_often_is_buried(node: Any) -> None:
     queues = (await node()).queues
-    await queues.configure("q", {"losses_max": 2})
+    await queues.admin.configure("q", {"losses_max": 2})
     await queues.put("q", TaskSpec(id="a"))
     for _ in range(2):
         session = queues.open_session()
         await one(queues, session)
         await queues.close_session(session)
-    assert (await queues.peek("q", "a"))["state"] == "buried"
-    assert await queues.kick("q", count=1) == 1
+    assert (await queues.admin.peek("q", "a"))["state"] == "buried"
+    assert await queues.admin.kick("q", count=1) == 1
 
 
 async def test_an_ack_under_way_when_its_session_closes_counts(node: Any) -> None:
@@ -301,7 +303,7 @@ async def test_an_ack_under_way_when_its_session_closes_counts(node: Any) -> Non
     ack = queues.ack(session, "q", [("a", task.lease)])
     await queues.close_session(session)
     assert await ack == [1]
-    stats = await queues.stats("q")
+    stats = await queues.admin.stats("q")
     assert (stats["total"], stats.get("count_loss", 0)) == (0, 0)
 
 
@@ -310,11 +312,11 @@ async def test_a_dead_boot_is_refused_until_it_registers_again(node: Any) -> Non
     session = n1.queues.open_session()
     await n0.queues.put("q", TaskSpec(id="a"))
     await one(n1.queues, session)
-    assert await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100]) == [1, 0]
+    assert await n0.queues.scripts.run("queue.reap", "q", 0, [1, "n1", 4, 100]) == [1, 0]
     with pytest.raises(Stale, match=r"n1\.4 was declared dead"):
         await n1.queues.take(session, ["q"])
     waiting = n1.queues.take(session, ["q"], count=5, wait_ms=60_000)
-    n1.queues.holder = "n1.5"  # as registering does
+    n1.queues.catalog.holder = "n1.5"  # as registering does
     assert [task.id for task in await waiting] == ["a"]
 
 

@@ -30,9 +30,9 @@ def test_the_scripts_word_is_understood() -> None:
 async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:
     """Two nodes that know a queue of so many shards; the second hears of nothing any more."""
     n0 = await node("n0")
-    await n0.queues.configure("q", {"shards": shards})
+    await n0.queues.admin.configure("q", {"shards": shards})
     n1 = await node("n1")
-    assert await n1.queues.shards("q") == shards
+    assert await n1.queues.catalog.shard_count("q") == shards
     await n1.ears.stop()
     return n0, n1
 
@@ -40,18 +40,18 @@ async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:
 @pytest.mark.parametrize("shards", [1, 3, 8])
 async def test_a_stale_nodes_puts_arrive_where_everybody_looks(node: Any, shards: int) -> None:
     n0, n1 = await deaf_pair(node)
-    await n0.queues.configure("q", {"shards": shards})
+    await n0.queues.admin.configure("q", {"shards": shards})
     names = [f"t{n}" for n in range(50)]
     assert await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names)) == names
     for name in names:
-        assert (await n0.queues.peek("q", name))["state"] == "ready"
-    assert await n1.queues.shards("q") == shards
-    assert (await n0.queues.stats("q"))["ready"] == 50
+        assert (await n0.queues.admin.peek("q", name))["state"] == "ready"
+    assert await n1.queues.catalog.shard_count("q") == shards
+    assert (await n0.queues.admin.stats("q"))["ready"] == 50
 
 
 async def test_a_stale_nodes_acks_find_the_task(node: Any) -> None:
     n0, n1 = await deaf_pair(node)
-    await n0.queues.configure("q", {"shards": 5})
+    await n0.queues.admin.configure("q", {"shards": 5})
     session = n0.queues.open_session()
     names = [f"t{n}" for n in range(20)]
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in names))
@@ -62,36 +62,41 @@ async def test_a_stale_nodes_acks_find_the_task(node: Any) -> None:
     take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=60_000)
     assert await acks == [1] * 20
     assert await take == [], "who waits where the queue no longer is asks again"
-    assert (await n0.queues.stats("q"))["total"] == 0
+    assert (await n0.queues.admin.stats("q"))["total"] == 0
 
 
 async def test_what_cannot_be_repeated_is_refused_once(node: Any) -> None:
     n0, n1 = await deaf_pair(node)
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     await n0.queues.put("q", TaskSpec(id="a"))
     with pytest.raises(Stale, match="is being cut into other shards; repeat"):
         await n1.queues.take(n1.queues.open_session(), ["q"])
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"])] == ["a"]
-    await n0.queues.delete("q", "a", force=True)
-    await n0.queues.configure("q", {"shards": 1})
+    await n0.queues.admin.delete("q", "a", force=True)
+    await n0.queues.admin.configure("q", {"shards": 1})
     with pytest.raises(Stale):
-        await n1.queues.resume("q")
-    assert (await n1.queues.stats("q"))["shards"] == 1
-    await n0.queues.configure("q", {"shards": 4})
-    assert (await n1.queues.stats("q"))["shards"] == 4, "what changes nothing is asked again"
+        await n1.queues.admin.resume("q")
+    assert (await n1.queues.admin.stats("q"))["shards"] == 1
+    await n0.queues.admin.configure("q", {"shards": 4})
+    assert (await n1.queues.admin.stats("q"))["shards"] == 4, "what changes nothing is asked again"
 
 
 async def test_scripts_of_other_rooms_are_repeated(node: Any) -> None:
     n0, n1 = await deaf_pair(node)
-    await n0.queues.configure("q", {"shards": 4})
-    assert await n1.queues.script("queue.reap", "q", 0, [1, "n9", 1, 10]) == [0, 0]
-    await n0.queues.configure("q", {"shards": 3})
-    assert (await n1.queues.script_on(n0.link, "queue.stats", "q", 1, []))[2][:4] == [0, 0, 0, 0]
+    await n0.queues.admin.configure("q", {"shards": 4})
+    assert await n1.queues.scripts.run("queue.reap", "q", 0, [1, "n9", 1, 10]) == [0, 0]
+    await n0.queues.admin.configure("q", {"shards": 3})
+    assert (await n1.queues.scripts.run_on(n0.link, "queue.stats", "q", 1, []))[2][:4] == [
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 async def test_a_cut_needs_an_empty_queue_and_leaves_it_usable(node: Any) -> None:
     n0 = await node()
-    await n0.queues.configure("q", {"shards": 2})
+    await n0.queues.admin.configure("q", {"shards": 2})
     await n0.queues.put("q", TaskSpec(id="a"))
     for values in (
         {"shards": 3},
@@ -99,11 +104,11 @@ async def test_a_cut_needs_an_empty_queue_and_leaves_it_usable(node: Any) -> Non
         {"shards": 3, "strategy": "round_robin"},
     ):
         with pytest.raises(BadArg, match="can be changed only while it is empty"):
-            await n0.queues.configure("q", values)
+            await n0.queues.admin.configure("q", values)
     # the same number is no change
-    assert await n0.queues.configure("q", {"shards": 2, "lease_ms": 5})
-    assert (await n0.queues.peek("q", "a"))["state"] == "ready"
-    assert "layout" not in await n0.queues.settings("q")
+    assert await n0.queues.admin.configure("q", {"shards": 2, "lease_ms": 5})
+    assert (await n0.queues.admin.peek("q", "a"))["state"] == "ready"
+    assert "layout" not in await n0.queues.admin.settings("q")
 
 
 async def test_a_put_into_the_middle_of_a_cut_stops_it(
@@ -116,13 +121,13 @@ async def test_a_put_into_the_middle_of_a_cut_stops_it(
         return {"total": 0, "schedules": 0}
 
     with monkeypatch.context() as patch:
-        patch.setattr(n0.queues, "stats", empty)
+        patch.setattr(n0.queues.admin, "stats", empty)
         with pytest.raises(BadArg, match="shards of q can be changed only while it is empty"):
-            await n0.queues.configure("q", {"shards": 4})
+            await n0.queues.admin.configure("q", {"shards": 4})
     for one in (n0, n1):
         for n in range(10):
             await one.queues.put("q", TaskSpec(id=f"t{n}"))
-        assert (await one.queues.stats("q"))["total"] == 11
+        assert (await one.queues.admin.stats("q"))["total"] == 11
 
 
 @pytest.mark.thorough
@@ -131,13 +136,13 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
 ) -> None:
     n0, n1 = await deaf_pair(node)
     # closed one shard of two, and died
-    await n0.queues.script("queue.configure", "q", 0, ["layout", 2])
+    await n0.queues.scripts.run("queue.configure", "q", 0, ["layout", 2])
     names = [f"t{n}" for n in range(20)]
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names))
     assert "broke off; it keeps its 2" in caplog.text
     await eventually(lambda: settings_of(n0.queues)["q"].layout == 3)
     for name in names:
-        assert (await n0.queues.peek("q", name))["state"] == "ready"
+        assert (await n0.queues.admin.peek("q", name))["state"] == "ready"
     raw = await n0.link.call("HGET", "{tw}:queues", "q")
     assert msgspec.json.decode(raw, type=QueueSettings).layout == 3
 
@@ -145,17 +150,21 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
 async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.put("q", TaskSpec(id="x"))
-    await n0.queues.delete("q", "x")
+    await n0.queues.admin.delete("q", "x")
     replies = await asyncio.gather(
-        n0.queues.configure("q", {"shards": 4}),
-        n1.queues.configure("q", {"shards": 7}),
+        n0.queues.admin.configure("q", {"shards": 4}),
+        n1.queues.admin.configure("q", {"shards": 7}),
         return_exceptions=True,
     )
     assert all(isinstance(reply, dict | Stale) for reply in replies), replies
     for n in range(30):
         for one in (n0, n1):
             await one.queues.put("q", TaskSpec(id=f"t{n}"))
-    assert (await n0.queues.stats("q"))["total"] == (await n1.queues.stats("q"))["total"] == 30
+    assert (
+        (await n0.queues.admin.stats("q"))["total"]
+        == (await n1.queues.admin.stats("q"))["total"]
+        == 30
+    )
 
 
 @pytest.mark.thorough
@@ -191,7 +200,7 @@ async def test_nothing_is_lost_while_a_busy_queue_is_cut_again_and_again(node: A
         while len(done) < len(names):
             shards = shards % 4 + 1
             try:
-                await (n0, n1)[shards % 2].queues.configure("q", {"shards": shards})
+                await (n0, n1)[shards % 2].queues.admin.configure("q", {"shards": shards})
                 cuts += 1
             except (BadArg, Stale):
                 pass

@@ -52,7 +52,7 @@ async def waiting(eventually: Any, n: Any, count: int = 1) -> None:
     await eventually(lambda: sum(map(len, capacity_waits_of(n.queues).values())) == count)
     for _ in range(5000):
         if (
-            n.queues.holder.encode()
+            n.queues.catalog.holder.encode()
             in (await n.link.call("HGET", "{tw:q:0}:shard", "roomless") or b"").split()
         ):
             return
@@ -62,7 +62,7 @@ async def waiting(eventually: Any, n: Any, count: int = 1) -> None:
 
 async def full(n: Any, capacity: int = 1) -> tuple[Any, list[Any]]:
     """A queue that holds all it may; its tasks, taken."""
-    await n.queues.configure("q", {"capacity": capacity})
+    await n.queues.admin.configure("q", {"capacity": capacity})
     for number in range(capacity):
         await n.queues.put("q", TaskSpec(id=f"first{number}"))
     session = n.queues.open_session()
@@ -82,13 +82,13 @@ async def test_a_put_waits_for_room(node: Any, eventually: Any, how: str, elsewh
     if how == "ack":
         await n1.queues.ack(session, "q", [(task.id, task.lease)])
     elif how == "delete":
-        await n1.queues.delete("q", task.id, force=True)
+        await n1.queues.admin.delete("q", task.id, force=True)
     elif how == "purge":
-        await n1.queues.purge("q", "leased")
+        await n1.queues.bulk.purge("q", "leased")
     else:
-        await n1.queues.configure("q", {"capacity": 2})
+        await n1.queues.admin.configure("q", {"capacity": 2})
     assert await put == "a"
-    assert (await n0.queues.peek("q", "a"))["state"] == "ready"
+    assert (await n0.queues.admin.peek("q", "a"))["state"] == "ready"
     assert not capacity_waits_of(n0.queues)
 
 
@@ -130,7 +130,7 @@ async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:
     await waiting(eventually, n0)
     await n0.ears.call("UNSUBSCRIBE", "{tw}:wake:n0.1")
     await n1.queues.ack(session, "q", [(task.id, task.lease)])
-    n0.queues.wake_all()
+    n0.queues.wakeups.wake_all()
     assert await put == "a"
 
 
@@ -139,10 +139,10 @@ async def test_many_puts_through_a_narrow_queue(node: Any) -> None:
     Two nodes put more than there is room for, a consumer takes: everything comes through, once.
     """
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"capacity": 3})
+    await n0.queues.admin.configure("q", {"capacity": 3})
     session, seen = n0.queues.open_session(), []
     puts = [
-        n.queues.put_waiting("q", TaskSpec(id=f"{n.queues.holder}-{i}"), LONG_MS)
+        n.queues.put_waiting("q", TaskSpec(id=f"{n.queues.catalog.holder}-{i}"), LONG_MS)
         for n in (n0, n1)
         for i in range(40)
     ]
@@ -181,7 +181,10 @@ async def test_a_move_stops_at_the_capacity(node: Any) -> None:
         await queues.put("dead", TaskSpec(id=f"t{n}"))
     for task in await queues.take(session, ["dead"], count=5):
         await queues.bury(session, "dead", task.id, task.lease)
-    await queues.configure("q", {"capacity": 2})
+    await queues.admin.configure("q", {"capacity": 2})
     with pytest.raises(Full):
-        await queues.move("dead", "q", count=5)
-    assert ((await queues.stats("dead"))["buried"], (await queues.stats("q"))["ready"]) == (3, 2)
+        await queues.bulk.move("dead", "q", count=5)
+    assert (
+        (await queues.admin.stats("dead"))["buried"],
+        (await queues.admin.stats("q"))["ready"],
+    ) == (3, 2)

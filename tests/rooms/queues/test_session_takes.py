@@ -30,7 +30,7 @@ async def test_any_connection_acknowledges_what_its_session_took(n0: Any) -> Non
     assert await queues.ack(queues.open_session(), "q", [("b", b.lease)]) == [1], (
         "the number is the right"
     )
-    assert (await queues.stats("q"))["total"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
 
 
 async def test_a_waiting_take_of_a_closed_connection_takes_nothing(
@@ -39,7 +39,7 @@ async def test_a_waiting_take_of_a_closed_connection_takes_nothing(
     queues = n0.queues
     gone, uuid = await joined(queues)
     await joined(queues, uuid)
-    await queues.settings("q")
+    await queues.admin.settings("q")
     waiting = queues.take(gone, ["q"], wait_ms=60_000)
     await eventually(lambda: parked_in(n0.queues, "q"))
     await queues.close_session(gone)
@@ -62,7 +62,7 @@ async def test_a_take_answered_to_a_gone_connection_goes_back_uncounted(
     assert under_way.cancelled()
     while await state(queues, "a") != "ready":
         await asyncio.sleep(0)
-    found = await queues.peek("q", "a")
+    found = await queues.admin.peek("q", "a")
     assert (found["attempts"], found["losses"]) == (0, 0)
 
 
@@ -86,19 +86,19 @@ async def test_every_way_that_a_lease_ends_is_heard_by_its_session(n0: Any, valk
     await queues.release(session, "q", "release", lease["release"], 60_000)
     await queues.fail(session, "q", "fail", lease["fail"], 60_000)
     await queues.bury(session, "q", "bury", lease["bury"])
-    await queues.delete("q", "delete", force=True)
-    await queues.script("queue.purge", "q", 0, ["leased", 1, "purge"])
+    await queues.admin.delete("q", "delete", force=True)
+    await queues.scripts.run("queue.purge", "q", 0, ["leased", 1, "purge"])
     await queues.touch(session, "q", "expire", lease["expire"], 1)
     while await state(queues, "expire") == "leased":
         await queues.take(queues.open_session(), ["q"], task_id="none")
     with redis.Redis(unix_socket_path=valkey.path) as client:
         left = {entry[32:].decode() for entry in client.zrange("{tw:q:0}:held", 0, -1)}
     assert left == {"free", "keep"}
-    assert len((await queues.page("q", "leased"))[0]) == 2
-    found = await queues.peek("q", "keep")
+    assert len((await queues.admin.page("q", "leased"))[0]) == 2
+    found = await queues.admin.peek("q", "keep")
     assert (found["session"], found["node"]) == (str(UUID(session.uuid)), "")
-    assert await queues.release_all("q") == 2
-    assert (await queues.stats("q"))["leased"] == 0
+    assert await queues.bulk.release_all("q") == 2
+    assert (await queues.admin.stats("q"))["leased"] == 0
 
 
 async def test_plain_connections_do_not_pay_for_sessions(n0: Any, valkey: Any) -> None:
@@ -161,15 +161,15 @@ async def test_a_take_under_a_boot_that_came_back_joins_first(node: Any) -> None
     n1 = await node("n1", boot=4)
     session, _ = await joined(n1.queues)
     await n1.queues.put("q", TaskSpec(id="a"))
-    await n1.queues.bury_sessions(1, "n1", 4)
-    n1.queues.holder = "n1.5"  # and nobody has joined again yet
+    await n1.queues.session_expiry.bury(1, "n1", 4)
+    n1.queues.catalog.holder = "n1.5"  # and nobody has joined again yet
     assert (await one(n1.queues, session)).id == "a"
     assert session.shared.holder == "n1.5"
 
 
 async def test_a_session_takes_from_many_shards_and_queues(n0: Any) -> None:
     queues = n0.queues
-    await queues.configure("wide", {"shards": 4})
+    await queues.admin.configure("wide", {"shards": 4})
     session, _ = await joined(queues, grace_ms=0)
     await asyncio.gather(
         *(queues.put("wide", TaskSpec()) for _ in range(40)), queues.put("q", TaskSpec())
@@ -179,5 +179,5 @@ async def test_a_session_takes_from_many_shards_and_queues(n0: Any) -> None:
     await queues.take(session, ["wide", "q"])
     assert n0.link.calls == calls + 5, "the places are known: one script a shard"
     await queues.close_session(session)
-    assert (await queues.stats("wide"))["ready"] == 40
-    assert (await queues.stats("q"))["ready"] == 1
+    assert (await queues.admin.stats("wide"))["ready"] == 40
+    assert (await queues.admin.stats("q"))["ready"] == 1

@@ -32,17 +32,17 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
     await queues.take(first, ["q"], count=2)
     await one(queues, second)
     await queues.close_session(first)
-    assert (await queues.stats("q"))["leased"] == 3, "the other connection has them too"
+    assert (await queues.admin.stats("q"))["leased"] == 3, "the other connection has them too"
     await queues.close_session(second)
-    assert (await queues.stats("q"))["leased"] == 3, "the grace runs"
-    assert queues.session_counts() == {"attached": 0, "detached": 1, "ended_total": 0}
+    assert (await queues.admin.stats("q"))["leased"] == 3, "the grace runs"
+    assert queues.sessions.counts() == {"attached": 0, "detached": 1, "ended_total": 0}
     last, _ = await joined(queues, uuid, grace_ms=30)
     await queues.close_session(last)
-    await eventually(lambda: queues.sessions_ended == 1)
-    found = await queues.peek("q", "t0")
+    await eventually(lambda: queues.session_expiry.ended == 1)
+    found = await queues.admin.peek("q", "t0")
     assert (found["state"], found["attempts"], found["losses"]) == ("ready", 0, 1)
     assert found["reason"] == "its session ended"
-    assert (await queues.stats("q"))["ready"] == 3
+    assert (await queues.admin.stats("q"))["ready"] == 3
     assert keys(valkey) == [], "nothing of it stays"
     with pytest.raises(NotFound, match="has ended, or never was"):
         await joined(queues, uuid)
@@ -60,12 +60,12 @@ async def test_a_session_goes_on_at_another_node_in_time(
         second, _ = await joined(n1.queues, uuid, grace_ms=1)
         let_come()
         # the timer of the first node has fired
-        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)
+        await eventually(lambda: n0.queues.sessions.counts()["detached"] == 0)
     await n0.queues.put("q", TaskSpec(id="b"))
     assert (await one(n1.queues, second)).id == "b"
     assert await state(n1.queues, "a") == "leased"
     assert await n1.queues.ack(second, "q", [("a", task.lease)]) == [1]
-    assert n0.queues.sessions_ended == 0
+    assert n0.queues.session_expiry.ended == 0
 
 
 async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: Any) -> None:
@@ -79,7 +79,7 @@ async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: 
         "who waits gets it at once, the attempt given back"
     )
     late = n1.queues.open_session("bob")
-    await eventually(lambda: n0.queues.sessions_ended)
+    await eventually(lambda: n0.queues.session_expiry.ended)
     with pytest.raises(NotFound):
         await n1.queues.join_session(late, "bob", uuid)
     assert await n1.queues.ack(late, "q", [("a", task.lease)]) == [0]
@@ -147,7 +147,7 @@ async def test_session_comes_before_the_first_take_and_once(n0: Any) -> None:
     ):
         await queues.join_session(session, "default")
     await queues.close_session(session)
-    assert (await queues.stats("q"))["ready"] == 1, (
+    assert (await queues.admin.stats("q"))["ready"] == 1, (
         "a connection that was refused a session is one by itself"
     )
     first, uuid = await joined(queues)
@@ -170,7 +170,7 @@ async def test_two_sessions_of_one_connection_at_once_are_one(n0: Any) -> None:
     session = n0.queues.open_session("bob")
     uuids = await asyncio.gather(*(n0.queues.join_session(session, "bob") for _ in range(5)))
     assert len(set(uuids)) == 1
-    assert n0.queues.session_counts()["attached"] == 1
+    assert n0.queues.sessions.counts()["attached"] == 1
 
 
 async def test_a_connection_that_closes_while_it_joins_leaves_again(n0: Any, valkey: Any) -> None:
@@ -180,7 +180,7 @@ async def test_a_connection_that_closes_while_it_joins_leaves_again(n0: Any, val
     await asyncio.sleep(0)
     await n0.queues.close_session(session)
     await asyncio.gather(joining, later, return_exceptions=True)
-    assert n0.queues.session_counts()["attached"] == 0
+    assert n0.queues.sessions.counts()["attached"] == 0
     assert keys(valkey) == []
 
 
@@ -193,12 +193,12 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(
     await n0.queues.put("q", TaskSpec(id="a"))
     task = await one(n1.queues, kept)
     waiting = n1.queues.take(lost, ["q"], wait_ms=60_000)
-    await eventually(lambda: n1.queues.waiting() == 1)
-    await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100])
-    await n0.queues.bury_sessions(1, "n1", 4)
-    await n0.queues.end_due_sessions()
-    n1.queues.holder = "n1.5"
-    n1.queues.rejoin()
+    await eventually(lambda: n1.queues.consumer.waiting() == 1)
+    await n0.queues.scripts.run("queue.reap", "q", 0, [1, "n1", 4, 100])
+    await n0.queues.session_expiry.bury(1, "n1", 4)
+    await n0.queues.session_expiry.end_due()
+    n1.queues.catalog.holder = "n1.5"
+    n1.queues.sessions.rejoin()
     with pytest.raises(
         NotFound, match=r"has ended; what it held is ready again\. SESSION makes a new one"
     ):
@@ -209,7 +209,7 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(
     assert await n1.queues.take(lost, ["q"]) == []
     await eventually(lambda: kept.shared.holder == "n1.5")
     assert await n1.queues.ack(kept, "q", [("a", task.lease)]) == [1]
-    await n0.queues.end_due_sessions()
+    await n0.queues.session_expiry.end_due()
     await n0.queues.put("q", TaskSpec(id="b"))
     assert (await one(n1.queues, kept)).id == "b"
 
@@ -257,11 +257,11 @@ async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_
 
     def register_anew(error: BaseException) -> None:
         refused.append(str(error))
-        queues.holder = "n0.2"
-        queues.rejoin()
+        queues.catalog.holder = "n0.2"
+        queues.sessions.rejoin()
 
-    queues.on_refused = register_anew
-    await queues.bury_sessions(1, "n0", 1)
+    queues.catalog.on_refused = register_anew
+    await queues.session_expiry.bury(1, "n0", 1)
     assert (await one(queues, session)).id == "a"
     assert refused == ["n0.1 was declared dead; the node has to register again"]
     assert session.uuid == uuid.replace("-", "")
@@ -271,12 +271,12 @@ async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_
 @pytest.mark.parametrize("verb", ["take", "batch", "lock", "session"])
 async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: str) -> None:
     queues, heard = n0.queues, []
-    queues.on_refused = heard.append
+    queues.catalog.on_refused = heard.append
     await queues.put("q", TaskSpec())
     for queue in ("q", "_locks"):
-        for shard in range(await queues.shards(queue)):
-            await queues.script("queue.reap", queue, shard, [1, "n0", 1, 10])
-    await queues.bury_sessions(1, "n0", 1)
+        for shard in range(await queues.catalog.shard_count(queue)):
+            await queues.scripts.run("queue.reap", queue, shard, [1, "n0", 1, 10])
+    await queues.session_expiry.bury(1, "n0", 1)
     session = queues.open_session()
     asked: list[Any] = []
     if verb == "lock":

@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from support.inspect import (
-    BY_NAME,
-    SETTLE,
     fail_backlog,
     settings_of,
     topics_of,
@@ -29,7 +27,7 @@ SHARDS = 4
 
 
 async def shown(n: Any) -> dict[str, Any]:
-    found: dict[str, Any] = await n.queues.settings("q")
+    found: dict[str, Any] = await n.queues.admin.settings("q")
     return found
 
 
@@ -58,9 +56,9 @@ async def in_force_word(n: Any, name: str, absent: Any) -> Any:
 
 async def pair(node: Any) -> tuple[Any, Any]:
     n0 = await node("n0")
-    await n0.queues.configure("q", {"shards": SHARDS})
+    await n0.queues.admin.configure("q", {"shards": SHARDS})
     n1 = await node("n1")
-    assert await n1.queues.shards("q") == SHARDS
+    assert await n1.queues.catalog.shard_count("q") == SHARDS
     return n0, n1
 
 
@@ -70,7 +68,7 @@ def lets_go(n: Any) -> None:
     async def never(*_: Any) -> None:
         raise StoreDown("it died")
 
-    n.queues._settle = never
+    n.queues.catalog.settle = never
 
 
 async def test_of_two_who_set_at_once_one_is_in_force(node: Any) -> None:
@@ -78,8 +76,8 @@ async def test_of_two_who_set_at_once_one_is_in_force(node: Any) -> None:
     for round_ in range(20):
         low = 10_000 + 10 * round_
         replies = await asyncio.gather(
-            n0.queues.configure("q", {"lease_ms": low}),
-            n1.queues.configure("q", {"lease_ms": low + 1}),
+            n0.queues.admin.configure("q", {"lease_ms": low}),
+            n1.queues.admin.configure("q", {"lease_ms": low + 1}),
             return_exceptions=True,
         )
         assert {type(reply) for reply in replies} <= {dict, Stale}
@@ -94,11 +92,11 @@ async def test_of_two_who_set_at_once_one_is_in_force(node: Any) -> None:
 
 async def test_a_late_write_of_older_settings_changes_nothing(node: Any) -> None:
     n0, n1 = await pair(node)
-    await n0.queues.configure("q", {"lease_ms": 1000})
+    await n0.queues.admin.configure("q", {"lease_ms": 1000})
     (late,) = {tuple(await shard_args(n0))}
-    await n1.queues.configure("q", {"lease_ms": 2000})
+    await n1.queues.admin.configure("q", {"lease_ms": 2000})
     for at in range(SHARDS):
-        await n0.queues.script("queue.configure", "q", at, late)
+        await n0.queues.scripts.run("queue.configure", "q", at, late)
     assert await in_force(n0, "lease_ms", 30_000) == [2000] * SHARDS
 
 
@@ -113,12 +111,12 @@ async def test_who_dies_between_the_settings_and_the_shards(node: Any, who: str)
     if who != "others":
         await n1.ears.stop()
         await n1.link.stop()
-    settle = getattr(n0.queues, SETTLE)
+    settle = n0.queues.catalog.settle
     lets_go(n0)
     with pytest.raises(StoreDown):
-        await n0.queues.configure("q", {"lease_ms": 1234})
+        await n0.queues.admin.configure("q", {"lease_ms": 1234})
     if who == "itself":  # it did not die: its connection was lost
-        n0.queues._settle = settle
+        n0.queues.catalog.settle = settle
         rest = (n0,)
     else:
         await n0.ears.stop()
@@ -131,7 +129,7 @@ async def test_who_dies_between_the_settings_and_the_shards(node: Any, who: str)
 async def test_what_is_not_named_in_a_new_record_is_in_force_too(node: Any, name: str) -> None:
     n0, n1 = await pair(node)
     await asyncio.gather(
-        *(n.queues.configure("q", {name: 4 * (at + 1)}) for at, n in enumerate((n0, n1))),
+        *(n.queues.admin.configure("q", {name: 4 * (at + 1)}) for at, n in enumerate((n0, n1))),
         return_exceptions=True,
     )
     (found,) = set(await in_force(n0, name, -1))
@@ -143,14 +141,14 @@ async def test_settings_that_an_older_version_wrote_without_a_number(node: Any) 
     """It writes into the shards whatever they have; who knows of numbers goes on above theirs."""
     n0, n1 = await pair(node)
     for lease_ms in (1000, 2000, 3000):
-        await n0.queues.configure("q", {"lease_ms": lease_ms})
+        await n0.queues.admin.configure("q", {"lease_ms": lease_ms})
     raw = msgspec.json.decode(await n0.link.call("HGET", "{tw}:queues", "q"))
     assert raw.pop("version") > 2
     raw["lease_ms"] = 4000
     await n0.link.call("HSET", "{tw}:queues", "q", msgspec.json.encode(raw))
     for at in range(SHARDS):
-        await n0.queues.script("queue.configure", "q", at, ["lease_ms", 4000])
-    await n1.queues.configure("q", {"urgent_ms": 5})
+        await n0.queues.scripts.run("queue.configure", "q", at, ["lease_ms", 4000])
+    await n1.queues.admin.configure("q", {"urgent_ms": 5})
     assert await agree((n0, n1), "urgent_ms", 60_000) == 5
     assert await agree((n0, n1), "lease_ms", 30_000) == 4000
 
@@ -158,12 +156,12 @@ async def test_settings_that_an_older_version_wrote_without_a_number(node: Any) 
 async def test_a_store_that_lost_the_settings_and_not_the_shards(node: Any) -> None:
     """On a cluster they lie on different servers."""
     n0, n1 = await pair(node)
-    await n0.queues.configure("q", {"lease_ms": 1000})
+    await n0.queues.admin.configure("q", {"lease_ms": 1000})
     before = await n0.link.call("HGET", "{tw}:queues", "q")
-    await n0.queues.configure("q", {"lease_ms": 2000})
+    await n0.queues.admin.configure("q", {"lease_ms": 2000})
     await agree((n0, n1), "lease_ms", 30_000)
     await n0.link.call("HSET", "{tw}:queues", "q", before)
-    await n0.queues.recall()
+    await n0.queues.catalog.recall()
     assert await agree((n0, n1), "lease_ms", 30_000) == 1000
 
 
@@ -178,8 +176,8 @@ async def test_two_who_change_the_order_at_once(node: Any) -> None:
     n0, n1 = await pair(node)
     for first, second in (("edf", "bands"), ("bands", "edf"), ("edf", "edf")):
         replies = await asyncio.gather(
-            n0.queues.configure("q", {"order": first, "late_share": 3}),
-            n1.queues.configure("q", {"order": second, "late_share": 4}),
+            n0.queues.admin.configure("q", {"order": first, "late_share": 3}),
+            n1.queues.admin.configure("q", {"order": second, "late_share": 4}),
             return_exceptions=True,
         )
         assert all(isinstance(reply, dict | Stale) for reply in replies), replies
@@ -189,14 +187,14 @@ async def test_two_who_change_the_order_at_once(node: Any) -> None:
         )
         assert await agree((n0, n1), "order", "bands") in (first, second)
         for name in names:
-            await n0.queues.delete("q", name)
+            await n0.queues.admin.delete("q", name)
 
 
 async def test_a_task_that_is_put_while_the_order_changes_keeps_it(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n0, n1 = await pair(node)
-    stats = n0.queues.stats
+    stats = n0.queues.admin.stats
 
     async def stats_then_put(queue: str) -> dict[str, Any]:
         found: dict[str, Any] = await stats(queue)
@@ -204,12 +202,12 @@ async def test_a_task_that_is_put_while_the_order_changes_keeps_it(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(n0.queues, "stats", stats_then_put)
+        patch.setattr(n0.queues.admin, "stats", stats_then_put)
         with pytest.raises(BadArg, match="order of q can be changed only while it is empty"):
-            await n0.queues.configure("q", {"order": "edf"})
+            await n0.queues.admin.configure("q", {"order": "edf"})
     assert await agree((n0, n1), "order", "bands") == "bands"
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
-    assert (await n0.queues.stats("q"))["total"] == 21
+    assert (await n0.queues.admin.stats("q"))["total"] == 21
 
 
 async def test_an_order_whose_settings_came_too_late(
@@ -217,7 +215,7 @@ async def test_an_order_whose_settings_came_too_late(
 ) -> None:
     """Somebody else changed others meanwhile: the shards go back to the order that is stored."""
     n0, n1 = await pair(node)
-    change = getattr(n0.queues, BY_NAME)
+    change = n0.queues.catalog.run_on_names
 
     async def changed_meanwhile(name: str, *args: Any) -> Any:
         if name == "queue.swap_settings":
@@ -232,9 +230,9 @@ async def test_an_order_whose_settings_came_too_late(
             )
         return await change(name, *args)
 
-    monkeypatch.setattr(n0.queues, BY_NAME, changed_meanwhile)
+    monkeypatch.setattr(n0.queues.catalog, "run_on_names", changed_meanwhile)
     with pytest.raises(Stale):
-        await n0.queues.configure("q", {"order": "edf"})
+        await n0.queues.admin.configure("q", {"order": "edf"})
     await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
     assert await agree((n0, n1), "order", "bands") == "bands"
     assert await agree((n0, n1), "late_share", 8) == 7
@@ -247,7 +245,7 @@ async def test_who_dies_over_an_order(node: Any, closed: int) -> None:
     layout = settings_of(n0.queues)["q"].layout + 1
     for at in range(closed):
         assert (
-            await n0.queues.script(
+            await n0.queues.scripts.run(
                 "queue.configure", "q", at, ["same_layout", layout, "order", "edf"]
             )
             == 1
@@ -259,12 +257,12 @@ async def test_who_dies_over_an_order(node: Any, closed: int) -> None:
 async def test_an_order_changes_beside_schedules(node: Any) -> None:
     n0, n1 = await pair(node)
     await n0.link.call("HSET", "{tw:q:0}:schedules", "s", "x")
-    await n0.queues.configure("q", {"order": "edf"})
+    await n0.queues.admin.configure("q", {"order": "edf"})
     assert await agree((n0, n1), "order", "bands") == "edf"
     with pytest.raises(
         BadArg, match="shards of q can be changed only while it is empty and has no schedules"
     ):
-        await n0.queues.configure("q", {"shards": 2})
+        await n0.queues.admin.configure("q", {"shards": 2})
     await n0.link.call("DEL", "{tw:q:0}:schedules")
 
 
@@ -292,7 +290,7 @@ async def test_settings_that_could_not_be_read_are_read_later(
 
         way.open = refused
     asked = n1.link.calls
-    await n0.queues.configure("q", {"lease_ms": 1234})
+    await n0.queues.admin.configure("q", {"lease_ms": 1234})
     await eventually(lambda: n1.link.calls > asked)
     transport_of(n1.link).abort()
     await eventually(lambda: settings_of(n1.queues)["q"].lease_ms == 1234)
@@ -301,11 +299,11 @@ async def test_settings_that_could_not_be_read_are_read_later(
 async def test_a_topic_that_could_not_be_read_is_read_later(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     for n in (n0, n1):
-        await n.queues.link("topic", "a")
+        await n.queues.topics.link("topic", "a")
     await eventually(lambda: topics_of(n1.queues).get("topic") == ("a",))
     transport_of(n1.link).pause_reading()
     asked = n1.link.calls
-    await n0.queues.link("topic", "b")
+    await n0.queues.topics.link("topic", "b")
     await eventually(lambda: n1.link.calls > asked)
     transport_of(n1.link).abort()
     await eventually(lambda: set(topics_of(n1.queues).get("topic", ())) == {"a", "b"})

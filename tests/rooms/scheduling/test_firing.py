@@ -161,9 +161,9 @@ async def test_ticks_of_a_lane_run_one_at_a_time(
     spec = Spec.every(1_000, "all")
     tick_ms = await schedules.put("tick", spec, "jobs", TaskSpec(b"x", lane="nightly"))
     await schedules.fire_due("jobs", 0, tick_ms + 2_000, 1, LEADER)
-    stats = await queues.stats("jobs")
+    stats = await queues.admin.stats("jobs")
     assert stats["total"] == 3
-    assert (await queues.peek("jobs", f"tick:{tick_ms}"))["lane"] == "nightly"
+    assert (await queues.admin.peek("jobs", f"tick:{tick_ms}"))["lane"] == "nightly"
     assert [shown["lane"] for shown in await schedules.list()] == ["nightly"]
     with pytest.raises(BadArg, match="queue of one shard"):
         await schedules.put("other", spec, "wide", TaskSpec(b"x", lane="nightly"))
@@ -248,7 +248,7 @@ async def test_a_put_tells_this_nodes_own_sweep(schedules: Schedules, queues: Ho
     tick.
     """
     told: list[tuple[str, int, int]] = []
-    queues.on_next = lambda queue, shard, delay_ms: told.append((queue, shard, delay_ms))
+    queues.catalog.on_next = lambda queue, shard, delay_ms: told.append((queue, shard, delay_ms))
     await put_every(schedules, every_ms=5_000)
     assert told[-1][:2] == ("jobs", 0)
     assert 4_000 <= told[-1][2] <= 5_000
@@ -260,7 +260,7 @@ async def test_a_task_of_a_schedule_is_taken_and_acknowledged(
     for queue in ("jobs", "wide"):
         name = f"s-{queue}"
         tick_ms = await schedules.put(name, Spec.every(1_000), queue, TaskSpec(b"hello"))
-        shard = queues.shard_of(queue, name)
+        shard = queues.catalog.shard_of(queue, name)
         await schedules.fire_due(queue, shard, tick_ms, 1, LEADER)
         session = queues.open_session()
         (task,) = await queues.take(session, [queue], wait_ms=10_000)

@@ -76,13 +76,13 @@ async def test_in_a_sharded_queue_row_and_tasks_share_a_shard(
     for number in range(20):
         name = f"s{number}"
         tick_ms = await schedules.put(name, Spec.every(1_000), "wide", TaskSpec(b"x"))
-        shard = queues.shard_of("wide", name)
+        shard = queues.catalog.shard_of("wide", name)
         assert raw.hexists(f"{prefix('wide', shard)}:schedules", name)
         await schedules.fire_due("wide", shard, tick_ms, 1, LEADER)
         (task_id,) = [
             found for found in tasks(raw, "wide", shard) if found.startswith(f"{name}:{tick_ms}")
         ]
-        assert queues.shard_of("wide", task_id) == shard
+        assert queues.catalog.shard_of("wide", task_id) == shard
         assert await schedules.delete(name) is True
 
 

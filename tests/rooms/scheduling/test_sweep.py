@@ -31,11 +31,11 @@ async def sweeping(node: Any) -> AsyncIterator[Any]:
         return -1
 
     def run(queue: str, shard: int, args: list[int]) -> Awaitable[Any]:
-        return n0.queues.script_on(n0.link, "queue.sweep", queue, shard, args)
+        return n0.queues.scripts.run_on(n0.link, "queue.sweep", queue, shard, args)
 
     n0.sweep = Sweep(n0.queues, SystemClock(), fire, run)
-    n0.queues.on_next = n0.sweep.expect
-    n0.task = asyncio.create_task(n0.sweep.run(1, n0.queues.holder))
+    n0.queues.catalog.on_next = n0.sweep.expect
+    n0.task = asyncio.create_task(n0.sweep.run(1, n0.queues.catalog.holder))
     yield n0
     n0.task.cancel()
     await asyncio.gather(n0.task, return_exceptions=True)
@@ -52,12 +52,12 @@ async def test_what_another_node_puts_is_made_ready_in_time(
     leader: Any, node: Any, eventually: Any, shards: int
 ) -> None:
     n1 = await node("n1")
-    await n1.queues.configure("q", {"shards": shards})
+    await n1.queues.admin.configure("q", {"shards": shards})
     await asyncio.gather(
         *(n1.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=20 + n)) for n in range(20))
     )
     await eventually(lambda: leader.sweep.moved == 20)
-    stats = await n1.queues.stats("q")
+    stats = await n1.queues.admin.stats("q")
     assert (stats["ready"], stats["delayed"]) == (20, 0)
 
 
@@ -75,9 +75,9 @@ async def test_a_queue_whose_settings_nobody_can_read_holds_up_no_other(
         assert not leader.task.done()
     with pytest.raises((Internal, BadArg)):
         await n1.queues.put("bad" if name == "bad" else "\udcff", TaskSpec(id="b"))
-    assert {"q"} <= set(await n1.queues.names()) <= {"q", "bad"}
+    assert {"q"} <= set(await n1.queues.catalog.names()) <= {"q", "bad"}
     if name == "bad":
-        assert (await n1.queues.check("bad"))["found"] == {"unreadable settings": 1}
+        assert (await n1.queues.consistency.check("bad"))["found"] == {"unreadable settings": 1}
 
 
 async def test_leases_end_and_attempts_are_counted_without_any_consumer(
@@ -87,7 +87,7 @@ async def test_leases_end_and_attempts_are_counted_without_any_consumer(
     await n1.queues.put("q", TaskSpec(id="a", attempts=1))
     await n1.queues.take(n1.queues.open_session(), ["q"], lease_ms=20)
     await eventually(lambda: leader.sweep.moved == 1)
-    assert (await n1.queues.peek("q", "a"))["state"] == "buried"
+    assert (await n1.queues.admin.peek("q", "a"))["state"] == "buried"
 
 
 async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(
@@ -103,7 +103,7 @@ async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -
     n1 = await node("n1")
     await n1.queues.put("q", TaskSpec(id="a", delay_ms=80))
     await eventually(lambda: leader.sweep.rounds)
-    await n1.queues.script("queue.sweep", "q", 0, [2, 10])
+    await n1.queues.scripts.run("queue.sweep", "q", 0, [2, 10])
     leader.sweep.expect("q", 0, 0)
     with pytest.raises(Stale, match=r"epoch 2 held by n1\.1"):
         await leader.task
@@ -111,7 +111,7 @@ async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -
 
 async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> None:
     n1 = await node("n1")
-    await n1.queues.configure("q", {"shards": 4})
+    await n1.queues.admin.configure("q", {"shards": 4})
     await n1.queues.put("q", TaskSpec(delay_ms=10**6))
     await eventually(lambda: leader.sweep.rounds >= 4)
     await eventually(lambda: not waiting_at(leader.link))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import hiredis
@@ -23,18 +24,18 @@ MIB = 2**20
 
 
 async def full(one: Any) -> None:
-    await one.queues.shards("q")
-    one.queues.store_memory.heard(MIB, MIB)
+    await one.queues.catalog.shard_count("q")
+    one.queues.catalog.store_memory.heard(MIB, MIB)
 
 
 async def impossible(one: Any) -> None:
     await one.link.call("HSET", f"{{{CLUSTER}}}:queues", "q", b'{"durability": "quorum"}')
-    await one.queues.shards("q")
+    await one.queues.catalog.shard_count("q")
 
 
 async def crowded(one: Any) -> None:
     """The store is away, and as many calls wait for it as may."""
-    await one.queues.shards("q")
+    await one.queues.catalog.shard_count("q")
     await one.link.stop()
 
 
@@ -105,7 +106,7 @@ async def test_nobody_is_told_while_an_item_is_added(
     one = await node()
     monkeypatch.setattr(link_module, "BACKLOG_MAX", 0)
     await REFUSALS[word](one)
-    (shard,) = one.queues.shards_known()
+    (shard,) = one.queues.catalog.shards_known()
     told = [Told() for _ in range(ITEMS_MAX + 1)]
     for n, receiver in enumerate(told):
         shard.add("queue.put", (f"t{n}", "", b"x"), receiver)
@@ -127,7 +128,9 @@ class Hasty(RecordingQueues):
         super().__init__()
         self.before: Any = None
 
-    def put_plain(self, *request: Any) -> Any:
+        self.fast_path: Any = SimpleNamespace(put=self._put_at_once)
+
+    def _put_at_once(self, *request: Any) -> Any:
         before, self.before = self.before, None if self.before else request[2]
         if before is not None:
             before.set_result(1)

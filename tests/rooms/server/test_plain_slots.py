@@ -29,7 +29,7 @@ async def ask(line: Any, *requests: Any) -> list[Any]:
 @pytest.fixture
 async def door(node: Any) -> AsyncIterator[Any]:
     n0 = await node()
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     async with doubles.Door(queues=n0.queues) as opened:
         yield opened
 
@@ -116,7 +116,7 @@ async def test_a_door_that_closes_tells_who_waits(door: Any) -> None:
 
 
 async def test_a_full_queue_is_an_error_of_the_put(door: Any) -> None:
-    await door.queues.configure("q", {"capacity": 1})
+    await door.queues.admin.configure("q", {"capacity": 1})
     line = await door.dial()
     first, second = await ask(line, "Q.PUT q x", "Q.PUT q y")
     assert len(first) == 20

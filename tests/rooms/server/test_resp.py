@@ -32,7 +32,7 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     link = StoreConnection(valkey.url, "test", clock, on_up=loading(valkey, scripts))
     await link.start()
     queues = Queues(Config(), link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES)
-    queues.holder = "n0.1"
+    queues.catalog.holder = "n0.1"
     async with doubles.Door(queues=queues) as door:
         yield door
     await link.stop()

@@ -363,9 +363,9 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
     try:
         async with seat(made.url(), replicas=0) as one, seat(made.url(), replicas=0) as other:
             with pytest.raises(BadArg, match="appendfsync always"):
-                await one.queues.configure("q", {"durability": "fsync"})
+                await one.queues.admin.configure("q", {"durability": "fsync"})
             made.client().config_set("appendfsync", "always")
-            await one.queues.configure("q", {"durability": "fsync"})
+            await one.queues.admin.configure("q", {"durability": "fsync"})
             await one.queues.put("q", TaskSpec(b"x"))
             commit = one.commits.of(one.data, "fsync")
             assert isinstance(commit, GroupCommit)

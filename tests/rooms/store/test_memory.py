@@ -25,7 +25,7 @@ async def n0(node: Any) -> AsyncIterator[Any]:
 
 async def fill(n0: Any, share: float) -> None:
     """Set the limit so that this share of it is used, and look."""
-    memory = n0.queues.store_memory
+    memory = n0.queues.catalog.store_memory
     await memory.look(n0.link)
     await n0.link.call("CONFIG", "SET", "maxmemory", int(memory.used_bytes / share))
     await memory.look(n0.link)
@@ -51,7 +51,7 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     for i in range(4):
         await queues.put("q", TaskSpec(id=f"t{i}", payload=b"x"))
     await fill(n0, 0.97)
-    assert queues.store_memory.full
+    assert queues.catalog.store_memory.full
     outcomes: asyncio.Queue[Any] = asyncio.Queue()
 
     class Receiver:
@@ -63,13 +63,13 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     for attempt in (
         lambda: queues.put("q", TaskSpec(payload=b"new")),
         lambda: queues.put_waiting("q", TaskSpec(payload=b"new"), 10),
-        lambda: queues.script("scheduler.put", "q", 0, []),
-        lambda: queues.script_on(n0.link, "tokens.put", "q", 0, []),
-        lambda: queues.script_on(n0.link, "tokens.detail", "q", 0, []),
+        lambda: queues.scripts.run("scheduler.put", "q", 0, []),
+        lambda: queues.scripts.run_on(n0.link, "tokens.put", "q", 0, []),
+        lambda: queues.scripts.run_on(n0.link, "tokens.detail", "q", 0, []),
     ):
         with pytest.raises(Full, match="memory is full"):
             await attempt()
-    assert queues.put_plain(b"q", b"new", Receiver())
+    assert queues.fast_path.put(b"q", b"new", Receiver())
     assert isinstance(await outcomes.get(), Full)
     assert (await n0.link.call("SET", "{tw}:grows", "1")) is not None, (
         "the store itself has room yet"
@@ -83,7 +83,7 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     )
     assert isinstance(both[0], Full)
     assert [task.id for task in both[1]] == ["t3"], "a put that is refused takes nothing along"
-    assert queues.store_memory.stats()["store_full_refused_total"] == 7
+    assert queues.catalog.store_memory.stats()["store_full_refused_total"] == 7
     await fill(n0, 0.5)
     assert await queues.put("q", TaskSpec(id="new")) == "new"
 

@@ -168,7 +168,7 @@ async def test_a_server_that_forgot_its_scripts_is_sent_them_again(node: Any) ->
     await n0.link.call("SCRIPT", "FLUSH")
     ids = await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x")) for _ in range(3)))
     assert len(set(ids)) == 3
-    assert (await n0.queues.stats("q"))["ready"] == 4
+    assert (await n0.queues.admin.stats("q"))["ready"] == 4
     await n0.link.call("SCRIPT", "FLUSH")
     calls = n0.link.calls
     taken = await n0.queues.take(n0.queues.open_session(), ["q"], count=10)
@@ -303,22 +303,22 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(
     node: Any, *, forgets: bool
 ) -> None:
     n0 = await node()
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     ids = await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x")) for _ in range(20)))
     for shard in range(4):
-        await n0.queues.script("queue.stats", "q", shard, ())
-    await n0.queues.script_each("queue.stats", "q", ())  # it knows the script now
+        await n0.queues.scripts.run("queue.stats", "q", shard, ())
+    await n0.queues.scripts.run_each("queue.stats", "q", ())  # it knows the script now
     if forgets:
         await n0.link.call("SCRIPT", "FLUSH")
         if scripts_of(n0.queues).uses_library:
             await n0.link.call("FUNCTION", "FLUSH")
     calls = n0.link.calls
-    rows = await n0.queues.script_each("queue.stats", "q", ())
+    rows = await n0.queues.scripts.run_each("queue.stats", "q", ())
     assert n0.link.calls - calls <= (1 if not forgets else 4), (
         "one, and what a server that has forgotten it is sent"
     )
     assert [row[1] for row in rows] == [
-        (await n0.queues.script("queue.stats", "q", shard, ()))[1] for shard in range(4)
+        (await n0.queues.scripts.run("queue.stats", "q", shard, ()))[1] for shard in range(4)
     ]
     assert sum(row[1] for row in rows) == len(ids)
 
@@ -329,15 +329,15 @@ async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
     ever.
     """
     n0, n1 = await node(), await node("n1")
-    await n0.queues.configure("q", {"shards": 4})
-    assert len(await n0.queues.script_each("queue.stats", "q", ())) == 4
-    await n1.queues.settings("q")
-    await n1.queues.configure("q", {"shards": 2})
-    assert [row[1] for row in await n0.queues.script_each("queue.stats", "q", ())] == [0, 0]
-    assert (await n0.queues.stats("q"))["shards"] == 2
+    await n0.queues.admin.configure("q", {"shards": 4})
+    assert len(await n0.queues.scripts.run_each("queue.stats", "q", ())) == 4
+    await n1.queues.admin.settings("q")
+    await n1.queues.admin.configure("q", {"shards": 2})
+    assert [row[1] for row in await n0.queues.scripts.run_each("queue.stats", "q", ())] == [0, 0]
+    assert (await n0.queues.admin.stats("q"))["shards"] == 2
     await n0.link.call("HSET", shards_of(n0.queues, "q")[1].keys[0] + ":shard", "format", "99")
     with pytest.raises(Error, match="has format 99"):
-        await n0.queues.script_each("queue.stats", "q", ())
+        await n0.queues.scripts.run_each("queue.stats", "q", ())
 
 
 LOCALS_SPARE = 2

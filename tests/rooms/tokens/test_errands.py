@@ -39,13 +39,13 @@ async def test_so_many_at_a_time_and_the_rest_is_given_back(
             await side.queues.put("_work", TaskSpec(id=name))
         running = asyncio.create_task(errands.run(do))
         await eventually(lambda: len(begun) == 2)
-        assert (await side.queues.stats("_work"))["leased"] == 2
+        assert (await side.queues.admin.stats("_work"))["leased"] == 2
         may_end.set()  # One or both end, and others take their places.
         await eventually(lambda: len(begun) > 2)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        stats = await side.queues.stats("_work")
+        stats = await side.queues.admin.stats("_work")
         assert (stats["leased"], stats["ready"]) == (0, stats["total"])
         assert stats["total"] >= 2
 
@@ -98,13 +98,13 @@ async def test_what_fails_is_said_and_holds_up_nothing(
         running = asyncio.create_task(errands.run(do))
 
         async def done() -> bool:
-            return (await side.queues.stats("_work"))["total"] == 2
+            return (await side.queues.admin.stats("_work"))["total"] == 2
 
         await eventually(done)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        assert (await side.queues.stats("_work"))["leased"] == 0
+        assert (await side.queues.admin.stats("_work"))["leased"] == 0
     assert {
         record.getMessage() for record in caplog.records if record.name == "tidewarden.tokens"
     } == {

@@ -177,7 +177,9 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await side.tokens.put("p/a", grant(1))
             queue = "_tokens:p:c0"
-            key = f"{prefix_of('t', queue, side.queues.shard_of(queue, 'a'))}:account_details"
+            key = (
+                f"{prefix_of('t', queue, side.queues.catalog.shard_of(queue, 'a'))}:account_details"
+            )
             valkey.client.hset(key, "a", AccountDetails({"host": EVIL, "tenant": "t"}).pack(1))
             side.go()
             failing = await harness.in_state(side, "failing")

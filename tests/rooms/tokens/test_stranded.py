@@ -23,7 +23,9 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
             await side.tokens.put(
                 f"p/{name}", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
             )
-        await side.queues.settings("_tokens:q:none")  # Without accounts it is nobody's concern.
+        await side.queues.admin.settings(
+            "_tokens:q:none"
+        )  # Without accounts it is nobody's concern.
 
         def said() -> list[str]:
             return [
@@ -35,11 +37,11 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
         side.go()
         await harness.eventually(lambda: is_running(side.tokens))
         await UnconfiguredAccounts(
-            ledger_of(side.tokens), side.queues.names, queue_names_of(side.tokens).values()
+            ledger_of(side.tokens), side.queues.catalog.names, queue_names_of(side.tokens).values()
         ).say()
         assert said() == []
         await UnconfiguredAccounts(
-            ledger_of(side.tokens), side.queues.names, ["_tokens:p:another"]
+            ledger_of(side.tokens), side.queues.catalog.names, ["_tokens:p:another"]
         ).say()
         (line,) = said()
         assert line.startswith("2 accounts of the provider p and its client c0 lie in the store")

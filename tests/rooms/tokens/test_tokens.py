@@ -103,7 +103,7 @@ async def test_nodes_that_start_together_agree_on_the_shards(valkey: Any, tmp_pa
     async def start(folder: Path) -> dict[str, Any]:
         async with harness.node(valkey, folder, chosen, folder.name, go=False) as side:
             await side.tokens.put(f"p/{folder.name}", {"refresh_token": "r"})
-            return await side.queues.settings("_tokens:p:c0")
+            return await side.queues.admin.settings("_tokens:p:c0")
 
     settings = await asyncio.gather(*(start(folder) for folder in folders))
     assert {(found["shards"], found["losses_max"]) for found in settings} == {(16, 0)}

@@ -26,7 +26,7 @@ class Ends(Bench):
     """Accounts whose consents end, and the notices of that."""
 
     def prefix(self, account: str) -> str:
-        return prefix_of("t", QUEUE, self.queues.shard_of(QUEUE, account))
+        return prefix_of("t", QUEUE, self.queues.catalog.shard_of(QUEUE, account))
 
     async def put_ending(
         self, account: str, in_days: float, base: tuple[int, int] = (0, 0), end: Any = "fixed"
@@ -142,10 +142,10 @@ async def test_an_end_that_was_put_off_is_told_of_again(bench: Ends) -> None:
 async def test_nobody_is_told_of_accounts_that_are_dead_or_gone(bench: Ends, valkey: Any) -> None:
     for name in ("dead", "gone", "old"):
         await bench.put_ending(name, 7.5)
-    shard = bench.queues.shard_of(QUEUE, "dead")
+    shard = bench.queues.catalog.shard_of(QUEUE, "dead")
     await bench.ledger.refresh(QUEUE, "dead", force_ms=1)
     found = (
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "queue.take", QUEUE, shard, (200, 9, LEASE_MS, 0, ""), now_ms=bench.now_ms
         )
     )[0]
@@ -175,7 +175,7 @@ async def test_accounts_that_were_put_together_are_all_told_of(bench: Ends, most
 
 
 async def test_accounts_at_one_place_of_the_index_are_all_told_of(bench: Ends, valkey: Any) -> None:
-    names = [name for n in range(400) if bench.queues.shard_of(QUEUE, name := f"a{n}") == 3]
+    names = [name for n in range(400) if bench.queues.catalog.shard_of(QUEUE, name := f"a{n}") == 3]
     await asyncio.gather(*(bench.put_ending(name, 7.5) for name in names))
     key = f"{bench.prefix(names[0])}:account_consents"
     valkey.client.zadd(key, dict.fromkeys(names, float(bench.now_ms + 7.5 * DAY_MS)))
@@ -185,7 +185,7 @@ async def test_accounts_at_one_place_of_the_index_are_all_told_of(bench: Ends, v
 
 
 async def test_what_the_outbox_has_no_room_for_is_left_for_later(bench: Ends, valkey: Any) -> None:
-    names = [name for n in range(200) if bench.queues.shard_of(QUEUE, name := f"a{n}") == 3]
+    names = [name for n in range(200) if bench.queues.catalog.shard_of(QUEUE, name := f"a{n}") == 3]
     await asyncio.gather(*(bench.put_ending(name, 7.5) for name in names))
     bench.now_ms += DAY_MS
     outbox = f"{bench.prefix(names[0])}:account_outbox"

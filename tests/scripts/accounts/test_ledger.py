@@ -57,7 +57,7 @@ async def known(bench: Bench, account: str = "a") -> AccountDetails | None:
 
 def ending(bench: Bench, valkey: Any, account: str = "a") -> int:
     """When its consent ends, as those have it that are told of it; 0: it is not among them."""
-    prefix = prefix_of("t", QUEUE, bench.queues.shard_of(QUEUE, account))
+    prefix = prefix_of("t", QUEUE, bench.queues.catalog.shard_of(QUEUE, account))
     return int(valkey.client.zscore(f"{prefix}:account_consents", account) or 0)
 
 
@@ -82,10 +82,10 @@ async def test_details_stay_with_their_account_until_others_come(bench: Bench, v
     )
     assert (await known(bench), ending(bench, valkey)) == (later, 0)
     _, _, (entry,) = await bench.ledger.page(
-        QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10, troubled=False
+        QUEUE, bench.queues.catalog.shard_of(QUEUE, "a"), 0, 10, troubled=False
     )
     assert entry.row.details == later
-    _, (pair,) = await bench.ledger.pairs(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10)
+    _, (pair,) = await bench.ledger.pairs(QUEUE, bench.queues.catalog.shard_of(QUEUE, "a"), 0, 10)
     assert parse_row(pair.row, pair.details).details == later
     assert await bench.put("a", (1, 3))
     assert await known(bench) == AccountDetails(), "a new grant has what it was put with"
@@ -215,9 +215,9 @@ async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> No
     with pytest.raises(AssertionError, match="not to be had"):
         await bench.take("a", "n1.1")
     bench.now_ms += 1
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
     found = (
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
         )
     )[0]
@@ -236,10 +236,10 @@ async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> N
     first = await bench.take("a", "n0.1")
     await bench.ledger.intend(QUEUE, "a", first.lease, LEASE_MS)
     # The lease is ended by force, as an operator can.
-    await bench.queues.script(
+    await bench.queues.scripts.run(
         "queue.end",
         QUEUE,
-        bench.queues.shard_of(QUEUE, "a"),
+        bench.queues.catalog.shard_of(QUEUE, "a"),
         ("a", first.lease, "release", 0, ""),
         now_ms=bench.now_ms,
     )
@@ -321,7 +321,7 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
 
     async def order(shard: int) -> list[str]:
         rows = (
-            await bench.queues.script(
+            await bench.queues.scripts.run(
                 "queue.take", QUEUE, shard, (200, 3, LEASE_MS, 0, ""), now_ms=bench.now_ms
             )
         )[0]
@@ -331,10 +331,11 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
             )
         return [row[0].decode() for row in rows]
 
-    shard = bench.queues.shard_of(QUEUE, "a")
-    names = ["a", *(f"b{n}" for n in range(200) if bench.queues.shard_of(QUEUE, f"b{n}") == shard)][
-        :3
-    ]
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
+    names = [
+        "a",
+        *(f"b{n}" for n in range(200) if bench.queues.catalog.shard_of(QUEUE, f"b{n}") == shard),
+    ][:3]
     for name in names:
         await bench.put(name, due_ms=0, life_ms=1000)
     last, wanted, urgent = names
@@ -348,9 +349,9 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
     # When the grace is over it is one like others, by the deadline that it had.
     bench.now_ms += 1000
     assert sorted(await order(shard)) == sorted(names)
-    found = await bench.queues.peek(QUEUE, urgent)
+    found = await bench.queues.admin.peek(QUEUE, urgent)
     assert found["priority"] == 50
-    assert found["deadline_ms"] == (await bench.queues.peek(QUEUE, last))["deadline_ms"]
+    assert found["deadline_ms"] == (await bench.queues.admin.peek(QUEUE, last))["deadline_ms"]
 
 
 async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
@@ -371,7 +372,7 @@ async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> N
     )
     assert await bench.stats() == {"total": 1, "dead": 1}
     assert (await bench.ledger.get(QUEUE, "a")).row is not None
-    assert (await bench.queues.stats(QUEUE))["total"] == 0
+    assert (await bench.queues.admin.stats(QUEUE))["total"] == 0
     assert await bench.ledger.refresh(QUEUE, "a") == "DEAD"
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"  # By hand, once more.
     assert await bench.stats() == {"total": 1, "failing": 1}
@@ -393,7 +394,7 @@ async def test_a_stopped_account_is_counted_apart_until_it_lives_again(
         task = await bench.take(account)
         await bench.ledger.failed(QUEUE, account, task.lease, Step(what, 0, troubles))  # type: ignore[arg-type]
     assert await bench.stats() == {"total": 2, "stopped": 1, "dead": 1}
-    assert (await bench.queues.stats(QUEUE))["total"] == 0
+    assert (await bench.queues.admin.stats(QUEUE))["total"] == 0
     assert await bench.ledger.refresh(QUEUE, "a") == "DEAD"
     if ended == "deleted":
         assert await bench.ledger.delete(QUEUE, "a")
@@ -410,8 +411,10 @@ async def test_a_stopped_account_is_counted_apart_until_it_lives_again(
 
 
 async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
-    shard = bench.queues.shard_of(QUEUE, "a")
-    sibling = next(f"a{n}" for n in range(1000) if bench.queues.shard_of(QUEUE, f"a{n}") == shard)
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
+    sibling = next(
+        f"a{n}" for n in range(1000) if bench.queues.catalog.shard_of(QUEUE, f"a{n}") == shard
+    )
     await bench.put(sibling, due_ms=0, life_ms=1)
     await bench.put("a", due_ms=900_000, life_ms=1_000_000)
     # Whoever read it before it was refreshed does not have it refreshed again.
@@ -420,7 +423,7 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, "nobody", force_ms=1) == "GONE"
     found = (
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
         )
     )[0]
@@ -434,11 +437,13 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
 async def test_by_hand_an_account_is_refreshed_once_in_a_while_and_none_is_forgotten(
     bench: Bench,
 ) -> None:
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
 
     async def taken() -> list[Any]:
         args = (200, 1, LEASE_MS, 0, "")
-        rows = (await bench.queues.script("queue.take", QUEUE, shard, args, now_ms=bench.now_ms))[0]
+        rows = (
+            await bench.queues.scripts.run("queue.take", QUEUE, shard, args, now_ms=bench.now_ms)
+        )[0]
         for row in rows:
             await bench.ledger.failed(
                 QUEUE, "a", row[1], Step("retry", 30, RefreshTroubles(tries=1))
@@ -466,7 +471,7 @@ async def test_late_accounts_are_counted(bench: Bench) -> None:
         await bench.put(f"a{number}", due_ms=1_000, life_ms=2_000)
     bench.now_ms += 2_000
     for shard in range(16):  # What a take or the leader's sweep does.
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "queue.take", QUEUE, shard, (200, 1, 1, 1, ""), now_ms=bench.now_ms
         )
     stats = await bench.stats()
@@ -513,7 +518,7 @@ async def test_one_that_waits_for_its_provider_is_not_counted_fresh(bench: Bench
 
 
 async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
     row = bench.row().pack()
     for args in (
         ("a", 0, 0, b"no row", 1, 2),
@@ -521,9 +526,9 @@ async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
         ("a", "x", 0, row, 1, 2),
     ):
         with pytest.raises(BadArg):
-            await bench.queues.script("tokens.put", QUEUE, shard, args)
+            await bench.queues.scripts.run("tokens.put", QUEUE, shard, args)
     with pytest.raises(BadArg, match="what becomes of a"):
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "tokens.failed", QUEUE, shard, ("a", 1, "explode", 0, b"", "keep")
         )
     assert await bench.stats() == {}

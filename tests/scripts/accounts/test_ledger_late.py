@@ -27,9 +27,9 @@ async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Ben
     task = await bench.take("a", "n0.1")
     await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
     bench.now_ms += LEASE_MS
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
     found = (
-        await bench.queues.script(
+        await bench.queues.scripts.run(
             "queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms
         )
     )[0]
@@ -152,9 +152,11 @@ async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_n
 async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_either(
     bench: Bench,
 ) -> None:
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
     other = next(
-        name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard
+        name
+        for name in map(str, range(1000))
+        if bench.queues.catalog.shard_of(QUEUE, name) == shard
     )
     await bench.put("a")
     late = bench.row(1, 2, mark="late")
@@ -170,9 +172,11 @@ async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_ei
 async def test_another_account_that_was_deleted_takes_no_spare_away(
     bench: Bench, valkey: Any
 ) -> None:
-    shard = bench.queues.shard_of(QUEUE, "a")
+    shard = bench.queues.catalog.shard_of(QUEUE, "a")
     other = next(
-        name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard
+        name
+        for name in map(str, range(1000))
+        if bench.queues.catalog.shard_of(QUEUE, name) == shard
     )
     # its grants went further than this one's, or not
     for bases in (((0, 0), (1, 1), (2, 2)), ((0, 0),)):
@@ -208,11 +212,11 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
     names = [
         name
         for name in (f"a{n}" for n in range(1000))
-        if bench.queues.shard_of(QUEUE, name) == shard
+        if bench.queues.catalog.shard_of(QUEUE, name) == shard
     ][:20]
 
     async def script(verb: str, queue: str, *args: Any) -> Any:
-        return await bench.queues.script(verb, queue, shard, args, now_ms=bench.now_ms)
+        return await bench.queues.scripts.run(verb, queue, shard, args, now_ms=bench.now_ms)
 
     async def prepared(queue: str) -> list[list[Any]]:
         for name in names:

@@ -28,7 +28,9 @@ class Keys(Bench):
         self.audit = audit
 
     def prefix(self, account: str) -> str:
-        return prefix_of(self.queues.cluster, QUEUE, self.queues.shard_of(QUEUE, account))
+        return prefix_of(
+            self.queues.catalog.cluster, QUEUE, self.queues.catalog.shard_of(QUEUE, account)
+        )
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ async def refreshed(bench: Keys, account: str, base: tuple[int, int] = (1, 1)) -
 async def nowhere(bench: Keys, account: str) -> bool:
     """There is no task of that account."""
     with pytest.raises(NotFound):
-        await bench.queues.peek(QUEUE, account)
+        await bench.queues.admin.peek(QUEUE, account)
     return True
 
 
@@ -70,14 +72,14 @@ async def test_healthy_accounts_have_none_through_put_and_refresh(bench: Keys) -
         await bench.put(account)
     assert await records(bench) == set()
     bench.audit()
-    shown = await bench.queues.peek(QUEUE, "a1")
+    shown = await bench.queues.admin.peek(QUEUE, "a1")
     assert (shown["due_ms"], shown["deadline_ms"], shown["priority"]) == (1_007_000, 1_010_000, 50)
     bench.now_ms += 7_000
     task = await bench.take("a0")
     assert task.deadline_ms == 1_010_000
     new = await refreshed(bench, "a1")
     bench.audit()
-    assert (await bench.queues.peek(QUEUE, "a1"))["due_ms"] == new.due_ms
+    assert (await bench.queues.admin.peek(QUEUE, "a1"))["due_ms"] == new.due_ms
     assert await records(bench) == set()
 
 
@@ -99,7 +101,7 @@ async def test_a_dead_account_has_no_task_and_a_new_grant_gives_it_one(bench: Ke
     assert await bench.ledger.failed(QUEUE, "a", task.lease, step)
     assert await nowhere(bench, "a")
     bench.audit()
-    assert (await bench.queues.check(QUEUE))["tasks"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["tasks"] == 0
     assert await bench.put("a", (1, 1))
     bench.audit()
     assert await bench.locate("a") == "delayed"
@@ -112,12 +114,12 @@ async def test_a_dead_account_has_no_task_and_a_new_grant_gives_it_one(bench: Ke
 async def test_the_doctor_counts_them_and_finds_one_that_lies_nowhere(bench: Keys) -> None:
     for account in ACCOUNTS:
         await bench.put(account)
-    report = await bench.queues.check(QUEUE)
+    report = await bench.queues.consistency.check(QUEUE)
     assert (report["tasks"], report["problems"]) == (40, 0)
     assert await bench.call("ZREM", f"{bench.prefix('a7')}:delayed", "a7") == 1
-    report = await bench.queues.check(QUEUE, repair=True)
+    report = await bench.queues.consistency.check(QUEUE, repair=True)
     assert report["found"]["task without an index entry"] == 1
-    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["problems"] == 0
     bench.audit()
 
 
@@ -129,11 +131,11 @@ async def test_the_doctor_sees_that_a_shards_record_forgot_its_accounts(bench: K
     task = await bench.take("a5")
     forgetful = bench.prefix("a5")
     await bench.call("HDEL", f"{forgetful}:shard", "accounts")
-    report = await bench.queues.check(QUEUE, repair=True)
+    report = await bench.queues.consistency.check(QUEUE, repair=True)
     assert (report["found"], report["repaired"]) == ({"accounts not in the record": 1}, 1)
-    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["problems"] == 0
     bench.audit()
-    assert (await bench.queues.peek(QUEUE, "a5"))["lease"] == task.lease
+    assert (await bench.queues.admin.peek(QUEUE, "a5"))["lease"] == task.lease
 
 
 async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
@@ -143,9 +145,9 @@ async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
     await bench.call(
         "HSET", f"{bench.prefix('a')}:account_troubles", "a", RefreshTroubles(dead=True).pack()
     )
-    report = await bench.queues.check(QUEUE, repair=True)
+    report = await bench.queues.consistency.check(QUEUE, repair=True)
     assert report["found"] == {"task of a dead account": 1}
-    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["problems"] == 0
     assert await nowhere(bench, "a")
     bench.audit()
 
@@ -161,10 +163,12 @@ async def test_the_doctor_drops_what_lies_beside_no_account_and_tries_a_dead_one
     await bench.call("ZADD", f"{beside}:account_failing", 1, "none")
     for kind in ("told", "lost", "stopped"):
         await bench.call("SADD", f"{beside}:account_{kind}", "none")
-    assert (await bench.queues.check(QUEUE))["found"]["dead account without a reason"] == 1
-    report = await bench.queues.check(QUEUE, repair=True)
+    assert (await bench.queues.consistency.check(QUEUE))["found"][
+        "dead account without a reason"
+    ] == 1
+    report = await bench.queues.consistency.check(QUEUE, repair=True)
     assert report["found"] == {"entry without an account": 9, "dead account without a reason": 1}
-    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["problems"] == 0
     bench.audit()
     assert await bench.stats() == {"total": 1, "fresh": 1}
     assert await bench.locate("a") == "delayed"
@@ -173,7 +177,7 @@ async def test_the_doctor_drops_what_lies_beside_no_account_and_tries_a_dead_one
 async def test_a_queue_with_accounts_is_not_empty(bench: Keys) -> None:
     await bench.put("a")
     with pytest.raises(BadArg, match="empty"):
-        await bench.queues.configure(QUEUE, {"shards": 4})
+        await bench.queues.admin.configure(QUEUE, {"shards": 4})
 
 
 async def test_records_of_the_former_version_go_with_the_next_refresh(bench: Keys) -> None:
@@ -194,12 +198,12 @@ async def test_records_of_the_former_version_go_with_the_next_refresh(bench: Key
             await bench.call("HSET", f"{prefix}:tasks", account, record)
             await bench.call("HINCRBY", f"{prefix}:shard", "stored", 1)
     bench.audit()
-    assert (await bench.queues.peek(QUEUE, "a"))["due_ms"] == 1_007_000
+    assert (await bench.queues.admin.peek(QUEUE, "a"))["due_ms"] == 1_007_000
     assert await nowhere(bench, "dead")
     await refreshed(bench, "a")
     assert await records(bench) == set()
     for n in range(40):
         await bench.put(f"more{n}")
     assert await nowhere(bench, "dead")
-    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert (await bench.queues.consistency.check(QUEUE))["problems"] == 0
     bench.audit()

@@ -69,26 +69,26 @@ async def test_damage_is_found_and_mended(node: Any, audit: Any, valkey: Any, da
         else damage.split()[0]
     )
     await hurt(n0.link.call)
-    report = await n0.queues.check("q")
+    report = await n0.queues.consistency.check("q")
     assert kind in report["found"]
     assert (report["repaired"], report["examples"] != []) == (0, True)
-    assert await n0.queues.check("q") == report, "a look changes nothing"
-    mended = await n0.queues.check("q", repair=True)
+    assert await n0.queues.consistency.check("q") == report, "a look changes nothing"
+    mended = await n0.queues.consistency.check("q", repair=True)
     assert mended["repaired"] == mended["problems"] >= 1
-    after = await n0.queues.check("q")
+    after = await n0.queues.consistency.check("q")
     assert after["problems"] == 0, after
     audit(valkey)
     if state and name in ("ready", "delayed", "leased", "buried"):
-        assert (await n0.queues.peek("q", name))["state"] == state
+        assert (await n0.queues.admin.peek("q", name))["state"] == state
 
 
 async def test_a_healthy_queue_of_many_pieces(node: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.configure("q", {"shards": 2})
+    await n0.queues.admin.configure("q", {"shards": 2})
     for n in range(1500):
         n0.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=n % 2 * 60_000, ttl_ms=90_000 * (n % 3)))
     await n0.queues.take(n0.queues.open_session(), ["q"], count=100)
-    report = await n0.queues.check("q", repair=True)
+    report = await n0.queues.consistency.check("q", repair=True)
     assert (report["tasks"], report["problems"], report["shards"]) == (1500, 0, 2)
 
 
@@ -97,32 +97,32 @@ async def test_a_task_that_nobody_can_read_is_set_aside(node: Any) -> None:
     await full_house(n0)
     await n0.link.call("HSET", f"{P}:tasks", "x", "y")
     await n0.link.call("HINCRBY", f"{P}:shard", "stored", 1)
-    report = await n0.queues.check("q", repair=True)
+    report = await n0.queues.consistency.check("q", repair=True)
     assert (report["problems"], report["repaired"], report["found"]) == (
         1,
         1,
         {"unreadable task": 1},
     )
-    shown = await n0.queues.peek("q", "x")
+    shown = await n0.queues.admin.peek("q", "x")
     assert (shown["state"], shown["reason"]) == ("buried", "unreadable")
-    assert (await n0.queues.stats("q"))["count_unreadable"] == 1
-    again = await n0.queues.check("q", repair=True)
+    assert (await n0.queues.admin.stats("q"))["count_unreadable"] == 1
+    again = await n0.queues.consistency.check("q", repair=True)
     assert (again["repaired"], again["found"]) == (
         0,
         {"unreadable task, set aside": 1},
     ), "until somebody deletes it"
-    assert await n0.queues.delete("q", "x")
-    assert (await n0.queues.check("q"))["problems"] == 0
+    assert await n0.queues.admin.delete("q", "x")
+    assert (await n0.queues.consistency.check("q"))["problems"] == 0
 
 
 async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     await n0.link.call("ZADD", f"{P}:buried", *(word for n in range(500) for word in (n, f"x{n}")))
-    report = await n0.queues.check("q", repair=True)
+    report = await n0.queues.consistency.check("q", repair=True)
     assert (report["problems"], report["repaired"], len(report["examples"])) == (500, 500, 100)
     with pytest.raises(BadArg):
-        await n0.queues.check("no such name")
+        await n0.queues.consistency.check("no such name")
 
 
 def look(desk: Any, *, repair: bool = False) -> Counter[str]:

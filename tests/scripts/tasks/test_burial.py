@@ -114,7 +114,7 @@ def test_a_filter_by_age_and_by_reason(desk: Any) -> None:
 async def buried(node: Any, shards: int, tasks: int) -> tuple[Any, Any]:
     """A queue with so many buried tasks, half of them for ``odd`` reasons."""
     queues = (await node()).queues
-    await queues.configure("q", {"shards": shards})
+    await queues.admin.configure("q", {"shards": shards})
     await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(tasks)))
     session = queues.open_session()
     for task in await queues.take(session, ["q"], count=1000):
@@ -126,12 +126,12 @@ async def buried(node: Any, shards: int, tasks: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_kick_all_of_a_reason_and_then_the_rest(node: Any, shards: int) -> None:
     queues, _ = await buried(node, shards, 300)
-    assert await queues.kick("q", count=2**31, reason_prefix="odd") == 150
-    assert await queues.kick("q", count=2**31, age_ms=3_600_000) == 0
-    assert await queues.kick("q", count=100) == 100
-    assert await queues.kick("q", count=2**31) == 50
+    assert await queues.admin.kick("q", count=2**31, reason_prefix="odd") == 150
+    assert await queues.admin.kick("q", count=2**31, age_ms=3_600_000) == 0
+    assert await queues.admin.kick("q", count=100) == 100
+    assert await queues.admin.kick("q", count=2**31) == 50
     with pytest.raises(BadArg, match="AGE is -1"):
-        await queues.kick("q", count=1, age_ms=-1)
+        await queues.admin.kick("q", count=1, age_ms=-1)
 
 
 async def test_what_fails_at_once_is_kicked_once(
@@ -152,26 +152,26 @@ async def test_what_fails_at_once_is_kicked_once(
         return [moved, 0 if moved else rank]  # as on a long list: go on
 
     monkeypatch.setattr(shard, "run", slow)
-    assert await queues.kick("q", count=2**31) == 5
+    assert await queues.admin.kick("q", count=2**31) == 5
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_move_by_reason(node: Any, shards: int) -> None:
     queues, session = await buried(node, shards, 300)
-    assert await queues.move("q", "again", count=2**31, age_ms=3_600_000) == 0
-    assert await queues.move("q", "again", count=120, reason_prefix="odd") == 120
-    assert await queues.move("q", "again", count=2**31, reason_prefix="odd") == 30
-    assert (await queues.stats("q"))["buried"] == 150
-    assert (await queues.stats("again"))["ready"] == 150
+    assert await queues.bulk.move("q", "again", count=2**31, age_ms=3_600_000) == 0
+    assert await queues.bulk.move("q", "again", count=120, reason_prefix="odd") == 120
+    assert await queues.bulk.move("q", "again", count=2**31, reason_prefix="odd") == 30
+    assert (await queues.admin.stats("q"))["buried"] == 150
+    assert (await queues.admin.stats("again"))["ready"] == 150
     assert all(int(task.id[1:]) % 2 for task in await queues.take(session, ["again"], count=1000))
 
 
 async def test_peek_shows_the_history(node: Any) -> None:
     queues, _ = await buried(node, 2, 4)
-    (tasks, _) = await queues.page("q", "buried")
+    (tasks, _) = await queues.admin.page("q", "buried")
     assert len(tasks) == 4
-    for task in [*tasks, await queues.peek("q", "t1")]:
+    for task in [*tasks, await queues.admin.peek("q", "t1")]:
         (end,) = task["history"]
         assert (end["how"], end["attempt"], end["reason"]) == ("bury", 1, task["reason"])
         assert end["at_ms"] == task["buried_ms"]

@@ -68,7 +68,7 @@ def test_lanes(desk: Any) -> None:
 @pytest.mark.parametrize("state", ["ready", "delayed", "waiting"])
 async def test_a_page_is_short_and_the_next_goes_on(node: Any, state: str) -> None:
     n0 = await node()
-    await n0.queues.configure("q", {"shards": 2 if state == "ready" else 1})
+    await n0.queues.admin.configure("q", {"shards": 2 if state == "ready" else 1})
     options = {"ready": {}, "delayed": {"delay_ms": 60_000}, "waiting": {"lane": "a"}}[state]
     count = 38 if state == "ready" else 20
     for n in range(count):
@@ -76,7 +76,7 @@ async def test_a_page_is_short_and_the_next_goes_on(node: Any, state: str) -> No
     found: list[str] = []
     sizes, after = [], ""
     while True:
-        tasks, after = await n0.queues.page("q", state, 1000, after)
+        tasks, after = await n0.queues.admin.page("q", state, 1000, after)
         sizes.append(len(tasks))
         found += [task["id"] for task in tasks]
         if not after:

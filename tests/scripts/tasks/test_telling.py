@@ -124,18 +124,18 @@ async def test_what_is_heard_of_other_nodes(node: Any, eventually: Any) -> None:
     """
     n0 = await node()
     nexts: list[tuple[str, int, int]] = []
-    n0.queues.on_next = lambda *found: nexts.append(found)
-    await n0.queues.configure("q", {"shards": 2})
+    n0.queues.catalog.on_next = lambda *found: nexts.append(found)
+    await n0.queues.admin.configure("q", {"shards": 2})
     shards = shards_of(n0.queues, "q")
     await eventually(lambda: ("q", 1, 0) in nexts)
     nexts.clear()
     wakes = [shard.wakes for shard in shards]
-    n0.queues.heard(b"{tw}:wake:n0.1", b"q 1 ready")
-    n0.queues.heard(b"{tw}:wake:n0.1", b"q 0 500")
-    n0.queues.heard(b"{tw}:wake:n0.1", b"q 0 -3")
-    n0.queues.heard(b"{tw}:wake:n0.1", b"q 7 ready")
-    n0.queues.heard(b"{tw}:wake:n0.1", b"unknown 0 ready")
-    n0.queues.heard(b"{tw}:wake:n0.1", b"unknown 3 40")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"q 1 ready")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"q 0 500")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"q 0 -3")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"q 7 ready")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"unknown 0 ready")
+    n0.queues.wakeups.heard(b"{tw}:wake:n0.1", b"unknown 3 40")
     assert [shard.wakes for shard in shards] == [wakes[0], wakes[1] + 1]
     assert nexts == [("q", 0, 500), ("q", 0, 0), ("unknown", 3, 40)]
 
@@ -144,15 +144,15 @@ async def test_a_new_queue_is_made_known_with_all_its_shards(node: Any, eventual
     """The leader learns of every shard, also of those that nothing has happened in yet."""
     n0, n1 = await node("n0"), await node("n1")
     nexts: list[tuple[str, int, int]] = []
-    n0.queues.on_next = lambda *found: nexts.append(found)
+    n0.queues.catalog.on_next = lambda *found: nexts.append(found)
     await n1.queues.put("fresh", TaskSpec())
     await eventually(lambda: ("fresh", 0, 0) in nexts)
-    await n1.queues.configure("wide", {"shards": 16})
+    await n1.queues.admin.configure("wide", {"shards": 16})
     await eventually(lambda: {("wide", n, 0) for n in range(16)} <= set(nexts))
 
 
 async def test_a_holder_that_is_none_takes_nothing(node: Any) -> None:
     n0 = await node()
-    n0.queues.holder = "-"
+    n0.queues.catalog.holder = "-"
     with pytest.raises(BadArg):
         await n0.queues.take(n0.queues.open_session(), ["q"])

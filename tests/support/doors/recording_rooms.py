@@ -19,14 +19,25 @@ class RecordingSession:
         self.held: dict[tuple[str, str], tuple[int, int]] = {}
 
 
+class NoFastPath:
+    """Everything goes the ordinary way here."""
+
+    def put(self, *_: Any) -> None:
+        return None
+
+    take = ack = put
+
+
 class RecordingQueues:
     """
     First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it
-    is set.
+    is set. It is each of its parts, too.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.admin = self.bulk = self.catalog = self.consistency = self.topics = self
+        self.fast_path = NoFastPath()
         self.ready: dict[str, list[tuple[str, bytes]]] = {}
         self.closed: list[RecordingSession] = []
         self.sessions: list[RecordingSession] = []
@@ -64,11 +75,6 @@ class RecordingQueues:
         self.ready.setdefault(queue, []).append((task_id, task.payload))
         self.arrived.set()
         return task_id
-
-    def put_plain(self, *_: Any) -> None:
-        """Everything goes the ordinary way here."""
-
-    take_plain = ack_plain = put_plain
 
     async def put_waiting(self, queue: str, task: TaskSpec, wait_ms: int) -> str:
         self.calls.append(("put_waiting", queue, task, wait_ms))
@@ -224,7 +230,7 @@ class RecordingQueues:
         self.calls.append(("unlink", topic, queue))
         return 0
 
-    async def topics(self) -> dict[str, list[str]]:
+    async def all(self) -> dict[str, list[str]]:
         return {"events": ["audit", "mail"]}
 
     async def check(self, queue: str, *, repair: bool) -> dict[str, Any]:

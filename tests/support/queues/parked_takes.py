@@ -23,7 +23,7 @@ async def parked(eventually: Any, queues: Any, count: int = 1, queue: str = "q")
 async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> Any:
     """A take that waits, parked."""
     session = n.queues.open_session()
-    await n.queues.shards(queue)
+    await n.queues.catalog.shard_count(queue)
     before = len(parked_in(n.queues, queue))
     take = n.queues.take(session, [queue], wait_ms=LONG_MS, **options)
     await parked(eventually, n.queues, before + 1, queue)
@@ -34,7 +34,7 @@ async def many(
     eventually: Any, n: Any, number: int, /, **options: Any
 ) -> list[asyncio.Future[Any]]:
     """So many takes that wait, oldest first, each of a session of its own."""
-    await n.queues.shards("q")
+    await n.queues.catalog.shard_count("q")
     takes = [
         n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options)
         for _ in range(number)

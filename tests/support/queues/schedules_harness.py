@@ -24,18 +24,22 @@ CLUSTER = "tw"
 
 
 class HookedQueues(Queues):
-    """
-    Real queues. ``hooks`` run once each before a script of that name; ``told`` is what the sweep
-    would hear.
-    """
+    """Real queues. ``hooks`` run once each before a script of that name."""
 
     hooks: dict[str, Callable[[], Awaitable[object]]]
 
-    async def script(self, name: str, queue: str, shard: int, args: Any, *, now_ms: int = 0) -> Any:
-        hook = self.hooks.pop(name, None)
-        if hook is not None:
-            await hook()
-        return await super().script(name, queue, shard, args, now_ms=now_ms)
+    def hook(self) -> None:
+        """Run the hooks from now on."""
+        self.hooks = {}
+        run = self.scripts.run
+
+        async def hooked(name: str, queue: str, shard: int, args: Any, *, now_ms: int = 0) -> Any:
+            hook = self.hooks.pop(name, None)
+            if hook is not None:
+                await hook()
+            return await run(name, queue, shard, args, now_ms=now_ms)
+
+        self.scripts.run = hooked
 
 
 @pytest.fixture
@@ -45,9 +49,9 @@ async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQue
     link = StoreConnection(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
     await link.start()
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False, system_queues={})
-    queues.hooks = {}
-    queues.holder = LEADER
-    await queues.configure("wide", {"shards": 16})
+    queues.hook()
+    queues.catalog.holder = LEADER
+    await queues.admin.configure("wide", {"shards": 16})
     yield queues
     await link.stop()
 

@@ -32,23 +32,23 @@ def graces_held(queues: Any) -> Iterator[Callable[[], None]]:
     what this yields.
     """
     held: list[tuple[str, int]] = []
-    real = queues._end_in
-    queues._end_in = lambda _, *which: held.append(which)
+    real = queues.session_expiry.end_in
+    queues.session_expiry.end_in = lambda _, *which: held.append(which)
 
     def let_come() -> None:
         for which in held:
             real(0, *which)
 
     yield let_come
-    del queues._end_in
+    del queues.session_expiry.end_in
 
 
 async def state(queues: Any, task_id: str) -> str:
-    return str((await queues.peek("q", task_id))["state"])
+    return str((await queues.admin.peek("q", task_id))["state"])
 
 
 async def holder(queues: Any, task_id: str) -> str:
-    rows, _ = await queues.script("queue.peek", "q", 0, ["id", task_id, ""])
+    rows, _ = await queues.scripts.run("queue.peek", "q", 0, ["id", task_id, ""])
     return str(rows[0][10].decode())
 
 

@@ -21,7 +21,7 @@ def locks_of(n: Any, **limits: int) -> Locks:
 async def waits_noted(n: Any, names: int) -> None:
     """Until the store knows that so many locks are waited for."""
     for _ in range(5000):
-        shards = await n.queues.shards(QUEUE)
+        shards = await n.queues.catalog.shard_count(QUEUE)
         found = await asyncio.gather(
             *(n.link.call("HLEN", f"{{tw:{QUEUE}:{i}}}:waits") for i in range(shards))
         )

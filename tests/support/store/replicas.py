@@ -125,9 +125,9 @@ class Seat:
             self.clock,
             views=False,
             system_queues=SYSTEM_QUEUES,
-            commits=self.commits,
+            durability=self.commits,
         )
-        self.queues.holder = "n0.1"
+        self.queues.catalog.holder = "n0.1"
         limit(self.commits, PATIENT_MS)
 
     async def stop(self) -> None:

@@ -32,7 +32,14 @@ async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Pro
         server = await check_store(control, config.cluster.name)
         queues = await open_queues(stack, config, clock, links, data, control, server)
         made = ProcessParts(
-            config, clock, links, data, control, queues, look_again=queues.wake_all, compare=_whole
+            config,
+            clock,
+            links,
+            data,
+            control,
+            queues,
+            look_again=queues.wakeups.wake_all,
+            compare=_whole,
         )
         await stack.enter_async_context(made.subscriber.listening())
         await made.nodes.register()

@@ -181,15 +181,15 @@ async def node(
     link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES)
-    queues.holder = f"{name}.{boot}"
+    queues.catalog.holder = f"{name}.{boot}"
 
     def hear(push: Any) -> None:
         if push[0] == b"message":
-            queues.heard(push[1], push[2])
+            queues.wakeups.heard(push[1], push[2])
 
     heard = StoreConnection(store.url, f"{name}-heard", SystemClock(), on_message=hear)
     await heard.start()
-    await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
+    await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.catalog.holder}", "{t}:queues")
 
     tokens = Tokens(config, queues, clock, link.call, **settings)
     try:

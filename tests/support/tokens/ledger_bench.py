@@ -21,9 +21,9 @@ class Bench:
         self.session = queues.open_session()
 
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
-            return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
+            return await queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = AccountStore(script, queues.shard_of)
+        self.ledger = AccountStore(script, queues.catalog.shard_of)
 
     def row(
         self,
@@ -45,10 +45,12 @@ class Bench:
 
     async def take(self, account: str, holder: str = "n0.1") -> Taken:
         """Lease the account's task by the frozen clock, as the queue's take does."""
-        self.queues.holder = holder
-        shard = self.queues.shard_of(QUEUE, account)
+        self.queues.catalog.holder = holder
+        shard = self.queues.catalog.shard_of(QUEUE, account)
         args = (200, 1, LEASE_MS, 0, account)
-        found = (await self.queues.script("queue.take", QUEUE, shard, args, now_ms=self.now_ms))[0]
+        found = (
+            await self.queues.scripts.run("queue.take", QUEUE, shard, args, now_ms=self.now_ms)
+        )[0]
         assert found, f"{account} is not to be had"
         _, lease, payload, attempt, deadline_ms, end_ms = found[0]
         return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
@@ -59,7 +61,7 @@ class Bench:
         return await self.ledger.stored(QUEUE, "a", base, row.pack(), row.due_ms, row.expires_at_ms)
 
     async def locate(self, account: str) -> str:
-        found = await self.queues.peek(QUEUE, account)
+        found = await self.queues.admin.peek(QUEUE, account)
         return str(found["state"])
 
     async def stats(self) -> dict[str, int]:

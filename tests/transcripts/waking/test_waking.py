@@ -128,7 +128,7 @@ async def a_burial_and_a_kick(stage: Stage) -> None:
     stage.recording.note("other", "buries job")
     await stage.n1.queues.bury(session, "q", "job", task.lease)
     stage.recording.note("operator", "kicks job at n1")
-    await stage.n1.queues.kick("q", task_id="job")
+    await stage.n1.queues.admin.kick("q", task_id="job")
 
 
 async def a_pause_ends(stage: Stage) -> None:
@@ -137,12 +137,12 @@ async def a_pause_ends(stage: Stage) -> None:
 
     Tasks are put into a paused queue as ever, and wake nobody before it is resumed.
     """
-    await stage.n1.queues.pause("q")
+    await stage.n1.queues.admin.pause("q")
     await stage.wait()
     stage.recording.note("producer", "puts job at n1")
     await stage.n1.queues.put("q", TaskSpec(id="job"))
     stage.recording.note("operator", "resumes the queue at n1")
-    await stage.n1.queues.resume("q")
+    await stage.n1.queues.admin.resume("q")
 
 
 async def a_node_dies(stage: Stage) -> None:
@@ -154,7 +154,7 @@ async def a_node_dies(stage: Stage) -> None:
     await stage.hold()
     await stage.wait()
     stage.recording.note("leader", "reaps the node n1")
-    await stage.n0.queues.script("queue.reap", "q", 0, [1, "n1", 1, 100])
+    await stage.n0.queues.scripts.run("queue.reap", "q", 0, [1, "n1", 1, 100])
 
 
 async def the_wait_is_over(stage: Stage) -> None:
@@ -178,7 +178,7 @@ async def test_how_a_take_is_woken(
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
     for each in (n0, n1):
-        await each.queues.shards("q")
+        await each.queues.catalog.shard_count("q")
     recording = Recording({"job"}, {script.sha: script.name for script in n0.scripts}, waiting="q")
     async with store_watched(recording, valkey.path):
         stage = Stage(n0, n1, recording, eventually)

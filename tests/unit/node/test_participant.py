@@ -31,7 +31,8 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> ProcessParts:
     )
     commits = SimpleNamespace(ask_embedded=subscribed)
     queues: Any = SimpleNamespace(
-        wake_all=lambda: None, holder="n0.1", lease_clock=None, commits=commits
+        wakeups=SimpleNamespace(wake_all=lambda: None),
+        catalog=SimpleNamespace(holder="n0.1", lease_clock=None, durability=commits),
     )
     control: Any = SimpleNamespace(clustered=False)
     data: Any = object()
@@ -42,7 +43,7 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> ProcessParts:
         data,
         control,
         queues,
-        look_again=lambda: queues.wake_all(),
+        look_again=lambda: queues.wakeups.wake_all(),
         compare=whole,
     )
 
@@ -74,7 +75,7 @@ async def test_how_a_store_syncs_is_asked_before_the_queues_are_recalled(one: An
     async def recall() -> None:
         done.append("recalled")
 
-    one.queues.commits.ask_embedded, one.queues.recall = ask, recall
+    one.queues.catalog.durability.ask_embedded, one.queues.catalog.recall = ask, recall
     one.subscriber.missed()
     await compared(one)
     assert done == ["asked", "recalled"]
@@ -91,7 +92,7 @@ async def test_a_server_that_takes_over_while_the_last_one_is_compared_is_compar
         if looks == 1:
             one.subscriber.missed()
 
-    one.queues.recall = recall
+    one.queues.catalog.recall = recall
     one.subscriber.missed()
     await compared(one)
     assert looks == 2
@@ -107,7 +108,7 @@ async def test_a_comparison_that_was_refused_is_made_again(
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
 
-    one.queues.recall = recall
+    one.queues.catalog.recall = recall
     one.subscriber.missed()
     await compared(one)
     assert outcomes == []
@@ -134,7 +135,7 @@ async def test_a_subscriber_that_was_refused_subscribes_again(one: Any) -> None:
     async def recall() -> None:
         assert len(asked) == 2, "what is not heard is not compared yet"
 
-    one.subscriber.connection.call, one.queues.wake_all, one.queues.recall = (
+    one.subscriber.connection.call, one.queues.wakeups.wake_all, one.queues.catalog.recall = (
         refused_once,
         wake_all,
         recall,

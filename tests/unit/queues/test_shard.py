@@ -15,9 +15,9 @@ from tidewarden.errors import BadArg, Full, Internal, StoreDown
 from tidewarden.queue.partitioning import prefix_of, split_prefix
 from tidewarden.queue.sessions.session import Session
 from tidewarden.queue.shards.shard import FLYING_MAX, ITEMS_MAX, Shard
+from tidewarden.queue.shards.waitlist import Tries
 from tidewarden.queue.take import Take
 from tidewarden.queue.task import TaskSpec
-from tidewarden.queue.waitlist import Tries
 from tidewarden.store.connection import ReplyError
 from tidewarden.store.scripts.loader import Script
 

@@ -34,6 +34,7 @@ class Shards:
         self.swept: list[tuple[float, str, int]] = []
         self.fired: list[tuple[float, str, int]] = []
         self.trouble: dict[tuple[str, int], list[Exception]] = {}
+        self.catalog = self.scripts = self
         self.lists = 0
         self.list_trouble: list[Exception] = []
         self.lists_wait: asyncio.Event | None = None
@@ -55,7 +56,7 @@ class Shards:
             raise self.list_trouble.pop(0)
         return list(self.sizes)
 
-    async def shards(self, queue: str) -> int:
+    async def shard_count(self, queue: str) -> int:
         return self.sizes[queue]
 
     async def delays(self, queue: str) -> list[int]:

@@ -8,48 +8,43 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tidewarden.errors import Error, StoreDown
-from tidewarden.queue.capacity_wait import CapacityWait
-from tidewarden.store.connection import Arg
+from tidewarden.queue.background import BackgroundTasks
+from tidewarden.queue.catalog import Catalog
+
+from .session_records import SessionRecords
 
 log = logging.getLogger("tidewarden.queue")
 
 PIECE = 500  # leases, or sessions, that one script ends
 
 
-class SessionExpiry(CapacityWait):
+class SessionExpiry:
     """
-    A session's record is in the store, changed by ``lua/session_*.lua`` alone.
+    Ends shared sessions.
 
-    Its end is three steps, each safe to repeat: the record says that it has ended, so that nobody
-    joins it any more; its leases end, shard by shard; the record goes.
+    A session's end is three steps, each safe to repeat: the record says that it has ended, so
+    that nobody joins it any more; its leases end, shard by shard; the record goes.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._sessions_key = f"{{{self.cluster}}}:session"
-        self._graces: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # that run here, by session
-        self.sessions_ended = 0
+    def __init__(
+        self, catalog: Catalog, records: SessionRecords, background: BackgroundTasks
+    ) -> None:
+        self._records = records
+        self._catalog = catalog
+        self._background = background
+        self._loop = asyncio.get_running_loop()
+        # that run here, by session
+        self._graces: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self.ended = 0
 
-    def _session_script(
-        self, name: str, *args: Arg, more_keys: Sequence[str] = ()
-    ) -> asyncio.Future[Any]:
-        reply = self._scripts.run(
-            self._link,
-            f"queue.session_{name}",
-            (self._sessions_key, *more_keys),
-            (0, self.holder, *args),
-        )
-        reply.add_done_callback(self._session_replied)
-        return reply
+    @property
+    def running(self) -> int:
+        """Graces that run here."""
+        return len(self._graces)
 
-    def _session_replied(self, done: asyncio.Future[Any]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            self.on_refused(error)
-
-    def _end_in(self, left_ms: int, uuid: str, number: int) -> None:
+    def end_in(self, left_ms: int, uuid: str, number: int) -> None:
         """
         Its grace ends in ``left_ms``, unless somebody joins it before.
 
@@ -63,19 +58,19 @@ class SessionExpiry(CapacityWait):
 
         def over() -> None:
             del self._graces[uuid]
-            self._spawn(self._end_quietly(uuid, number))
+            self._background.start(self._end_quietly(uuid, number))
 
         self._graces[uuid] = number, self._loop.call_later(left_ms / 1000, over)
 
     async def _end_quietly(self, uuid: str, number: int) -> None:
         try:
-            await self.end_session(uuid, number)
+            await self.end(uuid, number)
         except Error as error:
             log.warning(
                 "the session %s could not be ended; the leader goes on with it: %s", uuid, error
             )
 
-    async def end_session(self, uuid: str, number: int = -1) -> bool:
+    async def end(self, uuid: str, number: int = -1) -> bool:
         """
         End a session whose grace is over: its leases, as losses, and all that is known of it. Safe
         to repeat.
@@ -83,28 +78,30 @@ class SessionExpiry(CapacityWait):
         ``number``: the attach number that was given up; a session that was joined since goes on.
         Whether it ended. Raises: StoreDown: the leader's next look goes on with it.
         """
-        left_ms, places = await self._session_script("end", uuid, number)
+        left_ms, places = await self._records.run("end", uuid, number)
         if left_ms > 0:
-            self._end_in(left_ms, uuid, number)
+            self.end_in(left_ms, uuid, number)
         if left_ms != 0:
             return False
-        await self._lose(uuid, list(filter(None, map(_place_of, places))))
-        self.sessions_ended += int(await self._session_script("forget", uuid))
+        await self.release(uuid, list(filter(None, map(_place_of, places))))
+        self.ended += int(await self._records.run("forget", uuid))
         return True
 
-    async def _lose(self, uuid: str, places: list[Sequence[str]]) -> None:
+    async def release(self, uuid: str, places: list[Sequence[str]]) -> None:
         """What it holds in these shards, each a queue and a number, is ready again."""
-        await asyncio.gather(*(self._lose_in(uuid, queue, int(index)) for queue, index in places))
+        await asyncio.gather(
+            *(self._release_in(uuid, queue, int(index)) for queue, index in places)
+        )
 
-    async def _lose_in(self, uuid: str, queue: str, index: int) -> None:
-        shards = await self._open(queue)
+    async def _release_in(self, uuid: str, queue: str, index: int) -> None:
+        shards = await self._catalog.open(queue)
         more = index < len(shards)  # a queue that was cut anew was empty
         while more:
             _, more = await shards[index].run("queue.session_release", (uuid, PIECE))
 
     # --- what the leader does
 
-    async def bury_sessions(
+    async def bury(
         self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool
     ) -> int:
         """
@@ -115,15 +112,12 @@ class SessionExpiry(CapacityWait):
         """
         total, more = 0, 1
         while more:
-            fence = f"{{{self.cluster}}}:fence"
-            left, more = await self._session_script(
-                "bury", epoch, node, boot, PIECE, more_keys=(fence,)
-            )
+            left, more = await self._records.run_fenced("bury", epoch, node, boot, PIECE)
             page_done()
             total += left
         return total
 
-    async def end_due_sessions(self, page_done: Callable[[], object] = bool) -> int:
+    async def end_due(self, page_done: Callable[[], object] = bool) -> int:
         """
         End the sessions whose grace is over and whose node did not live to do it; how many.
 
@@ -133,10 +127,8 @@ class SessionExpiry(CapacityWait):
         more = True
         while more:
             # Those that could not be ended stay at the head: the next page begins behind them.
-            uuids = [raw.decode() for raw in await self._session_script("due", PIECE, failed)]
-            ends = await asyncio.gather(
-                *(self.end_session(uuid) for uuid in uuids), return_exceptions=True
-            )
+            uuids = [raw.decode() for raw in await self._records.run("due", PIECE, failed)]
+            ends = await asyncio.gather(*(self.end(uuid) for uuid in uuids), return_exceptions=True)
             page_done()
             total += ends.count(True)
             more = True in ends

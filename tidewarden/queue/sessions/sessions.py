@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID, uuid4
 
-from tidewarden.clock import sleep
+from tidewarden.clock import Clock, sleep
 from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, Stale, StoreDown
+from tidewarden.queue.background import BackgroundTasks
+from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.partitioning import shard_for
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.task import check_range
@@ -24,6 +26,7 @@ from tidewarden.store.reply_errors import NotSent
 
 from .session import Session, Shared
 from .session_expiry import SessionExpiry
+from .session_records import SessionRecords
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -33,23 +36,34 @@ GRACE_MS = 5000
 GRACE_MAX_MS = 3_600_000
 
 
-class Sessions(SessionExpiry):
-    """Opening, sharing and closing sessions."""
+class Sessions:
+    """Opens, shares and closes the sessions of connections."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        catalog: Catalog,
+        records: SessionRecords,
+        expiry: SessionExpiry,
+        background: BackgroundTasks,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._expiry = expiry
+        self._background = background
+        self._clock = clock
         self._shared: dict[str, Shared] = {}
-        self._sessions: set[Session] = set()
+        self.open_ones: set[Session] = set()
 
     # --- a connection's own
 
-    def open_session(self, user: str = "default") -> Session:
+    def open(self, user: str = "default") -> Session:
         """A new consumer. Close it when its connection goes."""
         session = Session(user)
-        self._sessions.add(session)
+        self.open_ones.add(session)
         return session
 
-    async def close_session(self, session: Session) -> None:
+    async def close(self, session: Session) -> None:
         """
         A connection has gone: its waiting takes take nothing, its leases end at once, as losses, in
         one batch a shard.
@@ -59,23 +73,26 @@ class Sessions(SessionExpiry):
         themselves.
         """
         session.closed = True
-        self._sessions.discard(session)
+        self.open_ones.discard(session)
         for take in list(session.takes):
             take.future.cancel()
         held, session.held = session.held, {}
         if session.joining is not None:
-            await asyncio.shield(self._spawn(self._leave(session, session.joining, held)))
+            await asyncio.shield(
+                self._background.start(self._leave(session, session.joining, held))
+            )
         elif held:
-            await asyncio.shield(self._end_soon(held))
+            await asyncio.shield(self.end_soon(held))
 
-    def _end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
-        return self._spawn(self._end_all(held))
+    def end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
+        """End these leases, as losses, however long the store is away."""
+        return self._background.start(self._end_all(held))
 
     async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
         while held:
             ends = {}
             for (queue, task_id), (lease, end_ms) in held.items():
-                shard = self._lane(self._shards[queue], task_id)
+                shard = shard_for(self._catalog.shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
                 # who waits here asks behind it: a round trip sooner than by its answer
@@ -97,7 +114,7 @@ class Sessions(SessionExpiry):
 
     # --- shared ones
 
-    async def join_session(
+    async def join(
         self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None
     ) -> str:
         """
@@ -141,22 +158,20 @@ class Sessions(SessionExpiry):
             return str(UUID(session.uuid))
 
     async def _attach(self, session: Session, wanted: Shared, grace_ms: int, new: bool) -> None:
-        holder = self.holder
+        holder = self._catalog.holder
         try:
-            number = await self._session_script(
-                "join", wanted.uuid, wanted.user, grace_ms, int(new)
-            )
+            number = await self._records.run("join", wanted.uuid, wanted.user, grace_ms, int(new))
         except NotSent:
             raise
         except StoreDown:
-            self._spawn(self._unjoin_later(wanted))
+            self._background.start(self._unjoin_later(wanted))
             raise
         shared = self._shared.setdefault(wanted.uuid, wanted)
         shared.number, shared.holder = max(shared.number, number), holder
         shared.connections.add(session)
         session.shared = shared
-        if holder != self.holder:  # this node registered anew meanwhile
-            self._spawn(self._rejoin_later(shared))
+        if holder != self._catalog.holder:  # this node registered anew meanwhile
+            self._background.start(self._rejoin_later(shared))
 
     async def _unjoin_later(self, wanted: Shared) -> None:
         """
@@ -165,9 +180,9 @@ class Sessions(SessionExpiry):
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
-            holder = self.holder
+            holder = self._catalog.holder
             try:
-                number = await self._session_script("join", wanted.uuid, wanted.user, -1, 0)
+                number = await self._records.run("join", wanted.uuid, wanted.user, -1, 0)
             except StoreDown:
                 continue
             except Error as error:
@@ -175,7 +190,7 @@ class Sessions(SessionExpiry):
             there = self._shared.get(wanted.uuid, wanted)
             there.number, there.holder = max(there.number, number), holder
             if there is wanted:
-                self._spawn(self._detach_later(wanted))
+                self._background.start(self._detach_later(wanted))
             return None
 
     async def _leave(
@@ -193,7 +208,7 @@ class Sessions(SessionExpiry):
         try:
             await self._detach(shared)
         except StoreDown:
-            self._spawn(self._detach_later(shared))
+            self._background.start(self._detach_later(shared))
 
     async def _detach_later(self, shared: Shared) -> None:
         """
@@ -211,31 +226,31 @@ class Sessions(SessionExpiry):
 
     async def _detach(self, shared: Shared) -> None:
         """This node's last connection has left. Raises: StoreDown."""
-        if shared.holder != self.holder:
+        if shared.holder != self._catalog.holder:
             return  # that boot was declared dead, and has left by that
-        left_ms = await self._session_script("leave", shared.uuid, shared.number)
+        left_ms = await self._records.run("leave", shared.uuid, shared.number)
         if left_ms == -2:
             # The store has lost the record, or its end was not heard here: nobody will end these
             # but us.
-            await self._lose(shared.uuid, [_place(prefix) for prefix in shared.places])
+            await self._expiry.release(shared.uuid, [_place(prefix) for prefix in shared.places])
         elif left_ms == 0:
-            await self.end_session(shared.uuid, shared.number)
+            await self._expiry.end(shared.uuid, shared.number)
         elif left_ms > 0:
-            self._end_in(left_ms, shared.uuid, shared.number)
+            self._expiry.end_in(left_ms, shared.uuid, shared.number)
 
     # --- taking under one
 
-    def _entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
+    def entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
         """
         Whether this node may take for it from these shards: it is attached, and the record names
         them.
         """
-        if shared.lost or shared.holder != self.holder:
+        if shared.lost or shared.holder != self._catalog.holder:
             return False
         places = shared.places
         return all(shard.keys[0] in places for shard in shards)
 
-    async def _enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
+    async def enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
         """
         Note in the record that it takes from these shards. A node that was declared dead, and has
         not registered anew yet, does so within moments: that is waited for.
@@ -245,11 +260,13 @@ class Sessions(SessionExpiry):
         places = [f"{shard.queue} {shard.index}" for shard in shards]
         for tries_left in range(ENTER_TRIES, -1, -1):
             try:
-                if (shared.holder != self.holder or tries_left < ENTER_TRIES) and not shared.lost:
+                if (
+                    shared.holder != self._catalog.holder or tries_left < ENTER_TRIES
+                ) and not shared.lost:
                     await self._rejoin(shared)
                 if shared.lost:
                     raise gone(shared)
-                await self._session_script("enter", shared.uuid, *places)
+                await self._records.run("enter", shared.uuid, *places)
                 break
             except Stale:
                 if not tries_left:
@@ -265,8 +282,8 @@ class Sessions(SessionExpiry):
         Raises: NotFound: the session has ended; Stale; StoreDown.
         """
         shared = session.shared
-        if shared is not None and not self._entered(shared, (shard,)):
-            await self._enter(shared, (shard,))
+        if shared is not None and not self.entered(shared, (shard,)):
+            await self.enter(shared, (shard,))
         return session.uuid
 
     def rejoin(self) -> None:
@@ -275,10 +292,10 @@ class Sessions(SessionExpiry):
         connections here have.
         """
         for shared in list(self._shared.values()):
-            self._spawn(self._rejoin_later(shared))
+            self._background.start(self._rejoin_later(shared))
 
     async def _rejoin_later(self, shared: Shared) -> None:
-        while shared.connections and shared.holder != self.holder and not shared.lost:
+        while shared.connections and shared.holder != self._catalog.holder and not shared.lost:
             try:
                 await self._rejoin(shared)
             except Error as error:
@@ -286,17 +303,17 @@ class Sessions(SessionExpiry):
                 await sleep(self._clock, LOST_RETRY_S)
 
     async def _rejoin(self, shared: Shared) -> None:
-        holder = self.holder
+        holder = self._catalog.holder
         try:
-            number = await self._session_script("join", shared.uuid, shared.user, -1, 0)
+            number = await self._records.run("join", shared.uuid, shared.user, -1, 0)
         except NotFound:
-            self._lost(shared)
+            self.lost(shared)
             return
         shared.number, shared.holder = max(shared.number, number), holder
         if not shared.connections:  # the last one left meanwhile
-            self._spawn(self._detach_later(shared))
+            self._background.start(self._detach_later(shared))
 
-    def _lost(self, shared: Shared) -> None:
+    def lost(self, shared: Shared) -> None:
         """It ended while this node was cut off: whoever waits for tasks under it is told."""
         shared.lost = True
         if self._shared.get(shared.uuid) is shared:
@@ -309,12 +326,12 @@ class Sessions(SessionExpiry):
 
     # --- numbers
 
-    def session_counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Shared sessions with connections here; graces that run here; those ended by this node."""
         return {
             "attached": len(self._shared),
-            "detached": len(self._graces),
-            "ended_total": self.sessions_ended,
+            "detached": self._expiry.running,
+            "ended_total": self._expiry.ended,
         }
 
 

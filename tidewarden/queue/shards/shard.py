@@ -11,7 +11,6 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.partitioning import split_prefix
-from tidewarden.queue.waitlist import Waiter, Waitlist
 from tidewarden.store import Scripts
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import Arg
@@ -24,6 +23,7 @@ from .known_empty import KnownEmpty
 from .lease_clock import LeaseClock
 from .reply_durability import DurabilityGate
 from .resharding import Resharded, recut_of, repeat
+from .waitlist import Waiter, Waitlist
 
 ITEMS_MAX = 500  # of one verb in one script call
 # likewise, so that a call keeps neither the store nor the other items waiting for long

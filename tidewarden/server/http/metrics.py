@@ -361,11 +361,11 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
             with contextlib.suppress(
                 Internal, NotFound
             ):  # its settings cannot be read (the doctor names it), or it has gone
-                found[name] = await queues.stats(name)
+                found[name] = await queues.admin.stats(name)
 
     try:
         async with asyncio.timeout(STORE_S):
-            names = [name for name in await queues.names() if rights.see(name)]
+            names = [name for name in await queues.catalog.names() if rights.see(name)]
         left = iter(names)
         async with asyncio.timeout(QUEUES_S), asyncio.TaskGroup() as group:
             for _ in range(min(QUEUES_AT_ONCE, len(names))):

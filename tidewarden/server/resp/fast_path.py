@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import NotHeld
-from tidewarden.queue.capacity_wait import put_error
+from tidewarden.queue.put import put_error
 from tidewarden.server.verbs.command import Request
 from tidewarden.server.verbs.options import DIGITS_MAX
 
@@ -94,7 +94,7 @@ class AckSlot(Slot):
 def put(connection: Connection, request: Request) -> Slot | None:
     """Q.PUT queue payload"""
     slot = PutSlot(connection, request[1])
-    task_id = connection.server.queues.put_plain(slot.queue, request[2], slot)
+    task_id = connection.server.queues.fast_path.put(slot.queue, request[2], slot)
     if task_id is None:
         return None
     slot.task_id = task_id
@@ -118,7 +118,7 @@ def take(connection: Connection, request: Request) -> Slot | None:
         return None
     slot = TakeSlot(connection, request[-1], wait_ms > 0)
     session = connection.session or server.session_of(connection)
-    slot.work = server.queues.take_plain(session, slot.queue, wait_ms, slot)
+    slot.work = server.queues.fast_path.take(session, slot.queue, wait_ms, slot)
     return None if slot.work is None else slot
 
 
@@ -132,6 +132,6 @@ def ack(connection: Connection, request: Request) -> Slot | None:
     slot = AckSlot(connection)
     return (
         slot
-        if server.queues.ack_plain(session, request[1], request[2], int(digits), slot)
+        if server.queues.fast_path.ack(session, request[1], request[2], int(digits), slot)
         else None
     )

@@ -228,7 +228,7 @@ def info(connection: Connection, request: Request) -> bytes:
 
 def time(connection: Connection, request: Request) -> Pending:
     """TIME: the store's clock, by which everything here is due"""
-    return Pending(connection.server.queues.time(), encoder.encode)
+    return Pending(connection.server.queues.catalog.time(), encoder.encode)
 
 
 def command(connection: Connection, request: Request) -> bytes:

@@ -96,7 +96,7 @@ def kick(connection: Connection, request: Request) -> Pending:
             raise BadArg("Q.KICK takes ID id, which names the task, with no other option.")
     else:
         _count_of(fields, "Q.KICK needs COUNT n, ALL or ID id.")
-    return Pending(connection.server.queues.kick(queue_name(request[1]), **fields), integer)
+    return Pending(connection.server.queues.admin.kick(queue_name(request[1]), **fields), integer)
 
 
 def _count_of(fields: dict[str, Any], missing: str) -> None:
@@ -115,14 +115,14 @@ def update(connection: Connection, request: Request) -> Pending:
         raise BadArg(
             "Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY."
         )
-    return Pending(connection.server.queues.update(queue, task_id, Changes(**fields)), ok)
+    return Pending(connection.server.queues.admin.update(queue, task_id, Changes(**fields)), ok)
 
 
 def delete(connection: Connection, request: Request) -> Pending:
     """Q.DELETE"""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     return Pending(
-        connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), integer
+        connection.server.queues.admin.delete(queue, task_id, **DELETE.parse(request, 3)), integer
     )
 
 
@@ -131,13 +131,13 @@ def peek(connection: Connection, request: Request) -> Pending:
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 3:
-        return Pending(queues.peek(queue, text("An id", request[2])), encoder.encode)
+        return Pending(queues.admin.peek(queue, text("An id", request[2])), encoder.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
         raise BadArg(
             "Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting."
         )
-    page = queues.page(
+    page = queues.admin.page(
         queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", "")
     )
     return Pending(page, encoder.encode)
@@ -162,25 +162,26 @@ def wait(connection: Connection, request: Request) -> Pending:
 def pause(connection: Connection, request: Request) -> Pending:
     """Q.PAUSE"""
     ms = PAUSE.parse(request, 2).get("ms")
-    return Pending(connection.server.queues.pause(queue_name(request[1]), ms), ok)
+    return Pending(connection.server.queues.admin.pause(queue_name(request[1]), ms), ok)
 
 
 def resume(connection: Connection, request: Request) -> Pending:
     """Q.RESUME"""
-    return Pending(connection.server.queues.resume(queue_name(request[1])), ok)
+    return Pending(connection.server.queues.admin.resume(queue_name(request[1])), ok)
 
 
 def purge(connection: Connection, request: Request) -> Pending:
     """Q.PURGE"""
     queue = queue_name(request[1])
     return Pending(
-        connection.server.queues.purge(queue, PURGE.parse(request, 2).get("state", "")), integer
+        connection.server.queues.bulk.purge(queue, PURGE.parse(request, 2).get("state", "")),
+        integer,
     )
 
 
 def release_all(connection: Connection, request: Request) -> Pending:
     """Q.RELEASEALL"""
-    return Pending(connection.server.queues.release_all(queue_name(request[1])), integer)
+    return Pending(connection.server.queues.bulk.release_all(queue_name(request[1])), integer)
 
 
 def move(connection: Connection, request: Request) -> Pending:
@@ -190,7 +191,7 @@ def move(connection: Connection, request: Request) -> Pending:
     if "target" not in fields:
         raise BadArg("Q.MOVE needs TO queue.")
     return Pending(
-        connection.server.queues.move(queue_name(request[1]), fields.pop("target"), **fields),
+        connection.server.queues.bulk.move(queue_name(request[1]), fields.pop("target"), **fields),
         integer,
     )
 
@@ -198,14 +199,16 @@ def move(connection: Connection, request: Request) -> Pending:
 def link(connection: Connection, request: Request) -> Pending:
     """Q.LINK"""
     return Pending(
-        connection.server.queues.link(queue_name(request[1]), queue_name(request[2])), integer
+        connection.server.queues.topics.link(queue_name(request[1]), queue_name(request[2])),
+        integer,
     )
 
 
 def unlink(connection: Connection, request: Request) -> Pending:
     """Q.UNLINK"""
     return Pending(
-        connection.server.queues.unlink(queue_name(request[1]), queue_name(request[2])), integer
+        connection.server.queues.topics.unlink(queue_name(request[1]), queue_name(request[2])),
+        integer,
     )
 
 
@@ -217,11 +220,15 @@ def check(connection: Connection, request: Request) -> Pending:
     repair = "repair" in CHECK.parse(request, 2)
     if request[1] != b"*":
         return Pending(
-            queues.check(text("A queue's name", request[1]), repair=repair), encoder.encode
+            queues.consistency.check(text("A queue's name", request[1]), repair=repair),
+            encoder.encode,
         )
 
     async def every() -> list[Mapping[str, Any]]:
-        return [await queues.check(name, repair=repair) for name in await queues.names()]
+        return [
+            await queues.consistency.check(name, repair=repair)
+            for name in await queues.catalog.names()
+        ]
 
     return Pending(every(), encoder.encode)
 
@@ -234,7 +241,7 @@ def stats(connection: Connection, request: Request) -> Pending:
         name, fields = queue_name(request[1]), STATS.parse(request, 2)
 
         async def one() -> Mapping[str, Any]:
-            found = await queues.stats(name, **fields)
+            found = await queues.admin.stats(name, **fields)
             if "queues" in found:  # a topic
                 found = {
                     **found,
@@ -248,7 +255,7 @@ def stats(connection: Connection, request: Request) -> Pending:
         found: dict[str, Mapping[str, Any]] = {}
         for name in await _seen(queues, rights):
             with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                found[name] = await queues.stats(name)
+                found[name] = await queues.admin.stats(name)
         return found
 
     return Pending(every(), encoder.encode)
@@ -264,11 +271,11 @@ def names(connection: Connection, request: Request) -> Pending:
 
 async def _seen(queues: Queues, rights: Rights) -> list[str]:
     """The users' queues of which a user of these rights may know."""
-    return [name for name in await queues.names() if name[:1] != "_" and rights.see(name)]
+    return [name for name in await queues.catalog.names() if name[:1] != "_" and rights.see(name)]
 
 
 async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
-    topics = (await queues.topics()).items()
+    topics = (await queues.topics.all()).items()
     return {
         topic: [name for name in linked if rights.see(name)]
         for topic, linked in topics
@@ -281,7 +288,7 @@ def config(connection: Connection, request: Request) -> Pending:
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 2:
-        return Pending(queues.settings(queue), encoder.encode)
+        return Pending(queues.admin.settings(queue), encoder.encode)
     if request[2].upper() != b"SET" or len(request) < 5 or len(request) % 2 == 0:
         raise BadArg("Q.CONFIG takes a queue, and then nothing or SET and a value for each name.")
     values: dict[str, Any] = {}
@@ -290,7 +297,7 @@ def config(connection: Connection, request: Request) -> Pending:
         if name in values:
             raise BadArg(f"{name} is given twice.")
         values[name] = text(name, request[position + 1])
-    return Pending(queues.configure(queue, values), ok)
+    return Pending(queues.admin.configure(queue, values), ok)
 
 
 def _ending(result: tuple[str, bytes], resp: int) -> bytes:

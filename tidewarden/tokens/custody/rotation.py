@@ -221,7 +221,9 @@ class Rotator:
 
     async def _token_queues(self) -> list[str]:
         """Those of providers that are not configured now, too."""
-        return sorted(name for name in await self._queues.names() if name.startswith(QUEUE_PREFIX))
+        return sorted(
+            name for name in await self._queues.catalog.names() if name.startswith(QUEUE_PREFIX)
+        )
 
     async def _seal_all(self, task: Taken, rotation: Rotation) -> None:
         for queue in await self._token_queues():

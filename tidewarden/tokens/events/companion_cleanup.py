@@ -101,20 +101,20 @@ class CompanionCleanup:
         """
         name, queue, provider = mark.split("\t")
         removed = held = 0
-        for state in STATES if queue in await self._queues.names() else ():
+        for state in STATES if queue in await self._queues.catalog.names() else ():
             after, more = "", True
             while more:
                 number += 1
                 if await self._count(mark) != number:
                     return  # It is configured again, or another node is at this.
-                tasks, after = await self._queues.page(queue, state, PAGE, after)
+                tasks, after = await self._queues.admin.page(queue, state, PAGE, after)
                 ids = [
                     str(task["id"])
                     for task in tasks
                     if str(task["id"]).startswith(f"{name}:{provider}/")
                 ]
                 done = await asyncio.gather(
-                    *(self._queues.delete(queue, one) for one in ids), return_exceptions=True
+                    *(self._queues.admin.delete(queue, one) for one in ids), return_exceptions=True
                 )
                 for one in done:
                     if isinstance(one, errors.NotHeld):

@@ -46,19 +46,25 @@ class Outlets:
             call, config.cluster.name, queues.put, config.webhooks, config.events.kept
         )
         self._webhooks = Webhooks(queues, config.webhooks, clock)
-        drop = functools.partial(queues.delete, force=True)
+        drop = functools.partial(queues.admin.delete, force=True)
         self._companions = Companions(config.companions, queues.put, drop, clock)
         self._left_over = CompanionCleanup(
             config.companions, config.providers, queues, call, config.cluster.name, clock
         )
         self._outbox = Outbox(
-            ledger, queue_of, queues.shard_of, queues.having, self.events, self._companions, clock
+            ledger,
+            queue_of,
+            queues.catalog.shard_of,
+            queues.scripts.having,
+            self.events,
+            self._companions,
+            clock,
         )
         days = config.tokens.consent_notice_days
         self._consents = Consents(
-            ledger, queue_of.values(), queues.having, days, self._outbox.look_at, clock
+            ledger, queue_of.values(), queues.scripts.having, days, self._outbox.look_at, clock
         )
-        self._stranded = UnconfiguredAccounts(ledger, queues.names, queue_of.values())
+        self._stranded = UnconfiguredAccounts(ledger, queues.catalog.names, queue_of.values())
         self.tidings = AccountLifecycle(self._outbox, self._companions, config.events.failing_s)
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:

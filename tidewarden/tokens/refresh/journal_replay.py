@@ -77,7 +77,7 @@ class JournalReplay:
         question = open_question(raw, self._mac)
         if question is None or question.node not in (
             "",
-            self._tools.queues.holder.rpartition(".")[0],
+            self._tools.queues.catalog.holder.rpartition(".")[0],
         ):
             return None
         tools, place = self._tools, (question.queue, question.account)

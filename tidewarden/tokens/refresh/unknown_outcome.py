@@ -50,7 +50,7 @@ class UnknownOutcomes:
         if not holder:
             return "go"
         reply = PeerReply("none")  # This node's own journal was looked into before.
-        if _node_of(holder) != _node_of(self._tools.queues.holder):
+        if _node_of(holder) != _node_of(self._tools.queues.catalog.holder):
             reply = await self._tools.peers.ask(
                 holder, self._queue, account, row.grant, row.generation
             )

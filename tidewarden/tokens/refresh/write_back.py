@@ -201,4 +201,4 @@ class WriteBack:
                 error,
             )
             return ""
-        return tools.queues.holder.rpartition(".")[0]
+        return tools.queues.catalog.holder.rpartition(".")[0]

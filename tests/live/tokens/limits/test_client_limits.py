@@ -56,7 +56,7 @@ class Bench:
         self.calls[f"{name} {args[0]}"] += 1
         if self.away:
             raise errors.StoreDown("away")
-        return await self._queues.script(name, queue, shard, args, now_ms=self.now_ms)
+        return await self._queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
 
     async def pause(self, _queue: str, ms: int) -> None:
         self.paused.append(ms)
@@ -359,7 +359,7 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
     ) as side:
         named = [f"a{n}" for n in range(200)]
-        shards = [side.queues.shard_of(QUEUE, name) for name in named]
+        shards = [side.queues.catalog.shard_of(QUEUE, name) for name in named]
         names = {name for name, shard in zip(named, shards, strict=True) if shard == shards[0]}
         for name in names:
             await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
@@ -422,7 +422,7 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             )
 
             async def paused() -> int:
-                return int((await one.queues.stats(QUEUE))["paused_until_ms"])
+                return int((await one.queues.admin.stats(QUEUE))["paused_until_ms"])
 
             await harness.eventually(paused)
             told = (await other.tokens.stats())["p"]  # Any node tells of it.
@@ -454,7 +454,7 @@ async def test_two_nodes_hold_back_together_and_one_probes(
 
 
 async def paused_over(side: Any) -> bool:
-    return (await side.queues.stats(QUEUE))["paused_until_ms"] == 0
+    return (await side.queues.admin.stats(QUEUE))["paused_until_ms"] == 0
 
 
 async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(

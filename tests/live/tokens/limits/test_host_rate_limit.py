@@ -28,7 +28,7 @@ async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Pat
         ) -> list[int]:
             args = (verb, host, rate, requests)
             return list(
-                await side.queues.script("tokens.host", QUEUE, 0, args, now_ms=NOW_MS + at_ms)
+                await side.queues.scripts.run("tokens.host", QUEUE, 0, args, now_ms=NOW_MS + at_ms)
             )
 
         assert await ask(0, 4) == [4, 0]
@@ -64,8 +64,8 @@ async def test_one_node_may_use_what_the_others_leave(valkey: Any, tmp_path: Pat
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False
     ) as side:
         one, two = (
-            HostRateLimits(side.queues.script, lambda: 3),
-            HostRateLimits(side.queues.script, lambda: 3),
+            HostRateLimits(side.queues.scripts.run, lambda: 3),
+            HostRateLimits(side.queues.scripts.run, lambda: 3),
         )
         dear = Provider(name="a", token_url="https://As.example/t", host_rate=0.02)
         more = Provider(name="b", issuer="https://as.example/tenant", host_rate=0.01)
@@ -132,7 +132,7 @@ async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(
             )  # It has had the task.
 
             async def handed_on() -> bool:
-                stats = await side.queues.stats("_tokens:p:c0")
+                stats = await side.queues.admin.stats("_tokens:p:c0")
                 return (stats["ready"], stats["leased"]) == (1, 0)
 
             await harness.eventually(handed_on)

@@ -33,12 +33,14 @@ class Bench:
     def __init__(self, queues: Any) -> None:
         self.queues = queues
         self.now_ms = 1_000_000
-        self.names = [name for n in range(8000) if queues.shard_of(QUEUE, name := f"a{n}") == 0]
+        self.names = [
+            name for n in range(8000) if queues.catalog.shard_of(QUEUE, name := f"a{n}") == 0
+        ]
 
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
-            return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
+            return await queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = AccountStore(script, queues.shard_of)
+        self.ledger = AccountStore(script, queues.catalog.shard_of)
 
     async def put(self, due_ms: list[int]) -> None:
         for name, at in zip(self.names, due_ms, strict=False):
@@ -55,7 +57,7 @@ class Bench:
         for _ in range(rounds):
             await self.ledger.level(QUEUE, 0, HORIZON_MS, EVERY_MS, 1000, LIFE_MS)
             self.now_ms += EVERY_MS
-            taken = await self.queues.script(
+            taken = await self.queues.scripts.run(
                 "queue.take", QUEUE, 0, (1000, 500, 60_000, 0, ""), now_ms=self.now_ms
             )
             done.append(len(taken[0]))

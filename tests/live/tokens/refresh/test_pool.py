@@ -181,7 +181,7 @@ async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(
             stats = (await again.tokens.stats())["p"]
             assert stats["fresh"] == sum(endpoint.requests.values()) <= 8
             assert stats["intents"] == 0
-            assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
+            assert (await again.queues.admin.stats("_tokens:p:c0"))["leased"] == 0
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                 return bool((await real_stats())["fresh"] == 60)
 
             async def real_stats() -> dict[str, int]:
-                return await harness.AccountStore(real, side.queues.shard_of).stats(
+                return await harness.AccountStore(real, side.queues.catalog.shard_of).stats(
                     "_tokens:p:c0", 16
                 )
 

@@ -105,7 +105,7 @@ async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(
             dead = await in_state(side, "dead")
             assert dead["error"] == "invalid_grant"
             assert endpoint.requests["a.0"] == 3
-            assert (await side.queues.stats("_tokens:p:c0"))["total"] == 1
+            assert (await side.queues.admin.stats("_tokens:p:c0"))["total"] == 1
             # A new consent brings it back.
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
             assert (await in_state(side, "fresh"))["grant"] == 2

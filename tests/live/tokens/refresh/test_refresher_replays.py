@@ -54,7 +54,7 @@ async def test_one_that_is_in_vain_goes_back_before_others(valkey: Any, tmp_path
         chosen = harness.provider(endpoint.url, client_rate=1.0, refreshers=1, **GRACED)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             shards = {
-                f"a{number}": side.queues.shard_of("_tokens:p:c0", f"a{number}")
+                f"a{number}": side.queues.catalog.shard_of("_tokens:p:c0", f"a{number}")
                 for number in range(200)
             }
             # Each shard has an order.

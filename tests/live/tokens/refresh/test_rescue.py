@@ -50,7 +50,7 @@ async def test_a_request_of_a_dead_node_is_made_again_within_the_grace(
         async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
             assert await rescue_of(two.tokens).look() == 0  # Nobody says that it is dead.
             for shard in range(SHARDS):
-                await two.queues.script("queue.reap", QUEUE, shard, [1, "n0", 1, 100])
+                await two.queues.scripts.run("queue.reap", QUEUE, shard, [1, "n0", 1, 100])
             if saved:  # Not before half of the grace is over: its next start may bring the answer.
 
                 async def looks() -> int:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.inspect import parked_in, shards_of, takes_of
+from support.inspect import parked_in, shards_of
 from support.queues.parked_takes import LONG_MS, Asked, Lost, lose, many, parked, wait_in
 
 from tidewarden.errors import NoQuorum, StoreDown
@@ -71,13 +71,13 @@ async def test_puts_into_a_paused_queue_take_somebody_along_once(
     node: Any, eventually: Any, asked_of: Asked
 ) -> None:
     n0 = await node("n0")
-    await n0.queues.pause("q")
+    await n0.queues.admin.pause("q")
     takes = await many(eventually, n0, 5)
     asked_of.clear()
     for number in range(10):
         await n0.queues.put("q", TaskSpec(id=f"a{number}"))
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (10, 1)
-    await n0.queues.resume("q")
+    await n0.queues.admin.resume("q")
     assert [task.id for take in takes for task in await take] == [
         f"a{number}" for number in range(5)
     ]
@@ -146,7 +146,7 @@ async def test_a_wait_that_ends_while_its_take_goes_along(
     if end == "drain":
         n0.queues.end_waits()
     else:
-        (waiting,) = takes_of(n0.queues)
+        (waiting,) = n0.queues.consumer.takes
         waiting.stop_waiting()
     assert not take.done()
     assert [task.id for task in await take] == ["a"]
@@ -189,7 +189,7 @@ async def test_who_goes_along_gets_what_is_first_in_the_queues_order(
 
 async def test_of_one_lane_no_more_go_along_than_may_run(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     session = n0.queues.open_session()
     takes = [n0.queues.take(session, ["q"], wait_ms=LONG_MS) for _ in range(3)]
     await parked(eventually, n0.queues, 3)
@@ -220,7 +220,7 @@ async def test_a_queue_that_another_node_cut_anew(node: Any, eventually: Any) ->
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n1)
     await n1.ears.stop()
-    await n0.queues.configure("q", {"shards": 2})
+    await n0.queues.admin.configure("q", {"shards": 2})
     assert await n1.queues.put("q", TaskSpec(id="a")) == "a"
     assert await take == []
     assert [
@@ -240,13 +240,13 @@ async def test_where_somebody_found_nothing_the_next_one_waits_without_asking(
         count = len(parked_in(n0.queues, "q"))
         took: Any = loop.create_future()
         if plain:
-            n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, took)
+            n0.queues.fast_path.take(n0.queues.open_session(), b"q", LONG_MS, took)
         else:
             took = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         await parked(eventually, n0.queues, count + 1)
         return took
 
-    await n1.queues.shards("q")
+    await n1.queues.catalog.shard_count("q")
     asked_of.clear()
     others = [await one_more() for _ in range(10)]
     assert asked_of.calls(n0) == 0
@@ -391,8 +391,8 @@ class Storm:
             dice.choice(self.takes).cancel()
         elif what < 0.83:
             queue = dice.choice(self.queues)
-            await n.queues.pause(queue)
-            await n.queues.resume(queue)
+            await n.queues.admin.pause(queue)
+            await n.queues.admin.resume(queue)
         for _ in range(dice.choice([0, 0, 1, 2, 5])):
             await asyncio.sleep(0)
 
@@ -406,10 +406,10 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
 ) -> None:
     monkeypatch.setattr(lost_takes, "AGAIN_S", 0.1)
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 1 + seed % 2 * 2, "lease_ms": 3_600_000})
-    await n0.queues.configure("p", {"lease_ms": 3_600_000})
+    await n0.queues.admin.configure("q", {"shards": 1 + seed % 2 * 2, "lease_ms": 3_600_000})
+    await n0.queues.admin.configure("p", {"lease_ms": 3_600_000})
     for n in (n0, n1):
-        await n.queues.shards("p")
+        await n.queues.catalog.shard_count("p")
         await eventually(lambda n=n: len(shards_of(n.queues, "q")) == 1 + seed % 2 * 2)
     storm = Storm(seed, [n0, n1], ["q", "p"])
     storm.lose_some(monkeypatch)
@@ -429,7 +429,7 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
     # Whoever waits gets what is there.
     async with asyncio.timeout(20):
         for queue in storm.queues:
-            while waiting(queue) and (await n0.queues.stats(queue))["ready"]:
+            while waiting(queue) and (await n0.queues.admin.stats(queue))["ready"]:
                 await asyncio.sleep(0.02)
     # And with tasks enough, put on either node, nobody is left at all. Who wants several may have
     # several of them.
@@ -443,7 +443,7 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
                 while len(waiting()) == len(left):
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            lying = {queue: await n0.queues.stats(queue) for queue in storm.queues}
+            lying = {queue: await n0.queues.admin.stats(queue) for queue in storm.queues}
             pytest.fail(
                 f"{len(left)} wait, the first for {left[0].of}, and a task was put to {queue}:"
                 f" {lying}"

@@ -32,7 +32,7 @@ async def one(pair: Replicas, request: pytest.FixtureRequest) -> AsyncIterator[S
     with pair.client() as client:
         client.flushall()
     async with seat(pair.url(), replicas=1) as made:
-        await made.queues.configure("q", {"durability": "quorum"})
+        await made.queues.admin.configure("q", {"durability": "quorum"})
         yield made
     socket = str(pair.folder / str(pair.ports[0]) / "s")
     await asyncio.to_thread(audit_store, StoreServer(socket, f"unix://{socket}"))
@@ -70,7 +70,7 @@ async def test_every_verb_of_a_task_in_hand(one: Seat, pair: Replicas) -> None:
         lambda: queues.fail(session, "q", *next(names)),
         lambda: queues.bury(session, "q", *next(names)),
         lambda: queues.touch(session, "q", *next(names)),
-        lambda: queues.update("q", tasks[5].id, Changes(priority=3, lease=tasks[5].lease)),
+        lambda: queues.admin.update("q", tasks[5].id, Changes(priority=3, lease=tasks[5].lease)),
     ]
     with stopped(one, pair):
         told = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
@@ -88,20 +88,20 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
         lambda: queues.put("q", TaskSpec(b"x", id="a")),  # keeps what is there
         lambda: queues.put_waiting("q", TaskSpec(b"x"), 10),
         lambda: queues.take(session, ["q"]),
-        lambda: queues.delete("q", "b"),
-        lambda: queues.delete("q", "nobody"),  # 0
+        lambda: queues.admin.delete("q", "b"),
+        lambda: queues.admin.delete("q", "nobody"),  # 0
         lambda: queues.ack(session, "q", [("c", 1)]),  # 0
-        lambda: queues.kick("q", count=1),
+        lambda: queues.admin.kick("q", count=1),
         lambda: queues.wait("q", "nobody", 0),
-        lambda: queues.pause("q"),
-        lambda: queues.resume("q"),
-        lambda: queues.move("q", "elsewhere", count=1),
-        lambda: queues.release_all("q"),
-        lambda: queues.purge("q"),
+        lambda: queues.admin.pause("q"),
+        lambda: queues.admin.resume("q"),
+        lambda: queues.bulk.move("q", "elsewhere", count=1),
+        lambda: queues.bulk.release_all("q"),
+        lambda: queues.bulk.purge("q"),
     ]
     with stopped(one, pair):
         told = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
-        stats = await queues.stats("q")  # shows what the primary has
+        stats = await queues.admin.stats("q")  # shows what the primary has
         assert stats["queue"] == "q"
     assert [one for one in told if not isinstance(one, NoQuorum)] == []
     await queues.put("q", TaskSpec(b"x"))
@@ -110,7 +110,7 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
 async def test_a_topic_says_so_of_its_durable_queues(one: Seat, pair: Replicas) -> None:
     """It was answered INTERNAL: the refusal of the queue could not be made into the topic's."""
     for queue in ("q", "plain"):
-        await one.queues.link("events", queue)
+        await one.queues.topics.link("events", queue)
     error = await refused(one, pair, lambda: one.queues.put("events", TaskSpec(b"x", id="a")))
     assert re.search(
         r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated",
@@ -160,18 +160,18 @@ async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
     loop = asyncio.get_running_loop()
     put, got = loop.create_future(), loop.create_future()
-    assert queues.put_plain(b"q", b"x", put)
+    assert queues.fast_path.put(b"q", b"x", put)
     assert await put == 1
     with stopped(one, pair):
-        assert queues.take_plain(session, b"q", 0, got)
+        assert queues.fast_path.take(session, b"q", 0, got)
         with pytest.raises(NoQuorum):
             await got
     again = loop.create_future()
-    queues.take_plain(session, b"q", 50_000, again)
+    queues.fast_path.take(session, b"q", 50_000, again)
     row = await again
     with stopped(one, pair):
         acked = loop.create_future()
-        queues.ack_plain(session, b"q", row[0], row[1], acked)
+        queues.fast_path.ack(session, b"q", row[0], row[1], acked)
         with pytest.raises(NoQuorum):
             await acked
     assert list(session.held) == [("q", row[0].decode())]  # nobody knows, so it goes on holding it
@@ -252,12 +252,12 @@ async def test_a_closed_session_ends_its_leases_when_it_can(one: Seat, pair: Rep
 
 
 async def test_the_setting_itself_is_firm_and_can_be_taken_back(one: Seat, pair: Replicas) -> None:
-    await refused(one, pair, lambda: one.queues.configure("other", {"durability": "quorum"}))
-    await one.queues.configure("q", {"durability": "one"})
+    await refused(one, pair, lambda: one.queues.admin.configure("other", {"durability": "quorum"}))
+    await one.queues.admin.configure("q", {"durability": "one"})
     with stopped(one, pair):
         assert await one.queues.put("q", TaskSpec(b"x"))
     with pytest.raises(BadArg, match="appendfsync always"):
-        await one.queues.configure("q", {"durability": "fsync"})
+        await one.queues.admin.configure("q", {"durability": "fsync"})
 
 
 async def test_a_node_that_cannot_wait_serves_no_durable_queue(pair: Replicas, one: Seat) -> None:
@@ -265,8 +265,8 @@ async def test_a_node_that_cannot_wait_serves_no_durable_queue(pair: Replicas, o
         with pytest.raises(NoQuorum, match=r"store\.replicas"):
             await other.queues.put("q", TaskSpec(b"x", id="nowhere"))
         with pytest.raises(BadArg, match=r"store\.replicas"):
-            await other.queues.configure("mine", {"durability": "quorum"})
-    assert (await one.queues.stats("q"))["total"] == 0
+            await other.queues.admin.configure("mine", {"durability": "quorum"})
+    assert (await one.queues.admin.stats("q"))["total"] == 0
 
 
 async def test_scripts_that_show_or_are_repeated_wait_for_nobody(one: Seat, pair: Replicas) -> None:
@@ -286,14 +286,14 @@ async def test_scripts_that_show_or_are_repeated_wait_for_nobody(one: Seat, pair
         "queue.unwait": ["a"],
         "scheduler.due": [10],
         "scheduler.find": ["s"],
-        "scheduler.fire": [1, one.queues.holder],
+        "scheduler.fire": [1, one.queues.catalog.holder],
         "scheduler.forget": [],
         "scheduler.list": ["0", 10, 10],
         "scheduler.place": ["s"],
     }
     with stopped(one, pair):
         for name, args in scripts.items():
-            await one.queues.script(name, "q", 0, args)
+            await one.queues.scripts.run(name, "q", 0, args)
         with pytest.raises(NoQuorum):
-            await one.queues.script("queue.pause", "q", 0, [0])
+            await one.queues.scripts.run("queue.pause", "q", 0, [0])
     await one.queues.close_session(session)

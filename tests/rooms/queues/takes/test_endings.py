@@ -33,7 +33,7 @@ async def noted(eventually: Any, n: Any, count: int = 1) -> None:
 async def end_it(n: Any, name: str, how: str) -> None:
     session = n.queues.open_session()
     if how == "deleted":
-        assert await n.queues.delete("q", name) == 1
+        assert await n.queues.admin.delete("q", name) == 1
         return
     task = await taken(n, name, session)
     if how == "done":
@@ -69,9 +69,9 @@ async def test_a_task_that_has_ended_before(node: Any, how: str, result: bytes) 
 async def test_what_is_not_known(node: Any) -> None:
     queues = (await node()).queues
     assert await queues.wait("q", "none", LONG_MS) == ("unknown", b"")
-    await queues.configure("q", {"dedup_ms": 0})
+    await queues.admin.configure("q", {"dedup_ms": 0})
     await queues.put("q", TaskSpec(id="a"))
-    await queues.delete("q", "a")
+    await queues.admin.delete("q", "a")
     assert await queues.wait("q", "a", LONG_MS) == ("unknown", b""), "nothing is remembered"
 
 
@@ -94,7 +94,7 @@ async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:
     await noted(eventually, n0)
     await n0.ears.call("UNSUBSCRIBE", "{tw}:wake:n0.1")
     await end_it(n1, "a", "done")
-    n0.queues.wake_all()  # what the daemon does after each connect
+    n0.queues.wakeups.wake_all()  # what the daemon does after each connect
     assert await wait == ("done", b"42")
 
 

@@ -89,7 +89,7 @@ async def held(n: Any) -> Any:
 
 
 async def a_put(n: Any) -> Awaitable[Any]:
-    await n.queues.shards("q")
+    await n.queues.catalog.shard_count("q")
     return n.queues.put_waiting("q", TaskSpec(id="a"), 1)
 
 
@@ -106,23 +106,23 @@ async def a_failure(n: Any) -> Awaitable[Any]:
 async def a_kick(n: Any) -> Awaitable[Any]:
     session, task = await held(n)
     await n.queues.bury(session, "q", "a", task.lease)
-    return n.queues.kick("q", count=1)
+    return n.queues.admin.kick("q", count=1)
 
 
 async def an_update(n: Any) -> Awaitable[Any]:
     await n.queues.put("q", TaskSpec(id="a", delay_ms=FAR_MS))
-    return n.queues.update("q", "a", Changes(delay_ms=0))
+    return n.queues.admin.update("q", "a", Changes(delay_ms=0))
 
 
 async def a_reaping(n: Any) -> Awaitable[Any]:
     await held(n)
-    return n.queues.script("queue.reap", "q", 0, [1, "n0", 0, 100])
+    return n.queues.scripts.run("queue.reap", "q", 0, [1, "n0", 0, 100])
 
 
 async def a_resumption(n: Any) -> Awaitable[Any]:
     await n.queues.put("q", TaskSpec(id="a"))
-    await n.queues.pause("q")
-    return n.queues.resume("q")
+    await n.queues.admin.pause("q")
+    return n.queues.admin.resume("q")
 
 
 ACTS = ((a_put, PUT), (a_release, READY), (a_failure, READY), (a_kick, READY), (an_update, READY))
@@ -171,7 +171,7 @@ async def test_a_consumer_that_hangs_up_while_the_connection_is_lost(
 async def test_as_many_are_woken_as_there_are_tasks(node: Any, eventually: Any) -> None:
     """Not only the first few, whose own question the lost connection took along."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(60)]
     await parked(eventually, n0.queues, 60)
     names = sorted(f"t{n}" for n in range(50))
@@ -202,7 +202,7 @@ async def test_a_wake_up_whose_questions_fail_counts_again(
     hear.
     """
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(30)]
     await parked(eventually, n0.queues, 30)
     (shard,) = shards_of(n0.queues, "q")
@@ -237,9 +237,9 @@ async def test_what_is_due_sooner_than_was_known(node: Any, eventually: Any) -> 
 async def test_the_sweep_looks_where_an_answer_was_lost(node: Any) -> None:
     """It is not told of what its own process makes due sooner."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     told: list[tuple[str, int, int]] = []
-    n0.queues.on_next = lambda *what: told.append(what)
+    n0.queues.catalog.on_next = lambda *what: told.append(what)
     await lost(
         n0,
         n1,
@@ -273,7 +273,7 @@ async def due_unseen(n: Any, eventually: Any) -> Any:
 
 
 def swept(n: Any, link: Any) -> Awaitable[Any]:
-    return n.queues.script_on(link, "queue.sweep", "q", 0, [1, 500])
+    return n.queues.scripts.run_on(link, "queue.sweep", "q", 0, [1, 500])
 
 
 async def test_the_answer_to_the_sweep_was_lost(
@@ -392,10 +392,10 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
         views=False,
         system_queues=SYSTEM_QUEUES,
     )
-    queues.holder = "n0.1"
-    await queues.configure("q", {"shards": 3})
+    queues.catalog.holder = "n0.1"
+    await queues.admin.configure("q", {"shards": 3})
     for at in range(3):
-        name = next(f"t{i}" for i in range(1000) if queues.shard_of("q", f"t{i}") == at)
+        name = next(f"t{i}" for i in range(1000) if queues.catalog.shard_of("q", f"t{i}") == at)
         takes = [queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)]
         await parked(eventually, queues)
         prefix = f"{{tw:q:{at}}}"

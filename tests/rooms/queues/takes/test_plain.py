@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.inspect import config_of, parked_in, transport_of
+from support.inspect import parked_in, transport_of
 
+from tidewarden.config.settings import Limits
 from tidewarden.errors import StoreDown
 from tidewarden.queue import TaskSpec
 
@@ -33,13 +34,13 @@ class Box:
 @pytest.fixture
 async def n0(node: Any) -> Any:
     made = await node()
-    await made.queues.shards("q")
+    await made.queues.catalog.shard_count("q")
     return made
 
 
 async def put(n: Any, eventually: Any, payload: bytes = b"x") -> str:
     box = Box()
-    task_id = n.queues.put_plain(b"q", payload, box)
+    task_id = n.queues.fast_path.put(b"q", payload, box)
     await eventually(box.done)
     assert box.got == [1]
     return task_id
@@ -48,14 +49,14 @@ async def put(n: Any, eventually: Any, payload: bytes = b"x") -> str:
 async def test_put_take_ack(n0: Any, eventually: Any) -> None:
     queues, session, taken, acked = n0.queues, n0.queues.open_session(), Box(), [Box(), Box()]
     task_id = await put(n0, eventually, b"\x00\r\n")
-    queues.take_plain(session, b"q", 0, taken)
+    queues.fast_path.take(session, b"q", 0, taken)
     await eventually(taken.done)
     name, lease, payload, attempt, deadline_ms, lease_end_ms = taken.got[0]
     assert (name, payload, attempt) == (task_id.encode(), b"\x00\r\n", 1)
     assert session.held == {("q", task_id): (lease, lease_end_ms)}
     assert deadline_ms < lease_end_ms
     for box, number in zip(acked, (lease, lease + 1), strict=True):
-        queues.ack_plain(session, b"q", name, number, box)
+        queues.fast_path.ack(session, b"q", name, number, box)
     assert session.held == {}
     await eventually(lambda: all(box.done() for box in acked))
     assert [box.got for box in acked] == [[1], [0]]
@@ -63,43 +64,41 @@ async def test_put_take_ack(n0: Any, eventually: Any) -> None:
 
 async def test_what_is_not_plain_goes_the_ordinary_way(n0: Any) -> None:
     queues, session, box = n0.queues, n0.queues.open_session(), Box()
-    await queues.configure("wide", {"shards": 2})
+    await queues.admin.configure("wide", {"shards": 2})
     await queues.put("_system", TaskSpec(b""))
     for queue in (b"unknown", b"wide", b"_system", b"\xff"):
-        assert queues.put_plain(queue, b"", box) is None
-        assert queues.take_plain(session, queue, 0, box) is None
-        assert queues.ack_plain(session, queue, b"a", 1, box) is None
-    assert (
-        queues.put_plain(b"q", b"x" * (config_of(n0.queues).limits.payload_bytes + 1), box) is None
-    )
-    assert queues.take_plain(session, b"q", config_of(n0.queues).limits.wait_ms + 1, box) is None
-    assert queues.ack_plain(session, b"q", b"a", NEVER_LEASE, box) is None
-    assert queues.ack_plain(session, b"q", b"\xff", 1, box) is None
+        assert queues.fast_path.put(queue, b"", box) is None
+        assert queues.fast_path.take(session, queue, 0, box) is None
+        assert queues.fast_path.ack(session, queue, b"a", 1, box) is None
+    assert queues.fast_path.put(b"q", b"x" * (Limits().payload_bytes + 1), box) is None
+    assert queues.fast_path.take(session, b"q", Limits().wait_ms + 1, box) is None
+    assert queues.fast_path.ack(session, b"q", b"a", NEVER_LEASE, box) is None
+    assert queues.fast_path.ack(session, b"q", b"\xff", 1, box) is None
     assert not box.got
 
 
 async def test_a_queue_that_is_cut_anew_is_not_served_by_its_old_shard(
     n0: Any, eventually: Any
 ) -> None:
-    assert n0.queues.take_plain(n0.queues.open_session(), b"q", 0, Box()) is not None
-    await n0.queues.configure("q", {"shards": 2})
-    assert n0.queues.put_plain(b"q", b"", Box()) is None
+    assert n0.queues.fast_path.take(n0.queues.open_session(), b"q", 0, Box()) is not None
+    await n0.queues.admin.configure("q", {"shards": 2})
+    assert n0.queues.fast_path.put(b"q", b"", Box()) is None
 
 
 async def test_a_take_that_finds_nothing_ends_at_once_or_waits(n0: Any, eventually: Any) -> None:
     queues, session, empty, short, woken = n0.queues, n0.queues.open_session(), Box(), Box(), Box()
-    queues.take_plain(session, b"q", 0, empty)
-    queues.take_plain(session, b"q", 20, short)
+    queues.fast_path.take(session, b"q", 0, empty)
+    queues.fast_path.take(session, b"q", 20, short)
     await eventually(short.done)
     assert (empty.got, short.got) == ([None], [None])
-    queues.take_plain(session, b"q", LONG_MS, woken)
+    queues.fast_path.take(session, b"q", LONG_MS, woken)
     await eventually(lambda: parked_in(n0.queues, "q"))
-    assert queues.waiting() == 1
+    assert queues.consumer.waiting() == 1
     task_id = await put(n0, eventually)
     await eventually(woken.done)
     assert woken.got[0][0] == task_id.encode()
     assert list(session.held) == [("q", task_id)]
-    assert queues.waiting() == 0
+    assert queues.consumer.waiting() == 0
 
 
 async def test_a_plain_put_takes_a_plain_take_that_waits_along(
@@ -107,7 +106,7 @@ async def test_a_plain_put_takes_a_plain_take_that_waits_along(
 ) -> None:
     queues, boxes = n0.queues, [Box() for _ in range(50)]
     for box in boxes:
-        queues.take_plain(queues.open_session(), b"q", LONG_MS, box)
+        queues.fast_path.take(queues.open_session(), b"q", LONG_MS, box)
     await eventually(lambda: len(parked_in(n0.queues, "q")) == 50)
     asked_of.clear()
     names = [await put(n0, eventually) for _ in range(3)]
@@ -122,7 +121,7 @@ async def test_a_cancelled_take_takes_nothing(n0: Any, eventually: Any, parked: 
     queues, session, box = n0.queues, n0.queues.open_session(), Box()
     if not parked:
         await put(n0, eventually)
-    take = queues.take_plain(session, b"q", LONG_MS, box)
+    take = queues.fast_path.take(session, b"q", LONG_MS, box)
     if parked:
         await eventually(lambda: parked_in(n0.queues, "q"))
     take.cancel()
@@ -142,7 +141,7 @@ async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(
 ) -> None:
     queues, session, box = n0.queues, n0.queues.open_session(), Box()
     await put(n0, eventually)
-    queues.take_plain(session, b"q", 0, box)
+    queues.fast_path.take(session, b"q", 0, box)
     await queues.close_session(session)
     (task,) = await queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)
     assert task.attempt == 1
@@ -151,9 +150,9 @@ async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(
 
 async def test_nothing_new_waits_at_a_node_that_goes_down(n0: Any, eventually: Any) -> None:
     box, parked = Box(), Box()
-    n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, parked)
+    n0.queues.fast_path.take(n0.queues.open_session(), b"q", LONG_MS, parked)
     await eventually(lambda: parked_in(n0.queues, "q"))
-    n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, box)
+    n0.queues.fast_path.take(n0.queues.open_session(), b"q", LONG_MS, box)
     n0.queues.end_waits()
     await eventually(box.done)
     assert (box.got, parked.got) == ([None], [None])
@@ -161,8 +160,8 @@ async def test_nothing_new_waits_at_a_node_that_goes_down(n0: Any, eventually: A
 
 async def test_a_waiting_take_outlives_the_stores_absence(n0: Any, eventually: Any) -> None:
     queues, waiting, hasty = n0.queues, Box(), Box()
-    queues.take_plain(queues.open_session(), b"q", LONG_MS, waiting)
-    queues.take_plain(queues.open_session(), b"q", 0, hasty)
+    queues.fast_path.take(queues.open_session(), b"q", LONG_MS, waiting)
+    queues.fast_path.take(queues.open_session(), b"q", 0, hasty)
     transport_of(n0.link).abort()
     await eventually(hasty.done)
     assert isinstance(hasty.got[0], StoreDown)
@@ -174,10 +173,10 @@ async def test_a_waiting_take_outlives_the_stores_absence(n0: Any, eventually: A
 async def test_an_ack_of_unknown_end_leaves_the_task_held(n0: Any, eventually: Any) -> None:
     queues, session, taken, acked = n0.queues, n0.queues.open_session(), Box(), Box()
     await put(n0, eventually)
-    queues.take_plain(session, b"q", 0, taken)
+    queues.fast_path.take(session, b"q", 0, taken)
     await eventually(taken.done)
     held = dict(session.held)
-    queues.ack_plain(session, b"q", taken.got[0][0], taken.got[0][1], acked)
+    queues.fast_path.ack(session, b"q", taken.got[0][0], taken.got[0][1], acked)
     transport_of(n0.link).abort()
     await eventually(acked.done)
     assert isinstance(acked.got[0], StoreDown)
@@ -185,10 +184,10 @@ async def test_an_ack_of_unknown_end_leaves_the_task_held(n0: Any, eventually: A
 
 
 async def test_a_full_queue_says_so(n0: Any, eventually: Any) -> None:
-    await n0.queues.configure("q", {"capacity": 1})
+    await n0.queues.admin.configure("q", {"capacity": 1})
     await put(n0, eventually)
     box = Box()
-    n0.queues.put_plain(b"q", b"", box)
+    n0.queues.fast_path.put(b"q", b"", box)
     await eventually(box.done)
     assert box.got == [b"FULL"]
 
@@ -197,18 +196,18 @@ async def test_under_a_shared_session_the_lease_is_the_sessions(n0: Any, eventua
     queues, first, box = n0.queues, n0.queues.open_session(), Box()
     uuid = await queues.join_session(first, "default")
     await put(n0, eventually)
-    assert queues.take_plain(first, b"q", 0, box) is None, (
+    assert queues.fast_path.take(first, b"q", 0, box) is None, (
         "the session's record does not name this shard yet"
     )
     (task,) = await queues.take(first, ["q"])
     await queues.release(first, "q", task.id, task.lease)
-    queues.take_plain(first, b"q", 0, box)
+    queues.fast_path.take(first, b"q", 0, box)
     await eventually(box.done)
     second = queues.open_session()
     await queues.join_session(second, "default", uuid)
     await queues.close_session(first)
     acked = Box()
-    queues.ack_plain(second, b"q", box.got[0][0], box.got[0][1], acked)
+    queues.fast_path.ack(second, b"q", box.got[0][0], box.got[0][1], acked)
     await eventually(acked.done)
     assert acked.got == [1]
     await queues.close_session(second)
@@ -218,14 +217,14 @@ async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(
     n0: Any, node: Any, eventually: Any
 ) -> None:
     n1 = await node("n1")
-    await n1.queues.shards("q")
+    await n1.queues.catalog.shard_count("q")
     await n1.ears.stop()
-    await n0.queues.configure("q", {"shards": 2})
+    await n0.queues.admin.configure("q", {"shards": 2})
     waiting, hasty = Box(), Box()
-    n1.queues.take_plain(n1.queues.open_session(), b"q", LONG_MS, waiting)
-    assert n1.queues.take_plain(n1.queues.open_session(), b"q", 0, hasty) is not None
+    n1.queues.fast_path.take(n1.queues.open_session(), b"q", LONG_MS, waiting)
+    assert n1.queues.fast_path.take(n1.queues.open_session(), b"q", 0, hasty) is not None
     put_box = Box()
-    task_id = n1.queues.put_plain(b"q", b"x", put_box)
+    task_id = n1.queues.fast_path.put(b"q", b"x", put_box)
     await eventually(lambda: waiting.done() and hasty.done() and put_box.done())
     assert waiting.got == [None]
     assert type(hasty.got[0]).__name__ == "Resharded"

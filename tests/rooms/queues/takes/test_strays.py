@@ -44,7 +44,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def state(queues: Any, task_id: str) -> tuple[str, int, int]:
-    found = await queues.peek("q", task_id)
+    found = await queues.admin.peek("q", task_id)
     return found["state"], found["attempts"], found["losses"]
 
 
@@ -68,7 +68,7 @@ async def test_the_lease_of_a_lost_answer_is_released(
     future: asyncio.Future[Any]
     if how == "plain":
         future = asyncio.get_running_loop().create_future()
-        assert queues.take_plain(session, b"q", 0, future) is not None
+        assert queues.fast_path.take(session, b"q", 0, future) is not None
     else:
         future = asyncio.ensure_future(
             queues.take(session, ["q"] if how == "of many" else ["q", "other"], count=3)
@@ -79,7 +79,7 @@ async def test_the_lease_of_a_lost_answer_is_released(
     with pytest.raises(StoreDown):
         await future
     lost = 1 if how == "plain" else 3
-    await eventually(lambda: queues.strays.released == lost)
+    await eventually(lambda: queues.lost_takes.released == lost)
     for n in range(3):
         assert await state(queues, f"t{n}") == ("ready", 0, 0)
     assert await state(queues, "kept") == await state(queues, "sticky") == ("leased", 1, 0)
@@ -105,7 +105,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(
     trapped.release()
     await eventually(lambda: n0.link.reconnects >= 2)
     put = 0
-    while queues.strays.released < 1 or put < 200:
+    while queues.lost_takes.released < 1 or put < 200:
         put += 1
         await queues.put("q", TaskSpec(id=f"w{put}"))
         taken = await queues.take(session, ["q"], count=2)
@@ -117,7 +117,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(
     held = dict(session.held)
     assert held, "some are held on"
     await asyncio.sleep(0.8)
-    assert queues.strays.released == 1
+    assert queues.lost_takes.released == 1
     assert set(
         await queues.ack(
             session, "q", [(task_id, lease) for (_, task_id), (lease, _) in held.items()]
@@ -140,7 +140,7 @@ async def test_a_further_loss_is_looked_for_at_once(
         with pytest.raises(StoreDown):
             await queues.take(session, ["q"], count=times)
         loss.wait()
-        await eventually(lambda times=times: queues.strays.released == times * (times + 1) / 2)
+        await eventually(lambda times=times: queues.lost_takes.released == times * (times + 1) / 2)
     assert await state(queues, "t1") == ("ready", 0, 0)
 
 
@@ -153,14 +153,14 @@ async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any
     await queues.take(session, ["q"])
     session.held.clear()
     (shard,) = shards_of(queues, "q")
-    queues.strays.lost(shard)
-    queues.strays.lost(shard)
-    queues.holder = "n0.2"
-    await eventually(lambda: not looks_of(queues.strays))
-    assert queues.strays.released == 0
-    queues.holder = "n0.1"
-    queues.strays.lost(shard)
-    await eventually(lambda: queues.strays.released == 1)
+    queues.lost_takes.lost(shard)
+    queues.lost_takes.lost(shard)
+    queues.catalog.holder = "n0.2"
+    await eventually(lambda: not looks_of(queues.lost_takes))
+    assert queues.lost_takes.released == 0
+    queues.catalog.holder = "n0.1"
+    queues.lost_takes.lost(shard)
+    await eventually(lambda: queues.lost_takes.released == 1)
 
 
 async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
@@ -172,7 +172,7 @@ async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
     """
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.put("q", TaskSpec(id="a"))
-    await n1.queues.shards("q")
+    await n1.queues.catalog.shard_count("q")
     await n0.ears.stop()
     (shard,) = shards_of(n0.queues, "q")
     session = n0.queues.open_session()
@@ -182,11 +182,11 @@ async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
     async def of_before(_: str) -> dict[str, int]:
         return {"total": 0, "schedules": 0}
 
-    monkeypatch.setattr(n1.queues, "stats", of_before)
+    monkeypatch.setattr(n1.queues.admin, "stats", of_before)
     with pytest.raises(BadArg, match="only while it is empty"):
-        await n1.queues.configure("q", {"order": "edf"})
-    n0.queues.strays.lost(shard)
-    await eventually(lambda: n0.queues.strays.released == 1)
+        await n1.queues.admin.configure("q", {"order": "edf"})
+    n0.queues.lost_takes.lost(shard)
+    await eventually(lambda: n0.queues.lost_takes.released == 1)
     assert await state(n0.queues, "a") == ("ready", 0, 0)
 
 
@@ -203,7 +203,7 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
     await queues.put("q", TaskSpec(id="b"))
     (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
     (shard,) = shards_of(queues, "q")
-    listing = getattr(queues.strays, LIST)
+    listing = getattr(queues.lost_takes, LIST)
     acks: list[Any] = []
 
     async def listed(*of: Any) -> Any:
@@ -213,8 +213,8 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
             acks.append(queues.ack(session, "q", [("a", a.lease)]))
         return found
 
-    monkeypatch.setattr(queues.strays, LIST, listed)
-    queues.strays.lost(shard)
+    monkeypatch.setattr(queues.lost_takes, LIST, listed)
+    queues.lost_takes.lost(shard)
     await eventually(lambda: acks)
     assert await acks[0] == [1]
 
@@ -230,12 +230,12 @@ async def test_a_release_that_is_lost_is_repeated(
     await n0.queues.take(session, ["q"])
     session.held.clear()
     lose(monkeypatch, n0, {"queue.end"}, request=lost == "request")
-    n0.queues.strays.lost(shards_of(n0.queues, "q")[0])
+    n0.queues.lost_takes.lost(shards_of(n0.queues, "q")[0])
     async with asyncio.timeout(20):
         while await state(n0.queues, "a") != ("ready", 0, 0):
             await asyncio.sleep(0.01)
-    assert looks_of(n0.queues.strays), "and once more, when what was lost may have been run"
-    for look in looks_of(n0.queues.strays).values():
+    assert looks_of(n0.queues.lost_takes), "and once more, when what was lost may have been run"
+    for look in looks_of(n0.queues.lost_takes).values():
         look.cancel()
 
 
@@ -248,13 +248,15 @@ async def test_what_comes_for_one_that_has_gone_goes_back_though_the_connection_
     session = n0.queues.open_session()
     taking: Any  # what its consumer cancels
     if kind == "plain":
-        taking = n0.queues.take_plain(session, b"q", 0, asyncio.get_running_loop().create_future())
+        taking = n0.queues.fast_path.take(
+            session, b"q", 0, asyncio.get_running_loop().create_future()
+        )
     else:
         taking = n0.queues.take(session, ["q"], wait_ms=LONG_MS)
     await asyncio.sleep(0)  # sent
     lose(monkeypatch, n0, {"queue.end"}, request=True)
     taking.cancel()
-    await eventually(lambda: n0.queues.strays.released == 1)
+    await eventually(lambda: n0.queues.lost_takes.released == 1)
     assert await state(n0.queues, "a") == ("ready", 0, 0)
 
 
@@ -287,7 +289,7 @@ async def slow_groups(
     servers = Replicas(str(get_binary_path()), tmp_path, DURABLE[durability]["replicas"], *log)
     proxy = Proxy(servers.ports[0])
     async with seat(servers.url(), f"redis://127.0.0.1:{proxy.port}", **DURABLE[durability]) as one:
-        await one.queues.configure("q", {"durability": durability})
+        await one.queues.admin.configure("q", {"durability": durability})
         yield one, proxy
     proxy.close()
     servers.stop()
@@ -295,7 +297,7 @@ async def slow_groups(
 
 def plain_take(queues: Any, session: Any) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    assert queues.take_plain(session, b"q", 0, future) is not None
+    assert queues.fast_path.take(session, b"q", 0, future) is not None
     return future
 
 
@@ -330,6 +332,6 @@ async def test_what_waits_for_its_group_is_no_stray(
     tasks, row = await asyncio.gather(*kept)
     found = [(task.id, task.lease) for task in tasks] + [(row[0].decode(), row[1])]
     assert await queues.ack(session, "q", found) == [1] * 4
-    await eventually(lambda: not looks_of(queues.strays))
-    assert queues.strays.released == 2, "that of which nobody knew"
-    assert (await queues.stats("q"))["ready"] == 8
+    await eventually(lambda: not looks_of(queues.lost_takes))
+    assert queues.lost_takes.released == 2, "that of which nobody knew"
+    assert (await queues.admin.stats("q"))["ready"] == 8

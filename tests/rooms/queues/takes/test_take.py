@@ -15,7 +15,7 @@ from tidewarden.queue import TaskSpec
 
 async def test_many_waiters_and_one_task_cost_one_script(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n1.queues.shards("q")
+    await n1.queues.catalog.shard_count("q")
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(200)]
     await parked(eventually, n1.queues, 200)
     calls = n1.link.calls
@@ -31,7 +31,7 @@ async def test_many_waiters_and_one_task_cost_one_script(node: Any, eventually: 
 @pytest.mark.thorough
 async def test_many_waiters_and_many_tasks(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n1.queues.shards("q")
+    await n1.queues.catalog.shard_count("q")
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(100)]
     await parked(eventually, n1.queues, 100)
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{n:03}")) for n in range(100)))
@@ -44,7 +44,7 @@ async def test_those_who_want_one_task_alone_do_not_stand_in_the_way(
     node: Any, eventually: Any
 ) -> None:
     n0 = await node()
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     named = [
         n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS, task_id=f"n{n}")
         for n in range(40)
@@ -72,14 +72,16 @@ async def test_a_take_over_several_queues_takes_from_the_one_that_has(
             await parked(eventually, n1.queues, 1, queue)
         await n0.queues.put("cab"[n % 3], TaskSpec(id=f"t{n}"))
         assert [(task.queue, task.id) for task in await take] == [("cab"[n % 3], f"t{n}")]
-        assert not any(shard.parked for shards in n1.queues._shards.values() for shard in shards)
+        assert not any(
+            shard.parked for shards in n1.queues.catalog.shards.values() for shard in shards
+        )
 
 
 async def test_the_wait_ends_empty_when_its_time_is_over(node: Any) -> None:
     queues = (await node()).queues
-    await queues.configure("q", {"shards": 4})
+    await queues.admin.configure("q", {"shards": 4})
     assert await queues.take(queues.open_session(), ["q"], wait_ms=20) == []
-    assert queues.waiting() == 0
+    assert queues.consumer.waiting() == 0
     assert not any(shard.parked for shard in shards_of(queues, "q"))
 
 
@@ -91,8 +93,8 @@ async def test_a_consumer_that_goes_while_it_waits_takes_nothing(
     await n0.queues.close_session(session)
     assert take.cancelled()
     await n0.queues.put("q", TaskSpec(id="a"))
-    assert (await n0.queues.stats("q"))["ready"] == 1
-    assert n0.queues.waiting() == 0
+    assert (await n0.queues.admin.stats("q"))["ready"] == 1
+    assert n0.queues.consumer.waiting() == 0
 
 
 @pytest.mark.parametrize("wait_ms", [0, LONG_MS])
@@ -109,9 +111,9 @@ async def test_a_consumer_that_goes_while_its_take_is_under_way(
     assert take.cancelled()
     (task,) = await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
     assert task.attempt == 1
-    shown = await n0.queues.peek("q", "a")
+    shown = await n0.queues.admin.peek("q", "a")
     assert shown["losses"] == 0
-    assert (await n0.queues.stats("q"))["count_release"] == 1
+    assert (await n0.queues.admin.stats("q"))["count_release"] == 1
 
 
 async def test_a_consumer_that_goes_when_it_is_woken(node: Any, eventually: Any) -> None:
@@ -134,14 +136,14 @@ async def test_a_consumer_that_goes_before_its_queue_is_known(node: Any) -> None
     take = n1.queues.take(session, ["q"])
     await n1.queues.close_session(session)
     assert await take == []
-    assert (await n0.queues.stats("q"))["ready"] == 1
+    assert (await n0.queues.admin.stats("q"))["ready"] == 1
 
 
 async def test_a_cancelled_take_of_several_shards_gives_all_back(
     node: Any, eventually: Any
 ) -> None:
     n0 = await node()
-    await n0.queues.configure("q", {"shards": 8})
+    await n0.queues.admin.configure("q", {"shards": 8})
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{n}")) for n in range(40)))
     for turns in range(12):
         take = n0.queues.take(n0.queues.open_session(), ["q"], count=40)
@@ -153,7 +155,7 @@ async def test_a_cancelled_take_of_several_shards_gives_all_back(
         await eventually(lambda take=take: take.cancelled())
     await n0.link.call("PING")
     await n0.link.call("PING")
-    stats = await n0.queues.stats("q")
+    stats = await n0.queues.admin.stats("q")
     assert stats["total"] == 40
     assert stats.get("count_loss", 0) == 0
 
@@ -161,7 +163,7 @@ async def test_a_cancelled_take_of_several_shards_gives_all_back(
 async def test_a_queue_cut_anew_sends_its_waiters_back(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n1)
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     assert await take == []
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     _, take = await wait_in(eventually, n1)
@@ -174,7 +176,7 @@ async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(
 ) -> None:
     n0 = await node()
     await n0.queues.put("good", TaskSpec(id="a"))
-    await n0.queues.shards("bad")
+    await n0.queues.catalog.shard_count("bad")
     await n0.link.call("SET", "{tw:bad:0}:shard", "no hash")
     session = n0.queues.open_session()
     (task,) = await n0.queues.take(session, ["good", "bad"], count=2, wait_ms=LONG_MS)
@@ -188,7 +190,7 @@ async def test_of_several_shards_those_that_hold_nothing_are_asked_once(
     node: Any, eventually: Any
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 8})
+    await n0.queues.admin.configure("q", {"shards": 8})
     first = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
     await parked(eventually, n0.queues, 1)
     for number in range(3):
@@ -213,10 +215,10 @@ async def test_of_several_shards_those_that_hold_nothing_are_asked_once(
 
 async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     session = n0.queues.open_session()
     assert await n0.queues.take(session, ["q"]) == []
-    known = n0.queues.shards_known()
+    known = n0.queues.catalog.shards_known()
     assert all(shard.bare.dry(shard) for shard in known)
     for i in range(200):
         await n0.queues.put("q", TaskSpec(b"x", id=f"a{i}~2"))
@@ -229,7 +231,7 @@ async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any
     assert n0.link.calls - calls < 12 + 4 * 3, (
         "but for a round in four, the first that is asked has one"
     )
-    assert await n1.queues.shards("q") == 4
+    assert await n1.queues.catalog.shard_count("q") == 4
     await n1.queues.put("q", TaskSpec(b"x", id="b~0"))  # nobody here is told
     found = [(await n0.queues.take(session, ["q"]))[0].id for _ in range(20)]
     assert "b~0" in found
@@ -239,14 +241,14 @@ async def test_a_shard_that_gave_less_than_was_asked_for_is_passed_by_until_anot
     node: Any, eventually: Any
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     session = n0.queues.open_session()
     assert await n0.queues.take(session, ["q"], count=5, wait_ms=1) == []
     await n1.queues.put("q", TaskSpec(b"x", id="a~2"))
     assert len(await n0.queues.take(session, ["q"], count=5, wait_ms=10_000)) == 1
     calls = n0.link.calls
     waiting = n0.queues.take(session, ["q"], count=5, wait_ms=10_000)
-    await eventually(lambda: any(shard.parked for shard in n0.queues.shards_known()))
+    await eventually(lambda: any(shard.parked for shard in n0.queues.catalog.shards_known()))
     assert n0.link.calls == calls, "nobody was asked: all four are known to hold nothing"
     await n1.queues.put("q", TaskSpec(b"x", id="b~2"))
     assert [task.id for task in await waiting] == ["b~2"]

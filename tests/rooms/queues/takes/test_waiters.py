@@ -14,7 +14,7 @@ from support.inspect import shards_of
 from support.queues.parked_takes import LONG_MS, Asked, lose, many, parked, wait_in
 
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.waitlist import TRIES_MAX, Tries, Waitlist
+from tidewarden.queue.shards.waitlist import TRIES_MAX, Tries, Waitlist
 
 
 class Bell:
@@ -159,7 +159,7 @@ async def test_a_put_on_another_node_makes_one_take_ask_in_one_call(
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
     takes = await many(eventually, n1, count)
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     asked_of.clear()
     for number in range(min(count, 5)):
         await n0.queues.put("q", TaskSpec(id=f"a{number}"))
@@ -174,7 +174,7 @@ async def test_a_burst_on_another_node_is_asked_for_in_rounds_that_grow(
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
     takes = await many(eventually, n1, 100)
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     asked_of.clear()
     await asyncio.gather(
         *(n0.queues.put("q", TaskSpec(id=f"t{number:03}")) for number in range(100))
@@ -191,7 +191,7 @@ async def test_who_asks_beside_others_that_wait_leaves_the_node_registered(
 ) -> None:
     """A take that comes first to a task, which those who wait were to be woken for."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"order": order})
+    await n0.queues.admin.configure("q", {"order": order})
     takes = await many(eventually, n1, 3)
     (shard,) = shards_of(n1.queues, "q")
     woken, shard.wake = shard.wake, lambda: None  # its message is not heard yet
@@ -210,7 +210,7 @@ async def test_a_try_that_fails_leaves_nobody_asleep(
     """The first that is woken meets a lost connection: the others have to be tried all the same."""
     n0, n1 = await node("n0"), await node("n1")
     takes = await many(eventually, n1, 5)
-    await n0.queues.shards("q")
+    await n0.queues.catalog.shard_count("q")
     lose(monkeypatch, n1, {"queue.take"})
     await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"a{number}")) for number in range(5)))
     found = await asyncio.gather(*takes)
@@ -222,7 +222,7 @@ async def test_a_woken_take_of_two_queues_is_tried_there_and_the_next_one_as_wel
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
     session = n1.queues.open_session()
-    await n1.queues.shards("p")
+    await n1.queues.catalog.shard_count("p")
     both = n1.queues.take(session, ["p", "q"], wait_ms=LONG_MS)
     await parked(eventually, n1.queues, 1, "p")
     _, single = await wait_in(eventually, n1)

@@ -19,7 +19,7 @@ async def test_woken_by_a_put_on_another_node_into_one_of_many_shards(
     node: Any, eventually: Any
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 16})
+    await n0.queues.admin.configure("q", {"shards": 16})
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 16)
     _, take = await wait_in(eventually, n1)
     await n0.queues.put("q", TaskSpec(id="a"))
@@ -76,9 +76,9 @@ async def test_woken_by_release_fail_kick_update_and_replace(node: Any, eventual
     await woken(lambda: n0.queues.release(session, "q", "a", held[0].lease))
     await woken(lambda: n1.queues.fail(session, "q", "a", held[0].lease))
     await n0.queues.bury(session, "q", "a", held[0].lease)
-    await woken(lambda: n0.queues.kick("q", count=1))
+    await woken(lambda: n0.queues.admin.kick("q", count=1))
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)
-    await woken(lambda: n0.queues.update("q", "a", Changes(delay_ms=0)))
+    await woken(lambda: n0.queues.admin.update("q", "a", Changes(delay_ms=0)))
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)
     await woken(lambda: n0.queues.put("q", TaskSpec(id="a", if_exists="replace")))
 
@@ -116,12 +116,12 @@ async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(
 
 async def test_woken_when_a_pause_ends_or_is_ended(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.pause("q")
+    await n0.queues.admin.pause("q")
     await n0.queues.put("q", TaskSpec(id="a"))
     session, take = await wait_in(eventually, n1)
-    await n0.queues.resume("q")
+    await n0.queues.admin.resume("q")
     (task,) = await take
-    await n0.queues.pause("q", 60)
+    await n0.queues.admin.pause("q", 60)
     await n1.queues.release(session, "q", "a", task.lease)
     _, take = await wait_in(eventually, n1)
     assert [task.id for task in await take] == ["a"]
@@ -129,7 +129,7 @@ async def test_woken_when_a_pause_ends_or_is_ended(node: Any, eventually: Any) -
 
 async def test_puts_into_a_paused_queue_wake_nobody(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.pause("q")
+    await n0.queues.admin.pause("q")
     _, take = await wait_in(eventually, n1)
     calls = n1.link.calls
     for n in range(10):
@@ -137,13 +137,13 @@ async def test_puts_into_a_paused_queue_wake_nobody(node: Any, eventually: Any) 
     assert await n1.ears.call("PING")
     assert await n1.link.call("PING") == b"PONG"
     assert n1.link.calls == calls + 1
-    await n0.queues.resume("q")
+    await n0.queues.admin.resume("q")
     assert [task.id for task in await take] == ["a0"]
 
 
 async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.admin.configure("q", {"shards": 4})
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 4)
     await n0.queues.put("q", TaskSpec(id="far", delay_ms=10**6))
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(50)]
@@ -182,7 +182,7 @@ async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(
     node: Any, eventually: Any
 ) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.configure("q", {"shards": 3})
+    await n0.queues.admin.configure("q", {"shards": 3})
     await eventually(lambda: len(shards_of(n1.queues, "q")) == 3)
     for n in range(30):
         take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)

@@ -309,13 +309,13 @@ async def test_lists_show_what_the_user_may_see() -> None:
         async def schedules() -> list[dict[str, Any]]:
             return [{"name": "daily"}, {"name": "weekly"}]
 
-        door.queues.names, door.queues.topics = names, topics
+        door.queues.catalog.names, door.queues.topics.all = names, topics
         door.locks.page, door.schedules.list = locks, schedules
         line = await enter(door)
         assert await line.call("Q.LIST") == [b"mails.a"]
         assert await line.call("Q.LIST", "TOPICS") == [b"mails.all", [b"mails.a"]]
         assert (await line.call("Q.STATS"))[::2] == [b"mails.a"]
-        door.queues.stats = topic
+        door.queues.admin.stats = topic
         assert await line.call("Q.STATS", "mails.all") == [
             b"topic",
             b"mails.all",

@@ -40,7 +40,7 @@ SECRET = doubles.SECRET
 async def doors(cert: str, key: str) -> AsyncIterator[tuple[RespServer, HttpServer]]:
     """Both doors, on free ports, with that certificate."""
     door = doubles.Door(users=(doubles.ADMIN,))
-    door.queues.time = now
+    door.queues.catalog.time = now
     node = replace(door.config.node, tls_cert=cert, tls_key=key)
     parts = (door.queues, door.tokens, door.schedules, door.cluster, SystemClock())
     resp = RespServer(replace(door.config, node=node), *parts)

@@ -210,7 +210,7 @@ async def test_metrics() -> None:
 
 async def test_metrics_of_the_node_survive_the_store() -> None:
     async with site() as subject:
-        subject.door.queues.names = _raise(StoreDown("away"))
+        subject.door.queues.catalog.names = _raise(StoreDown("away"))
         status, text = await subject.ask("GET", "/metrics")
         assert status == 200
         assert "tidewarden_cluster_epoch 3.0" in text
@@ -223,7 +223,7 @@ async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(
     monkeypatch.setattr(metrics, "STORE_S", 0.01)
     never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     async with site() as subject:
-        subject.door.queues.names = lambda: never
+        subject.door.queues.catalog.names = lambda: never
         status, text = await subject.ask("GET", "/metrics")
         assert status == 200
         assert "tidewarden_cluster_epoch 3.0" in text
@@ -255,18 +255,18 @@ async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.Mo
     monkeypatch.setattr(metrics, "QUEUES_S", 0.05)
     never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     async with site() as subject:
-        told = subject.door.queues.stats
+        told = subject.door.queues.admin.stats
 
         async def stats(queue: str) -> Any:
             return await (asyncio.shield(never) if queue == "mail" else told(queue))
 
-        subject.door.queues.stats = stats
+        subject.door.queues.admin.stats = stats
         text = (await subject.ask("GET", "/metrics"))[1]
         assert 'tidewarden_queue_puts_total{queue="_tokens:x"} 7.0' in text
         assert 'queue="mail"' not in text
         assert 'tidewarden_scrape_complete{kind="queues"} 0.0' in text
         for error, complete in ((StoreDown("away"), 0), (NotFound("it has gone"), 1)):
-            subject.door.queues.stats = _raise(error)
+            subject.door.queues.admin.stats = _raise(error)
             text = (await subject.ask("GET", "/metrics"))[1]
             assert f'tidewarden_scrape_complete{{kind="queues"}} {complete}.0' in text
 
@@ -360,7 +360,7 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         async def names() -> list[str]:
             return ["mails.a", "other"]
 
-        subject.door.queues.names = names
+        subject.door.queues.catalog.names = names
         status, text = await subject.ask("GET", "/metrics", headers=ALICE)
         assert status == 200
         assert 'queue="mails.a"' in text

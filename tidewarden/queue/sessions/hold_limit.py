@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 from tidewarden.errors import Error, Full
+from tidewarden.queue.shards.shard import Shard
 
-from .sessions import session as sessions
-from .sessions.session import Held, Session
-from .shards.shard import Shard
+from . import session as sessions
+from .session import Held, Session
 
 LOOK_S = 1.0  # a connection that holds as much as it may has its leases looked at so often,
 LOOK_SHARE = 10  # or when it has taken a tenth of that since

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidewarden.store.connection import Arg
 
 if TYPE_CHECKING:
-    from .shards.shard import Shard
+    from .shard import Shard
 
 TRIES_MAX = 16  # in one round
 # of those who wait, for who goes along with puts: many may be under way, or want another task

@@ -1,0 +1,19 @@
+"""Whether this node is going down."""
+
+from __future__ import annotations
+
+from tidewarden.errors import Draining
+
+
+class Drain:
+    """Says whether this node is going down: from then on nobody begins to wait here."""
+
+    def __init__(self) -> None:
+        self.started = False
+
+    def check(self) -> None:
+        """Raises: Draining: the node is going down."""
+        if self.started:
+            raise Draining(
+                "This node is going down and waits for nothing any more. Connect to another."
+            )

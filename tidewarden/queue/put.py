@@ -1,0 +1,134 @@
+"""Puts: the id and the shard of a new task, and its copies in the queues of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tidewarden.clock import Clock
+from tidewarden.errors import BY_CODE, Error, Exists, Full, Internal, NotHeld
+
+from .catalog import Catalog
+from .partitioning import in_lane, shard_for
+from .shards.shard import Shard
+from .task import IdMaker, TaskSpec, check_name
+
+
+def put_error(word: bytes, queue: str, task_id: str) -> Error:
+    """The error that put.lua's word for a task means."""
+    if word == b"EXISTS":
+        return Exists(f"the task {task_id} is there already")
+    if word == b"NOTHELD":
+        return NotHeld(f"the task {task_id} is leased; it cannot be replaced now")
+    if word == b"FULL":
+        return Full(f"the queue {queue} is at its capacity; take and acknowledge, or put with WAIT")
+    return Internal(f"put.lua answered {word!r}")
+
+
+class Producer:
+    """Puts tasks into queues and topics."""
+
+    def __init__(self, catalog: Catalog, clock: Clock, payload_max: int) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._ids = IdMaker()
+        self.payload_max = payload_max
+
+    def new_id(self) -> str:
+        """An id that no other task has."""
+        return self._ids.make(self._clock.unix_ms())
+
+    def target(self, queue: str, shards: Sequence[Shard], task: TaskSpec) -> tuple[str, Shard]:
+        """
+        The id under which a task is put into a known queue, and the shard that it lies in.
+
+        Raises: BadArg: the id names another shard than its lane's; what a strategy raises.
+        """
+        task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(shards))
+        elif (partitioner := self._catalog.partitioners.get(queue)) is not None:
+            task_id = partitioner(task_id, task.payload, own=not task.id)
+        return task_id, shard_for(shards, task_id)
+
+    def put(self, queue: str, task: TaskSpec) -> asyncio.Future[str]:
+        """
+        Put a task into a queue, or into each queue of a topic; a future of its id.
+
+        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld
+        (by ``if_exists``), Full, StoreDown (with the same id a retry is safe).
+        """
+        task.check(self.payload_max)
+        shards = self._catalog.shards.get(queue)
+        if shards is None:
+            return self._loop.create_task(self._put_by_name(check_name(queue), task))
+        task_id, shard = self.target(queue, shards, task)
+        future: asyncio.Future[str] = self._loop.create_future()
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            if future.done() or done.cancelled():
+                return
+            error = done.exception()
+            if error is not None:
+                future.set_exception(error)
+                return
+            reply = done.result()
+            if type(reply) is bytes:
+                future.set_exception(put_error(reply, queue, task_id))
+            else:
+                future.set_result(task_id)
+
+        shard.put(task_id, task.options(own=not task.id), task.payload).add_done_callback(answered)
+        return future
+
+    async def _put_by_name(self, name: str, task: TaskSpec) -> str:
+        """A put into a topic, or into a queue that this node does not know yet."""
+        links = await self._catalog.links_of(name)
+        if links is None:
+            return await self.put(name, task)
+        return await self.put_to_each(name, links, task, self.put)
+
+    async def put_to_each(
+        self,
+        topic: str,
+        queues: Sequence[str],
+        task: TaskSpec,
+        put: Callable[[str, TaskSpec], Awaitable[str]],
+    ) -> str:
+        """
+        Put a task into each of these queues, by ``put``, under one id; the id.
+
+        Raises: what the first queue refused it with; says which have it and that the same put may
+        be repeated.
+        """
+        copy = dataclasses.replace(task, id=task.id or self.new_id())
+        copy.check(self.payload_max)
+        answers = await asyncio.gather(*(_caught(put, queue, copy) for queue in queues))
+        refused = [
+            (queue, error)
+            for queue, error in zip(queues, answers, strict=True)
+            if error is not None
+        ]
+        if refused:
+            have = [queue for queue, error in zip(queues, answers, strict=True) if error is None]
+            # of its word, for some refusals are told more than a message
+            raise BY_CODE[refused[0][1].code](
+                f"of the topic {topic},"
+                f" {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. Its"
+                f" queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID"
+                f" {copy.id} may be repeated"
+            )
+        return copy.id
+
+
+async def _caught(
+    put: Callable[[str, TaskSpec], Awaitable[str]], queue: str, task: TaskSpec
+) -> Error | None:
+    try:
+        await put(queue, task)
+    except Error as error:
+        return error
+    return None

@@ -1,0 +1,150 @@
+"""Runs scripts of any room on the shards of queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tidewarden.errors import NotFound
+from tidewarden.queue.catalog import Catalog
+from tidewarden.store import Scripts
+from tidewarden.store.client import StoreClient
+from tidewarden.store.connection import Arg
+
+from .resharding import Resharded
+from .shard import Shard
+
+KEYS_TOGETHER = 64  # in one EXISTS: a few of them are asked for one by one where there is any
+HAVING_MAX = 1024  # keys asked for at a time
+NEVER_MS = 1 << 42  # in a shard's record, as record.lua has it
+
+
+class ShardScripts:
+    """Runs scripts (``room.file``) on one shard or on each shard of a queue."""
+
+    def __init__(self, catalog: Catalog, link: StoreClient, scripts: Scripts) -> None:
+        self._catalog = catalog
+        self._link = link
+        self._scripts = scripts
+
+    async def run(
+        self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0
+    ) -> Any:
+        """
+        Run a script of any room (``room.file``) on one shard; its items.
+
+        Raises: StoreDown: it may or may not have run; the script's own refusals; Full.
+        """
+        await self._catalog.open(queue)
+        try:
+            return await self._shard_at(queue, shard).run(name, args, now_ms)
+        except Resharded:
+            return await self._shard_at(queue, shard).run(name, args, now_ms)
+
+    async def run_on(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> tuple[int, int, Any]:
+        """
+        Run a script of one shard on another connection; its answer waits for no durability but
+        ``strongest``.
+
+        Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's
+        items. Raises: what :meth:`run` raises.
+        """
+        await self._catalog.open(queue)
+        try:
+            now_ms, next_ms, _, items = await self._run_by(link, name, queue, shard, args)
+        except Resharded:
+            now_ms, next_ms, _, items = await self._run_by(link, name, queue, shard, args)
+        return now_ms, next_ms, items
+
+    async def items_on(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
+        """The items of a script run as by :meth:`run_on`, which see."""
+        return (await self.run_on(link, name, queue, shard, args))[2]
+
+    async def _run_by(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
+        place = self._shard_at(queue, shard)
+        if self._scripts[name].durability != "strongest":
+            return await place.run_by(link, name, args)
+        sender, firm = self._catalog.durability.strongest_route(link, place.keys[0])
+        reply = await place.run_by(sender, name, args)
+        await firm()
+        return reply
+
+    async def run_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
+        """
+        Run a script (its header says EACH) on every shard of a queue; the items of each.
+
+        In one call where all shards lie on one server. Raises: as :meth:`run`.
+        """
+        shards = await self._catalog.open(queue)
+        try:
+            return await self._catalog.group.run(shards, name, args)
+        except Resharded:
+            return await self._catalog.group.run(self._catalog.shards[queue], name, args)
+
+    async def delays(self, queue: str) -> list[int]:
+        """
+        In how many ms something happens in each shard, as its record says, which every script keeps
+        true; -1: nothing.
+
+        0 on several servers, each with a clock of its own, and where it cannot be read. Raises:
+        StoreDown; Internal.
+        """
+        shards = await self._catalog.open(queue)
+        if self._link.clustered:
+            return [0] * len(shards)
+        records = (
+            self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards
+        )
+        (seconds, micros), *found = await asyncio.gather(self._catalog.time(), *records)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return [_delay_ms(record, now_ms) for record in found]
+
+    async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:
+        """
+        The shards of these queues that have a key of that name: on one server many are asked for in
+        one command. Raises: StoreDown.
+        """
+        places = [
+            (queue, shard.index, f"{shard.keys[0]}:{name}")
+            for queue in queues
+            for shard in await self._catalog.open(queue)
+        ]
+        together = 1 if self._link.clustered else KEYS_TOGETHER
+        found = []
+        for first in range(0, len(places), HAVING_MAX):
+            some = places[first : first + HAVING_MAX]
+            parts = [some[at : at + together] for at in range(0, len(some), together)]
+            there = await asyncio.gather(
+                *(self._link.call("EXISTS", *(key for *_, key in part)) for part in parts)
+            )
+            doubtful = [
+                place for part, count in zip(parts, there, strict=True) if count for place in part
+            ]
+            each = await asyncio.gather(*(self._link.call("EXISTS", key) for *_, key in doubtful))
+            found += [
+                (queue, shard) for (queue, shard, _), one in zip(doubtful, each, strict=True) if one
+            ]
+        return found
+
+    def _shard_at(self, queue: str, index: int) -> Shard:
+        """Raises: NotFound: the queue was cut into fewer."""
+        shards = self._catalog.shards[queue]
+        if index >= len(shards):
+            raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
+        return shards[index]
+
+
+def _delay_ms(moments: Sequence[bytes | None], now_ms: int) -> int:
+    """Until the first of these moments of a shard's record; -1: there is none."""
+    said = [moment for moment in moments if moment is not None]
+    if not all(moment.isdigit() for moment in said):
+        return 0  # Whoever reads it as a script does will put it right.
+    at_ms = min((int(moment) for moment in said), default=NEVER_MS)
+    return max(0, at_ms - now_ms) if at_ms < NEVER_MS else -1
