@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
 LINES_MAX = {"CHANGELOG.md": 80, "README.md": 220}
-UNWRAPPED = {"ARCHITECTURE.md"}
+UNWRAPPED: set[str] = set()
 PRAGMA = re.compile(r"  # (?:noqa|type: ignore)\b.*")
 
 
