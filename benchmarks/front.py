@@ -34,6 +34,7 @@ from tidewarden.queue import Queues
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.server import RespServer
+from tidewarden.server.services import Services
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
@@ -113,10 +114,9 @@ async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     queues = Queues(config, link, scripts, clock, views=True, system_queues=SYSTEM_QUEUES)
     queues.catalog.holder = "n0.1"
     (shard,) = queues.catalog.build(QUEUE, QueueSettings())
-    server = RespServer(config, queues, None, None, Cluster(), clock)
-    server.loop = asyncio.get_running_loop()
+    server = RespServer(config, Services(queues, Cluster()), clock)
     peers: list[tuple[Connection, List]] = [
-        (Connection(server), List()) for _ in range(connections)
+        (Connection(server.context), List()) for _ in range(connections)
     ]
     for connection, transport in peers:
         connection.connection_made(transport)  # type: ignore[arg-type]

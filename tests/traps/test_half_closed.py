@@ -23,10 +23,10 @@ async def test_trap_half_closed_socket_that_waits(doors: Pair) -> None:
     """
     waiter, well = await doors[0].dial(), await doors[1].dial()
     waiter.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
-    await reach(lambda: doors[0].server.waiting == 1)
+    await reach(lambda: doors[0].server.context.waiting == 1)
     waiter.writer.write_eof()
     assert await waiter.rest() == b""
-    assert (doors[0].server.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
+    assert (doors[0].server.context.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     assert await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1) == b"a"
     ((_, _, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
     assert attempt == 1
@@ -38,8 +38,8 @@ async def test_trap_half_closed_socket_with_a_take_behind(doors: Pair) -> None:
     waiter.send(f"Q.PUT q x ID first DELAY {HOUR_MS}", f"Q.TAKE WAIT {HOUR_MS} FROM q", "PING")
     waiter.writer.write_eof()
     assert await waiter.rest() == b"$5\r\nfirst\r\n"
-    await reach(lambda: not doors[0].server.connections)
-    assert (doors[0].server.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
+    await reach(lambda: not doors[0].server.context.connections)
+    assert (doors[0].server.context.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1)
     ((_, task_id, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
     assert (task_id, attempt) == (b"a", 1)
@@ -53,7 +53,7 @@ async def test_trap_half_closed_socket_that_holds(doors: Pair) -> None:
     await holder.call("Q.PUT", "q", "x", "ID", "a")
     assert len(await holder.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")) == 1
     waiter.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
-    await reach(lambda: doors[1].server.waiting == 1)
+    await reach(lambda: doors[1].server.context.waiting == 1)
     holder.writer.write_eof()
     ((_, task_id, *_),) = await waiter.reply()
     assert task_id == b"a"
@@ -65,8 +65,8 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     take does not take.
     """
     await doors[0].dial()
-    await reach(lambda: doors[0].server.connections)
-    (connection,) = doors[0].server.connections
+    await reach(lambda: doors[0].server.context.connections)
+    (connection,) = doors[0].server.context.connections
     accepted = transport_of(connection).get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     idle, every, tries, unanswered_ms = (

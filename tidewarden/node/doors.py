@@ -16,6 +16,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
+from tidewarden.server.services import Services
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 from .os_process import ConnectionBudget
@@ -32,7 +33,7 @@ class Doors:
     """
     Holds the servers that others reach this node by, with the users that they share.
 
-    ``steering`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
+    ``operations`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
     the connections by the files that this process may open.
     """
 
@@ -45,7 +46,7 @@ class Doors:
         secondaries: Secondaries,
         tokens: Tokens,
         schedules: Schedules,
-        steering: RaftMember | None,
+        operations: RaftMember | None,
         backups: Backups,
     ) -> None:
         self._host = config.node.host
@@ -56,18 +57,18 @@ class Doors:
         locks = Locks(
             queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max
         )
+        services = Services(queues, status, tokens, schedules, locks, operations, backups)
         self._resp = RespServer(
-            config, queues, tokens, schedules, status, clock, users, locks, steering
+            config,
+            services,
+            clock,
+            users,
+            connections_max=budget.resp,
+            others=lambda: secondaries.stats("resp"),
         )
-        self._resp.connections_max = budget.resp
-        self._resp.backups = backups
-        self._resp.others = lambda: secondaries.stats("resp")
         self._http = HttpServer(
             config,
-            queues,
-            tokens,
-            schedules,
-            status,
+            services,
             clock,
             users,
             alive=status.dead,
@@ -76,8 +77,8 @@ class Doors:
             stats={"node": status.stats, "resp": self._resp.stats},
             internal={PEERS_PATH: tokens.answer_peer},
             lobby=self._resp.lobby,
+            connections_max=budget.http,
         )
-        self._http.connections_max = budget.http
         status.look_at_certificate()
 
     async def open(
@@ -105,7 +106,7 @@ class Doors:
 
     def reload(self, users: Sequence[User]) -> None:
         """Go on with these users, in every process, and with what the certificate's files hold."""
-        if not users and not self._resp.let_in():
+        if not users and not self._resp.users.open:
             log.error(
                 "the users were not read anew: there are none any more, which only a restart lets"
                 " everybody in for"

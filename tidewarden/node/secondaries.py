@@ -24,7 +24,6 @@ import msgspec
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config, User
 from tidewarden.errors import ConfigError, Error
-from tidewarden.server.relay import attach
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.stats_merge import add_up, lasting
 from tidewarden.store.child_process import how_ended, kill_group, start_child, stop_child
@@ -233,7 +232,7 @@ class Secondaries:
         front.stats = message.get("stats", front.stats)
         if "line" in message and fds:
             task = asyncio.ensure_future(
-                attach(door, socket.socket(fileno=fds[0]), **message["line"])
+                door.attach(socket.socket(fileno=fds[0]), **message["line"])
             )
             self._lines.add(task)
             task.add_done_callback(self._attached)

@@ -27,8 +27,10 @@ from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
 from tidewarden.queue.locks import Locks
-from tidewarden.server.relay import LineSender, relayed
+from tidewarden.server.relay import relayed
+from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
+from tidewarden.server.services import Services
 from tidewarden.server.verbs.table import COMMANDS
 from tidewarden.store.preflight import StoreServer
 
@@ -91,17 +93,13 @@ class Secondary:
         locks = Locks(queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
         self._resp = RespServer(
             config,
-            queues,
-            None,
-            None,
-            Nobody(),
+            Services(queues, Nobody(), locks=locks),
             clock,
-            locks=locks,
             commands=relayed(COMMANDS),
             port=orders.port,
             hand_over=LineSender(wire),
+            connections_max=raise_file_limit(limits).resp,
         )
-        self._resp.connections_max = raise_file_limit(limits).resp
         wire.setblocking(False)
         asyncio.get_running_loop().add_reader(wire, self._heard_first)
 

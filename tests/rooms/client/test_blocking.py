@@ -171,7 +171,7 @@ async def test_a_waiting_take_holds_nobody_up(here: Site) -> None:
             ]
             for taker in takers:
                 taker.start()
-            while here.doors[0].server.waiting < 3:
+            while here.doors[0].server.context.waiting < 3:
                 time.sleep(0.01)
             begun = time.monotonic()
             client.queue("mail").put_many(["1", "2", "3"])
@@ -234,7 +234,7 @@ async def test_an_interrupted_take_gives_back_what_still_comes(here: Site) -> No
             real = concurrent.futures.Future.result
 
             def interrupted(self: Any, timeout: float | None = None) -> Any:
-                while here.doors[0].server.waiting == 0:
+                while here.doors[0].server.context.waiting == 0:
                     time.sleep(0.005)
                 raise Interrupted
 
@@ -245,7 +245,7 @@ async def test_an_interrupted_take_gives_back_what_still_comes(here: Site) -> No
             finally:
                 concurrent.futures.Future.result = real  # type: ignore[method-assign]
             queue.put("x", id="a")
-            while here.doors[0].server.waiting:
+            while here.doors[0].server.context.waiting:
                 time.sleep(0.005)
             task = queue.take(wait_ms=10_000)
             assert task is not None

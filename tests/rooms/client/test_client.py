@@ -55,7 +55,7 @@ async def test_a_take_that_is_called_off_takes_nothing(here: Site) -> None:
         queue = client.queue("mail")
         for turns in range(20):  # the put meets the take at every stage of its going
             waiting = asyncio.ensure_future(queue.take(wait_ms=20_000))
-            while here.doors[0].server.waiting == 0:
+            while here.doors[0].server.context.waiting == 0:
                 await asyncio.sleep(0)
             putting = asyncio.ensure_future(queue.put("x"))
             for _ in range(turns):
@@ -78,7 +78,7 @@ async def test_connections_for_waiting_are_used_again(here: Site) -> None:
         for _ in range(3):
             assert await asyncio.gather(*(queue.take(wait_ms=20) for _ in range(10))) == [None] * 10
         assert len(idle_of(client)) == 8
-        assert len(here.doors[0].server.connections) <= 11
+        assert len(here.doors[0].server.context.connections) <= 11
 
 
 async def test_topics(here: Site) -> None:

@@ -126,10 +126,10 @@ async def test_a_node_that_goes_down_is_left(here: Site) -> None:
         await queue.put("x", id="a")
         await queue.delete("a")
         waiting = asyncio.ensure_future(queue.take(wait_ms=20_000))
-        while here.doors[0].server.waiting == 0:
+        while here.doors[0].server.context.waiting == 0:
             await asyncio.sleep(0.005)
         await here.doors[0].server.stop(0)
-        while here.doors[1].server.waiting == 0:
+        while here.doors[1].server.context.waiting == 0:
             await asyncio.sleep(0.005)
         await queue.put("y")
         task = await asyncio.wait_for(waiting, 20)
@@ -171,7 +171,7 @@ def _at(target: int, port: int) -> Proxy:
 async def test_a_closed_client_ends_what_is_under_way(here: Site) -> None:
     client = AsyncClient(here.urls, retry_s=5)
     waiting = asyncio.ensure_future(client.queue("mail").take(wait_ms=20_000))
-    while here.doors[0].server.waiting == 0:
+    while here.doors[0].server.context.waiting == 0:
         await asyncio.sleep(0.005)
     await client.close()
     with pytest.raises(Unreachable, match="closed"):

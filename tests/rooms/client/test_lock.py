@@ -106,7 +106,7 @@ async def test_a_wait_that_is_called_off_holds_nothing(here: Site, client: Async
         held = other.lock("report")
         await held.acquire(0)
         waiting = asyncio.ensure_future(client.lock("report").acquire())
-        while here.doors[0].server.waiting == 0:
+        while here.doors[0].server.context.waiting == 0:
             await asyncio.sleep(0)
         releasing = asyncio.ensure_future(held.release())
         waiting.cancel()

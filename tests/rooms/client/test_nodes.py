@@ -83,8 +83,8 @@ async def test_a_node_without_sessions_is_named(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = unsupported("SESSION", "sessions")
-    table = dict(here.doors[0].server.commands) | {b"SESSION": command, b"session": command}
-    monkeypatch.setattr(here.doors[0].server, "commands", table)
+    table = dict(here.doors[0].server.context.commands) | {b"SESSION": command, b"session": command}
+    monkeypatch.setattr(here.doors[0].server.context, "commands", table)
     async with AsyncClient(here.urls[:1]) as client:
         with pytest.raises(Error, match="serves no sessions, this SDK needs them"):
             await client.queues()

@@ -39,7 +39,7 @@ async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: 
             client.leases.keep(task)
         await eventually(lambda: all(task.lease_end_ms > ends[task.id] + 200 for task in tasks))
         assert not any(task.lost for task in tasks)
-        assert here.doors[0].server.calls["Q.TOUCH"] % 50 == 0
+        assert here.doors[0].server.context.calls["Q.TOUCH"] % 50 == 0
         assert (await queue.stats())["leased"] == 50
         await queue.ack_many(tasks)
         assert client.leases.held == []

@@ -359,7 +359,7 @@ async def test_a_worker_that_is_refused_says_so_and_ends(
         other = Worker(f"redis://admin:{'correct%20horse%20%25%20battery'}@127.0.0.1:{port}")
         other.task("jobs")(print)
         serving = asyncio.ensure_future(other.serve())
-        while guarded.doors[0].server.waiting == 0:
+        while guarded.doors[0].server.context.waiting == 0:
             await asyncio.sleep(0.01)
         other.stop()
         assert await asyncio.wait_for(serving, 30) == 0

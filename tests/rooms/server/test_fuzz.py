@@ -94,7 +94,7 @@ class Victim:
         except ConnectionResetError:
             pass
         except TimeoutError:
-            waits = self.door.server.waiting > 0
+            waits = self.door.server.context.waiting > 0
             assert end == "leave" or waits, f"no answer to {data!r}"
         line.drop()
         self.door.lines.remove(line)
@@ -103,7 +103,7 @@ class Victim:
     async def gone(self) -> None:
         """Until only the connection that works is left."""
         async with asyncio.timeout(LIMIT_S):
-            while len(self.door.server.connections) > 1 or self.door.server.waiting:
+            while len(self.door.server.context.connections) > 1 or self.door.server.context.waiting:
                 await asyncio.sleep(0.001)
 
 
@@ -112,8 +112,8 @@ async def victim(node: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Vi
     monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.0)
     queues = (await node("n0")).queues
     door = doubles.Door(queues=queues, users=(doubles.ADMIN,))
-    door.server.locks = Locks(queues, wait_max_ms=door.config.limits.wait_ms, waiting_max=100)
-    door.server.schedules = Schedules(queues)
+    locks = Locks(queues, wait_max_ms=door.config.limits.wait_ms, waiting_max=100)
+    door.provide(locks=locks, schedules=Schedules(queues))
     defects: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
     async with door:
@@ -123,7 +123,7 @@ async def victim(node: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Vi
         yield found
         await found.work()
         await found.gone()
-        assert door.server.errors["INTERNAL"] == 0
+        assert door.server.context.errors["INTERNAL"] == 0
     assert not defects
 
 

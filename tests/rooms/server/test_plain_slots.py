@@ -83,7 +83,7 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     await other.ask("PING")
     while not parked_in(queues, "q"):
         await asyncio.sleep(0.005)
-    assert door.server.waiting == 1
+    assert door.server.context.waiting == 1
     await ask(other, "Q.PUT q x")
     reader, found = hiredis.Reader(), []
     while len(found) < 2:
@@ -101,7 +101,7 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     # what the first held came back as a loss
     ((row,),) = await ask(other, "Q.TAKE WAIT 20000 FROM q")
     assert row[3] == b"x"
-    assert door.server.waiting == 0
+    assert door.server.context.waiting == 0
     await other.close()
 
 

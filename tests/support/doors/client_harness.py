@@ -43,7 +43,7 @@ class Site:
         door = await self.stack.enter_async_context(
             server_doubles.Door(queues=node.queues, **options)
         )
-        door.server.locks = Locks(node.queues, wait_max_ms=3_600_000, waiting_max=1_000)
+        door.provide(locks=Locks(node.queues, wait_max_ms=3_600_000, waiting_max=1_000))
         self.nodes.append(node)
         self.doors.append(door)
 

@@ -21,6 +21,7 @@ from support.doors.recording_steering import RecordingSteering
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config, Node, User, hash_generated
 from tidewarden.server.resp.server import RespServer
+from tidewarden.server.services import Services
 
 SECRET = "correct horse % battery"
 ADMIN = User(name="admin", secret_hash=hash_generated(SECRET))
@@ -29,7 +30,14 @@ ADMIN = User(name="admin", secret_hash=hash_generated(SECRET))
 class Door:
     """A RESP door on a free port, with recording rooms behind; ``async with``."""
 
-    def __init__(self, *, users: tuple[User, ...] = (), queues: Any = None, **limits: int) -> None:
+    def __init__(
+        self,
+        *,
+        users: tuple[User, ...] = (),
+        queues: Any = None,
+        connections_max: int | None = None,
+        **limits: int,
+    ) -> None:
         defaults = Config()
         self.config = replace(
             defaults,
@@ -44,16 +52,15 @@ class Door:
         self.locks = RecordingLocks()
         self.cluster = FixedCluster()
         self.steering = RecordingSteering()
+        rooms: tuple[Any, ...] = (self.queues, self.cluster, self.tokens, self.schedules)
+        self.services = Services(*rooms, self.locks, self.steering)
         self.server = RespServer(
-            self.config,
-            self.queues,
-            self.tokens,
-            self.schedules,
-            self.cluster,
-            SystemClock(),
-            locks=self.locks,
-            steering=self.steering,
+            self.config, self.services, SystemClock(), connections_max=connections_max
         )
+
+    def provide(self, **rooms: Any) -> None:
+        """Have other rooms answer."""
+        self.server.context.services = replace(self.server.context.services, **rooms)
 
     async def __aenter__(self) -> Door:
         await self.server.start()

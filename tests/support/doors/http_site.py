@@ -37,9 +37,7 @@ async def site(
     door = doubles.Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
-    server = HttpServer(
-        config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more
-    )
+    server = HttpServer(config, door.services, SystemClock(), **more)
     await server.start()
     try:
         async with aiohttp.ClientSession() as session:

@@ -15,9 +15,11 @@ from support.doors import doubles
 from support.inspect import begun_count_of
 
 from tidewarden.clock import SystemClock
-from tidewarden.server import relay as relay_module
-from tidewarden.server.relay import LineSender, attach, relayed
+from tidewarden.server.relay import relayed
+from tidewarden.server.resp import relay_line as relay_module
+from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
+from tidewarden.server.services import Services
 from tidewarden.server.verbs.table import COMMANDS
 
 
@@ -30,13 +32,13 @@ class FurtherDoor(doubles.Door):
         self.handed: list[tuple[str | None, int]] = []
         self.taken: list[asyncio.Task[Any]] = []
         self.server = RespServer(
-            self.config, self.queues, None, None, self.cluster, SystemClock(),
+            self.config, Services(self.queues, self.cluster), SystemClock(),
             commands=relayed(COMMANDS), hand_over=self.hand_over,
         )  # fmt: skip
 
     async def hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
         self.handed.append((user, resp))
-        self.taken.append(asyncio.ensure_future(attach(self.first.server, end.dup(), user, resp)))
+        self.taken.append(asyncio.ensure_future(self.first.server.attach(end.dup(), user, resp)))
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ async def test_requests_go_through_as_they_came_and_replies_as_they_are(
     ]  # fmt: skip
     assert [call[1] for call in first.tokens.calls] == ["p/a", "p/b", "p/nobody", "p/c"]
     assert first.server.own_stats()["requests_total"]["T.REFRESH"] == 3
-    await reach(lambda: not first.server.relayed)
+    await reach(lambda: not first.server.context.relayed)
 
 
 async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, FurtherDoor]) -> None:
@@ -92,12 +94,12 @@ async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, Furt
     line = await further.dial()
     assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     assert (await line.ask("R.STATUS")).startswith(b"*")
-    await reach(lambda: len(first.server.relayed) == 1)
+    await reach(lambda: len(first.server.context.relayed) == 1)
     assert first.server.own_stats()["connections"] == 0
     line.send("HELLO 3", "R.STATUS")
     await reach(lambda: further.handed == [("admin", 2), ("admin", 3)])
     await line.close()
-    await reach(lambda: not first.server.relayed and not further.server.connections)
+    await reach(lambda: not first.server.context.relayed and not further.server.context.connections)
 
 
 async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherDoor]) -> None:
@@ -105,8 +107,8 @@ async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherD
     line = await further.dial()
     await line.ask("AUTH", "admin", doubles.SECRET)
     assert (await line.ask("S.LIST")).startswith(b"*")
-    await reach(lambda: first.server.relayed)
-    for connection in list(first.server.relayed):
+    await reach(lambda: first.server.context.relayed)
+    for connection in list(first.server.context.relayed):
         connection.abort()
     rest = line.ask("S.LIST")
     async with asyncio.timeout(20):
@@ -125,7 +127,7 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (ours, theirs):
         one.setblocking(False)
-    further.server.hand_over = LineSender(ours)
+    further.server.context.hand_over = LineSender(ours)
     full = 0
     try:
         while ours.send(b"x" * 1000):
@@ -140,7 +142,10 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     gone.send("S.LIST")
     await reach(
-        lambda: sum(begun_count_of(connection) for connection in further.server.connections) == 4
+        lambda: (
+            sum(begun_count_of(connection) for connection in further.server.context.connections)
+            == 4
+        )
     )
     gone.drop()
     for _ in range(full):
@@ -153,7 +158,7 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
         except BlockingIOError:
             continue
         spoken = msgspec.json.decode(message)["line"]
-        ended.append(await attach(first.server, socket.socket(fileno=fds[0]), **spoken))
+        ended.append(await first.server.attach(socket.socket(fileno=fds[0]), **spoken))
     for line in lines:
         assert (await line.line()).startswith(b"*")
     theirs.close()

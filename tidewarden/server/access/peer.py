@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from tidewarden.config.permissions import ALL, NONE, Rights
 from tidewarden.errors import Denied, NoAuth
-from tidewarden.server.verbs.command import Command, Request
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.verbs.command import Command
 
 from .permissions import Level, missing_for
 
@@ -64,7 +65,7 @@ class Peer:
         self.rights = ALL if self._let_in else NONE
         self.may = GUEST if self._let_in else STRANGER
 
-    def check(self, command: Command, request: Request) -> None:
+    def check(self, command: Command[Any], request: Request) -> None:
         """
         Whether it may do what ``may`` alone does not say.
 

@@ -12,9 +12,7 @@ from aiohttp import web
 from tidewarden.clock import Clock
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import Error
-from tidewarden.queue import Queues
-from tidewarden.server.verbs.cluster import ClusterView
-from tidewarden.tokens import Tokens
+from tidewarden.server.services import Services
 
 from . import metrics
 from .responses import respond
@@ -35,7 +33,7 @@ class NodeRoutes:
     Answers ``/health/*``, ``/leader``, ``/metrics`` and ``/v1/status``.
 
     Args:
-        queues, tokens, cluster: what metrics and status are of.
+        services: what metrics and status are of.
         clock: for pauses while metrics are rendered.
         rights: those of who asks.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
@@ -47,9 +45,7 @@ class NodeRoutes:
 
     def __init__(
         self,
-        queues: Queues,
-        tokens: Tokens | None,
-        cluster: ClusterView,
+        services: Services,
         clock: Clock,
         rights: Callable[[web.Request], Rights],
         *,
@@ -58,9 +54,9 @@ class NodeRoutes:
         warning: Callable[[], str],
         stats: Mapping[str, Stats],
     ) -> None:
-        self._queues = queues
-        self._tokens = tokens
-        self._cluster = cluster
+        self._queues = services.queues
+        self._tokens = services.tokens
+        self._cluster = services.cluster
         self._clock = clock
         self._rights = rights
         self._alive = alive

@@ -21,13 +21,10 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
-from tidewarden.queue import Queues
-from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.lobby import Lobby
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
-from tidewarden.server.verbs.cluster import ClusterView
-from tidewarden.tokens import Tokens
+from tidewarden.server.services import Services
 
 from . import events, node, schedules, tokens
 from .authorization import OPEN_PATHS, RIGHTS, ROUTES, Authorization
@@ -51,7 +48,7 @@ class HttpServer:
 
     Args:
         config: listens on ``node.host`` at ``node.http_port``.
-        queues, tokens, schedules, cluster: the rooms that answer.
+        services: the rooms that answer.
         clock: for the delay after a wrong secret.
         users: shared with the RESP door; made from the configuration when absent.
         lobby: where strangers are; likewise.
@@ -62,17 +59,13 @@ class HttpServer:
             is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
             anyway.
-
-    ``connections_max``: as many as the limits say, unless the process has fewer files.
+        connections_max: less than the limits say, where the process has fewer files.
     """
 
     def __init__(
         self,
         config: Config,
-        queues: Queues,
-        tokens: Tokens | None,
-        schedules: Schedules | None,
-        cluster: ClusterView,
+        services: Services,
         clock: Clock,
         users: Users | None = None,
         *,
@@ -82,19 +75,18 @@ class HttpServer:
         warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
         internal: Mapping[str, Inner] | None = None,
+        connections_max: int | None = None,
     ) -> None:
         self._config = config
-        self._tokens = tokens
-        self._schedules = schedules
+        self._tokens = services.tokens
+        self._schedules = services.schedules
         self._clock = clock
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         self._authorization = Authorization(self._users)
         self._node_routes = NodeRoutes(
-            queues,
-            tokens,
-            cluster,
+            services,
             clock,
             lambda request: request[RIGHTS],
             alive=alive,
@@ -103,7 +95,9 @@ class HttpServer:
             stats={"http": self._listener_stats, **(stats or {})},
         )
         self._lobby = Lobby(clock) if lobby is None else lobby
-        self.connections_max = config.limits.http_connections_max
+        if connections_max is None:
+            connections_max = config.limits.http_connections_max
+        self._connections_max = connections_max
         self._reading = OpenRequests()
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -130,7 +124,7 @@ class HttpServer:
         strangers = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
             app,
-            self.connections_max,
+            self._connections_max,
             self._config.limits.line_bytes,
             strangers,
             self._lobby,

@@ -12,24 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import cast
 
-from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
+from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth, TooBig, WrongPass
 from tidewarden.queue import Session
 from tidewarden.server.access.lobby import Stranger
 from tidewarden.server.access.peer import STRANGER, Peer, peer_of
-from tidewarden.server.verbs.command import TOGETHER_MAX, Command, Pending, Request, meant
+from tidewarden.server.access.users import DEFAULT_USER
+from tidewarden.server.verbs.command import TOGETHER_MAX, Command, meant
 
 from . import encoder
-from .backpressure import OUTPUT_BYTES, STRANGER_BYTES, Backpressure
-from .parser import RequestReader
-from .reply_slot import PendingSlot, Slot
+from .backpressure import AHEAD_BYTES, PIPELINE_MAX, STRANGER_BYTES, Backpressure
+from .context import ServerContext
+from .parser import Request, RequestReader
+from .relay_line import RelayLine
+from .reply_slot import Pending, PendingSlot, Slot
 from .transaction import Transaction
-
-if TYPE_CHECKING:
-    from tidewarden.server.relay import Relay
-
-    from .server import RespServer
 
 log = logging.getLogger("tidewarden.server")
 
@@ -42,60 +41,135 @@ TURN_S = (
 )
 LOOK_EVERY = 16
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
+TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
+TURNED_AWAY_MAX = 200  # of those at a time; further ones are hung up on at once
 STRANGER_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
 
 
-class Connection(Backpressure):
-    """One peer, from accept to close. ``server`` reaches everything else."""
+@dataclass(frozen=True, slots=True)
+class RelayedPeer:
+    """A peer that another process of the node has let in: its user, and its RESP version."""
+
+    user: str | None
+    resp: int
+
+
+class Connection(asyncio.Protocol):
+    """
+    One peer, from accept to close.
+
+    Args:
+        server: what all connections of the door share.
+        door: at which it came in.
+        stranger: pays for what the peer sends until it is let in; None: it is no stranger.
+        relayed: what the process says of it where it came in; None: it came in here.
+    """
 
     __slots__ = (
         "_beginning",
         "_begun_count",
+        "_closing",
         "_command",
         "_commands",
+        "_door",
+        "_flow",
+        "_flush_due",
+        "_held_up",
+        "_last_said",
+        "_lingers",
+        "_loop",
+        "_out",
         "_parses",
         "_reader",
+        "_relayed",
+        "_requests",
         "_slots",
+        "_stay",
+        "_transport",
         "id",
         "last_command",
         "mute",
+        "peer",
         "plan",
         "relay",
         "resp",
+        "server",
         "session",
+        "stranger",
     )
 
-    def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
-        super().__init__(server, stranger)
+    _flow: Backpressure
+    _loop: asyncio.AbstractEventLoop
+    _out: list[bytes]
+    _transport: asyncio.Transport
+    peer: Peer
+
+    def __init__(
+        self,
+        server: ServerContext[Connection],
+        door: object = None,
+        stranger: Stranger | None = None,
+        relayed: RelayedPeer | None = None,
+    ) -> None:
+        self.server = server
+        self.stranger = stranger  # until it is let in
         self.id: int = 0
-        self.resp: int = 2
+        self.resp: int = 2 if relayed is None else relayed.resp
         self.session: Session | None = None
         self.last_command = ""
         self.mute = 0  # how many of the next replies are not to be sent (CLIENT REPLY)
         self.plan: Transaction | None = None  # since MULTI
-        self.relay: Relay | None = None  # to the node's first process, where this is a further one
+        self.relay: RelayLine | None = None  # to the first process, where this is a further one
+        self._door = door
+        self._relayed = relayed
         self._commands = server.commands
         self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
+        self._requests: deque[Request] = deque()
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
         self._parses = False  # what was read is parsed further in the next turn
         self._beginning = False  # a handler runs, and its request has no place yet
-        self._command: Command | None = None  # their verb
+        self._command: Command[Connection] | None = None  # their verb
+        self._flush_due = False
+        self._held_up = False  # a request waits
+        self._closing = False
+        self._last_said = False  # nothing follows any more, not even that its stream is unreadable
+        self._lingers = False  # has been told the last, and may read it
+        # the end of the time that a stranger, or one too many, may stay
+        self._stay: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._open(cast(asyncio.Transport, transport))
-        self.peer = Peer(
-            peer_of(transport), self.server.clock.monotonic(), let_in=self.server.let_in()
-        )
-        self.id = self.admitted()
+        server = self.server
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        self.peer = Peer(peer_of(transport), server.clock.monotonic(), let_in=server.users.open)
+        self._flow = Backpressure(self._transport, self.peer, self.stranger, self._loop)
+        self._out = self._flow.out
+        if self._relayed is not None:
+            self._come_relayed(self._relayed.user)
+            return
+        self.id = server.admit(self, self._door)
         self.leave()
         if self.id == 0:
             full = "This node has as many connections as it may. Close one, or try another."
-            self.turn_away(
-                Draining("This node is going down.") if self.server.draining else Full(full)
-            )
+            self.turn_away(Draining("This node is going down.") if server.draining else Full(full))
+
+    def _come_relayed(self, user: str | None) -> None:
+        """It counts where it came in; there is no limit to lines, for there is one to peers."""
+        self.server.connections.add(self)
+        self.server.relayed.add(self)
+        self.id = -1
+        self.leave()
+        if user is None:
+            return
+        try:
+            self.enter(user)
+        except WrongPass:
+            # a user of before the configuration was read anew; the other process is about to hear
+            # of it
+            self.abort()
 
     def _login_over(self) -> None:
         self._stay = None
@@ -104,16 +178,20 @@ class Connection(Backpressure):
             self._out.append(self.refuse(late))
             self.close()
 
-    def admitted(self) -> int:
-        """Its number, or 0: it may not stay."""
-        return self.server.admit(self)
+    def pause_writing(self) -> None:
+        self._flow.pause()
+
+    def resume_writing(self) -> None:
+        self._flow.resume()
+        self._flow.read(self._has_room())
+        self._pump()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
         requests = self._requests
         fresh = self._reader.feed(data)
-        if len(fresh) == 1 and not (self._begun_count or requests or self._paused):
+        if len(fresh) == 1 and not (self._begun_count or requests or self._flow.paused):
             # The usual case: one request, and nothing before it.
             word = fresh[0][0]
             self._command = command = self._commands.get(word) or self._commands.get(word.upper())
@@ -149,12 +227,12 @@ class Connection(Backpressure):
         if self._stay is not None:
             self._stay.cancel()
         self.server.turned_away -= self._lingers
-        if self._stall is not None:
-            self._stall.cancel()
+        self._flow.stop()
         self.end_waits()
         if self.relay is not None:
             self.relay.close()
-        self.server.forget(self)
+        session, self.session = self.session, None
+        self.server.forget(self, session)
 
     # What handlers call.
 
@@ -171,10 +249,7 @@ class Connection(Backpressure):
         self._reader.arguments_max = self.server.arguments_max
         stranger, self.stranger = self.stranger, None
         if stranger is not None:
-            self._transport.set_write_buffer_limits(OUTPUT_BYTES)
-            stranger.let_in()
-            if not self._reading and not self._transport.is_closing():
-                self._transport.pause_reading()
+            self._flow.let_in(stranger)
 
     def leave(self) -> None:
         """The peer is nobody again."""
@@ -184,7 +259,7 @@ class Connection(Backpressure):
             self._reader.line_bytes = min(STRANGER_BYTES, self.server.line_bytes)
             self._reader.arguments_max = min(STRANGER_ARGUMENTS_MAX, self.server.arguments_max)
             if self.id and self._stay is None:
-                self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
+                self._stay = self._loop.call_later(LOGIN_S, self._login_over)
 
     def run_plan(self, requests: list[Request]) -> None:
         """Run ``requests`` before whatever else was read (EXEC)."""
@@ -227,6 +302,98 @@ class Connection(Backpressure):
         self.server.count_error(error.code)
         return encoder.failure(error)
 
+    def open_session(self) -> Session:
+        """Its session, opened at the first need."""
+        session = self.session
+        if session is None:
+            session = self.session = self.server.queues.open_session(self.peer.user or DEFAULT_USER)
+        return session
+
+    # How it ends.
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more is read: it ends when what is under way is answered."""
+        return self._closing
+
+    def hang_up(self) -> None:
+        """Read nothing more; close when what is under way is answered."""
+        self._closing = self._last_said = True
+        self._requests.clear()
+        self._reader.drop()
+
+    def close(self) -> None:
+        """Send what is ready and hang up now."""
+        self.hang_up()
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once, whatever the peer has not read yet."""
+        self._transport.abort()
+
+    def turn_away(self, error: Error) -> None:
+        """Say why there is no room, and hang up."""
+        self._out.append(self.refuse(error))
+        self.hang_up()
+        self.linger()
+
+    def linger(self) -> None:
+        """
+        Send what is ready, and hang up when the peer has, or soon.
+
+        It has sent something already: a socket closed with that unread is reset, and it might never
+        read why.
+        """
+        self.flush()
+        server, transport = self.server, self._transport
+        if self._lingers:
+            return
+        if self._stay is not None:
+            self._stay.cancel()
+        plain = transport.can_write_eof()
+        if server.turned_away < TURNED_AWAY_MAX:
+            self._lingers = True
+            server.turned_away += 1
+            # with TLS it takes the peer's goodbye, too
+            (transport.write_eof if plain else transport.close)()
+            self._stay = self._loop.call_later(TURNED_AWAY_S, transport.abort)
+        else:
+            (transport.close if plain else transport.abort)()
+
+    def flush(self) -> None:
+        """Write every reply that is ready, as one piece."""
+        self._flush_due = False
+        self._flow.flush()
+
+    # What is read ahead.
+
+    def _has_room(self) -> bool:
+        return not self._parses and self._flow.has_room(len(self._requests))
+
+    def _read_ahead(self, size: int) -> None:
+        """
+        Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer
+        is held back.
+        """
+        self._flow.ahead += size
+        if not self._flow.is_full(len(self._requests)):
+            return
+        if self._held_up and self.peer.may is not STRANGER:
+            # With its socket unread we would not see it go, and a task could be handed to a peer
+            # that is gone.
+            self._out.append(
+                self.refuse(
+                    TooBig(
+                        f"At most {PIPELINE_MAX} requests or {AHEAD_BYTES} bytes may stand behind"
+                        " one that waits."
+                    )
+                )
+            )
+            self.close()
+        else:
+            self._flow.read(False)
+
     # The order of requests.
 
     def answered(self, slot: Slot) -> None:
@@ -241,7 +408,7 @@ class Connection(Backpressure):
             if not slot.muted and not self._transport.is_closing():
                 self._transport.write(cast(bytes, slot.reply))
             if self.server.draining:
-                self.server.settled()
+                self.server.settled.set()
             return
         while slots:
             reply = slots[0].reply
@@ -252,10 +419,10 @@ class Connection(Backpressure):
         if self._begun_count == 0 and not self._beginning:
             self._pump()
             if self.server.draining:
-                self.server.settled()
+                self.server.settled.set()
         elif not self._flush_due:
             self._flush_due = True
-            self.server.loop.call_soon(self.flush)
+            self._loop.call_soon(self.flush)
 
     def _smooth(self) -> bool:
         """Whether there is nothing to do but to send one reply."""
@@ -264,7 +431,7 @@ class Connection(Backpressure):
             or self._requests
             or self._out
             or self._closing
-            or not self._reading
+            or not self._flow.reading
             or self._reader.more
             or self._reader.failure
         )
@@ -274,7 +441,7 @@ class Connection(Backpressure):
         requests, out = self._requests, self._out
         turn, look = TURN_MAX, LOOK_EVERY
         began = 0.0
-        while requests and not self._paused:
+        while requests and not self._flow.paused:
             word = requests[0][0]
             command = self._commands.get(word) or self._commands.get(word.upper())
             if self._begun_count and (
@@ -284,7 +451,7 @@ class Connection(Backpressure):
             ):
                 break
             if turn <= 0:
-                self.server.loop.call_soon(self._pump)
+                self._loop.call_soon(self._pump)
                 break
             self._command = command
             request = requests.popleft()
@@ -301,7 +468,7 @@ class Connection(Backpressure):
                     turn = 0
         if self._reader.more and not requests and not self._parses:
             self._parses = True
-            self.server.loop.call_soon(self._parse_on)
+            self._loop.call_soon(self._parse_on)
         if self._begun_count == 0 and not requests and not self._reader.more:
             if self._reader.failure is not None and not self._last_said:
                 if self._reader.encrypted:
@@ -318,9 +485,9 @@ class Connection(Backpressure):
                 self._transport.close()
                 return
         if not requests and not self._reader.more:
-            self._ahead = 0
-        if not self._reading and not self._paused and self._roomy():
-            self._read(True)
+            self._flow.ahead = 0
+        if not self._flow.reading and not self._flow.paused and self._has_room():
+            self._flow.read(True)
         if self._out:
             self.flush()
 
@@ -330,15 +497,17 @@ class Connection(Backpressure):
         self._requests += self._reader.go_on()
         self._pump()
 
-    def _together(self, command: Command | None) -> int:
+    def _together(self, command: Command[Connection] | None) -> int:
         """How many requests of this verb may be under way at a time."""
         if self.peer.may is STRANGER:
             return 1
         if command is None:
             return TOGETHER_MAX
-        return command.together if self._short else min(command.together, command.together_long)
+        return (
+            command.together if self._flow.short else min(command.together, command.together_long)
+        )
 
-    def _begin(self, command: Command | None, request: Request) -> None:
+    def _begin(self, command: Command[Connection] | None, request: Request) -> None:
         self._beginning = True
         try:
             if command is None:
@@ -371,7 +540,7 @@ class Connection(Backpressure):
             slot = Slot(self)
             slot.reply = outcome
         else:
-            slot = PendingSlot(self, cast(Pending, outcome), self.server.loop)
+            slot = PendingSlot(self, cast(Pending, outcome), self._loop)
         slot.muted = muted
         reply = slot.reply
         if reply is None:
@@ -389,7 +558,7 @@ class Connection(Backpressure):
             # half closed: we would not see it go, and a task could be handed to a peer that is gone
             self.close()
 
-    def _check(self, command: Command, request: Request) -> None:
+    def _check(self, command: Command[Connection], request: Request) -> None:
         try:
             self.peer.check(command, request)
         except Denied as error:

@@ -8,18 +8,16 @@ right: the ordinary handler then does it, or says what is wrong.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden.errors import NotHeld
 from tidewarden.queue.put import put_error
-from tidewarden.server.verbs.command import Request
 from tidewarden.server.verbs.options import DIGITS_MAX
 
 from . import encoder
+from .connection import Connection
+from .parser import Request
 from .reply_slot import Slot
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 FROM = (b"FROM", b"from")
 WAIT = (b"WAIT", b"wait")
@@ -117,7 +115,7 @@ def take(connection: Connection, request: Request) -> Slot | None:
     if server.draining:
         return None
     slot = TakeSlot(connection, request[-1], wait_ms > 0)
-    session = connection.session or server.session_of(connection)
+    session = connection.session or connection.open_session()
     slot.work = server.queues.fast_path.take(session, slot.queue, wait_ms, slot)
     return None if slot.work is None else slot
 
@@ -128,7 +126,7 @@ def ack(connection: Connection, request: Request) -> Slot | None:
     if not digits.isdigit() or len(digits) > DIGITS_MAX:
         return None
     server = connection.server
-    session = connection.session or server.session_of(connection)
+    session = connection.session or connection.open_session()
     slot = AckSlot(connection)
     return (
         slot

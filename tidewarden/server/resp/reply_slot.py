@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tidewarden.errors import Draining
-from tidewarden.server.verbs.command import Pending
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 log = logging.getLogger("tidewarden.server")
+
+
+Render = Callable[[Any, int], bytes]
+
+
+@dataclass(slots=True)
+class Pending:
+    """
+    An answer that is still to come.
+
+    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as
+    long as the caller said, holds up what follows on its connection, and ends with the connection.
+    """
+
+    result: Awaitable[Any]
+    render: Render
+    waits: bool = False
+
+
+class ReplyOrder(Protocol):
+    """The connection whose replies the slots keep in order."""
+
+    @property
+    def resp(self) -> int: ...
+    @property
+    def closing(self) -> bool: ...
+    def refuse(self, error: BaseException) -> bytes: ...
+    def answered(self, slot: Slot) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Slot:
@@ -26,7 +53,7 @@ class Slot:
 
     __slots__ = ("begun", "connection", "muted", "reply", "waits", "work")
 
-    def __init__(self, connection: Connection, waits: bool = False) -> None:
+    def __init__(self, connection: ReplyOrder, waits: bool = False) -> None:
         self.connection = connection
         self.waits = waits
         self.muted = False
@@ -85,7 +112,7 @@ class PendingSlot(Slot):
     __slots__ = ("_render",)
 
     def __init__(
-        self, connection: Connection, pending: Pending, loop: asyncio.AbstractEventLoop
+        self, connection: ReplyOrder, pending: Pending, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(connection, pending.waits)
         self._render = pending.render

@@ -5,37 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter, defaultdict
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
-from tidewarden.cluster import Backups
 from tidewarden.config.addresses import listened
 from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.config.tls import renew, server_context
-from tidewarden.errors import Error
-from tidewarden.queue import Queues, Session
-from tidewarden.queue.locks import Locks
-from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.listening import Listener
 from tidewarden.server.access.lobby import SHARE, Lobby, Stranger
 from tidewarden.server.access.peer import GUEST
-from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
-from tidewarden.server.access.users import DEFAULT_USER, Users
+from tidewarden.server.access.users import Users
+from tidewarden.server.services import Services
 from tidewarden.server.stats_merge import add_up
-from tidewarden.server.verbs.cluster import ClusterOperations, ClusterView
+from tidewarden.server.verbs.command import Command
 from tidewarden.server.verbs.table import COMMANDS
-from tidewarden.tokens import Tokens
 
-from .backpressure import TURNED_AWAY_MAX
-from .connection import Connection
-
-if TYPE_CHECKING:
-    from tidewarden.server.relay import HandOver
-    from tidewarden.server.verbs.command import Command
+from .connection import TURNED_AWAY_MAX, Connection, RelayedPeer
+from .context import ServerContext
+from .relay_line import HandOver
 
 log = logging.getLogger("tidewarden.server")
 
@@ -61,93 +52,81 @@ class RespServer:
 
     Args:
         config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
-        queues, tokens, schedules, cluster, locks, steering: the rooms that answer; those that are
-        absent have their verbs refused.
+        services: the rooms that answer.
         clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
         users: shared with the HTTP door; made from the configuration when absent.
         commands: its verbs.
         port: where it listens instead, together with the node's other processes (SO_REUSEPORT).
         hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
         lobby: where strangers are, shared with the HTTP door; made when absent.
-
-    ``others`` gives the stats of the node's other processes, which are added to this one's.
-    ``connections_max``: as many as the limits say, unless the process has fewer files.
+        connections_max: less than the limits say, where the process has fewer files.
+        others: the stats of the node's other processes, which are added to this one's.
     """
 
     def __init__(
         self,
         config: Config,
-        queues: Queues,
-        tokens: Tokens | None,
-        schedules: Schedules | None,
-        cluster: ClusterView,
+        services: Services,
         clock: Clock,
         users: Users | None = None,
-        locks: Locks | None = None,
-        steering: ClusterOperations | None = None,
         *,
-        commands: dict[bytes, Command] = COMMANDS,
+        commands: Mapping[bytes, Command[Connection]] = COMMANDS,
         port: int = 0,
         hand_over: HandOver | None = None,
         lobby: Lobby | None = None,
+        connections_max: int | None = None,
+        others: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
     ) -> None:
-        self.config = config
-        self.queues = queues
-        self.tokens = tokens
-        self.schedules = schedules
-        self.locks = locks
-        self.steering = steering
-        self.backups: Backups | None = None
-        self.cluster = cluster
-        self.clock = clock
-        self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))
-        self.commands = commands
-        self.names = tuple(command.name for command in commands.values())
-        self.hand_over = hand_over
+        limits = config.limits
+        loopback = is_loopback(config.node.host)
+        self._config = config
+        self._cluster = services.cluster
+        self._clock = clock
+        self.users = users or Users(config.users, clock, loopback=loopback)
+        self.lobby = Lobby(clock, share=SHARE / config.node.processes) if lobby is None else lobby
+        self.context: ServerContext[Connection] = ServerContext(
+            config,
+            services,
+            clock,
+            self.users,
+            self.lobby,
+            commands=commands,
+            info=self.info,
+            connections_max=limits.connections_max if connections_max is None else connections_max,
+            hand_over=hand_over,
+        )
+        self._others = others
         self._shares_port = port > 0 or config.node.processes > 1
         self._port = port or config.node.resp_port
-        self.relayed: set[Connection] = set()  # those that came in at another process
-        self.others: Callable[[], Iterable[Mapping[str, Any]]] = tuple
-        self.request_bytes = config.limits.request_bytes
-        self.line_bytes = config.limits.line_bytes
-        self.batch_max = config.limits.batch_max
-        self.arguments_max = 2 * config.limits.batch_max + 16
-        self.connections_max = config.limits.connections_max
-        self.waiting_max = config.limits.waiting_max
-        self.waiting = 0  # requests that wait now
-        self.draining = False
-        self.turned_away = 0  # peers for whom there is no room, and who have yet to hang up
-        self.connections: set[Connection] = set()
-        self.connections_total = 0
-        self.refused_total = 0
-        self.calls: defaultdict[str, int] = defaultdict(int)
-        self.errors: Counter[str] = Counter()
-        self._settled = asyncio.Event()
-        self._closing: set[asyncio.Task[None]] = set()
         self._started = 0.0
         self._tls: TlsHandshakes | None = None
-        self.strangers = ProtocolMismatch("RESP", clock)
-        self.lobby = Lobby(clock, share=SHARE / config.node.processes) if lobby is None else lobby
-        self._listener = Listener(self.lobby, self._meet, BACKLOG, self.let_in)
+        self._listener = Listener(self.lobby, self._meet, BACKLOG, lambda: self.users.open)
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
-        self.loop = asyncio.get_running_loop()
-        self._started = self.clock.monotonic()
-        node = self.config.node
+        self._started = self._clock.monotonic()
+        node, shared = self._config.node, self.context
         if context := server_context(node.tls_cert, node.tls_key):
             self._tls = TlsHandshakes(
                 context,
-                lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections),
-                self.strangers,
+                lambda: shared.connections_max + TURNED_AWAY_MAX - len(shared.connections),
+                shared.strangers,
             )
         await self._listener.start(listened(node.host), self._port, shared=self._shares_port)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
     def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
         if self._tls is None:
-            return Connection(self, stranger)
-        return self._tls.meet(lambda: Connection(self, stranger))
+            return Connection(self.context, self._listener, stranger)
+        return self._tls.meet(lambda: Connection(self.context, self._listener, stranger))
+
+    async def attach(self, end: socket.socket, user: str | None, resp: int) -> None:
+        """Take an end of a line, to a peer that another process of the node has let in."""
+        end.setblocking(False)
+        peer = RelayedPeer(user, resp)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: Connection(self.context, relayed=peer), end
+        )
 
     @property
     def port(self) -> int:
@@ -163,33 +142,34 @@ class RespServer:
             grace_s: seconds after which the connections are closed in any case; their leases end
                 then.
         """
-        self.draining = True
+        shared = self.context
+        shared.draining = True
         self._listener.close()
-        for connection in list(self.connections):
+        for connection in list(shared.connections):
             connection.end_waits()
         await self._until(
-            lambda: all(connection.idle() for connection in self.connections), grace_s
+            lambda: all(connection.idle() for connection in shared.connections), grace_s
         )
-        for connection in list(self.connections):
+        for connection in list(shared.connections):
             connection.close()
-        await sleep(self.clock, 0.0)  # one turn of the loop, for the transports to hang up
-        for connection in list(self.connections):
+        await sleep(self._clock, 0.0)  # one turn of the loop, for the transports to hang up
+        for connection in list(shared.connections):
             connection.abort()
-        await self._until(lambda: not (self._closing or self.connections), GIVE_BACK_S)
-        if self._closing:
+        await self._until(lambda: not (shared.closing or shared.connections), GIVE_BACK_S)
+        if shared.closing:
             log.warning(
                 "the store is silent: the leases of %d sessions end when this node is found dead",
-                len(self._closing),
+                len(shared.closing),
             )
-            for task in self._closing:
+            for task in shared.closing:
                 task.cancel()
 
     async def _until(self, settled: Callable[[], bool], limit_s: float) -> None:
         """Wait until that is so, ``limit_s`` seconds at most."""
-        limit = asyncio.ensure_future(sleep(self.clock, limit_s))
+        limit = asyncio.ensure_future(sleep(self._clock, limit_s))
         while not limit.done() and not settled():
-            self._settled.clear()
-            change = asyncio.ensure_future(self._settled.wait())
+            self.context.settled.clear()
+            change = asyncio.ensure_future(self.context.settled.wait())
             await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
         limit.cancel()
@@ -199,49 +179,25 @@ class RespServer:
         Connections, waiting requests, requests by verb, errors by word, refused logins; of all the
         node's processes.
         """
-        return add_up(self.own_stats(), *self.others())
+        return add_up(self.own_stats(), *self._others())
 
     def own_stats(self) -> dict[str, Any]:
         """Likewise, of this process."""
+        shared = self.context
         return {
-            "connections": len(self.connections) - len(self.relayed),
-            "connections_total": self.connections_total,
-            "refused_total": self.refused_total,
-            "strangers_refused_total": self.strangers.total,
+            "connections": shared.peers(),
+            "connections_total": shared.connections_total,
+            "refused_total": shared.refused_total,
+            "strangers_refused_total": shared.strangers.total,
             "strangers": len(self.lobby),
             "strangers_held_back_total": self.lobby.held_total,
             "strangers_sent_away_total": self.lobby.sent_away_total,
-            "waiting": self.waiting,
+            "waiting": shared.waiting,
             "logins_refused_total": self.users.failures_total,
             "denied_total": dict(self.users.denied_total),
-            "requests_total": dict(self.calls),
-            "errors_total": dict(self.errors),
+            "requests_total": dict(shared.calls),
+            "errors_total": dict(shared.errors),
         }
-
-    # What connections and verbs call.
-
-    def admit(self, connection: Connection) -> int:
-        """
-        A new peer's number, or 0: there are too many, and no stranger among them whose time is
-        over.
-        """
-        full = len(self.connections) - len(self.relayed) >= self.connections_max
-        if self.draining or (full and self.lobby.send_away(self._listener) > 0):
-            self.refused_total += 1
-            return 0
-        self.connections.add(connection)
-        self.connections_total += 1
-        return self.connections_total
-
-    def forget(self, connection: Connection) -> None:
-        """A peer has gone: what it held is free again at once."""
-        self.connections.discard(connection)
-        session, connection.session = connection.session, None
-        if session is not None:
-            task = asyncio.ensure_future(self._end(session), loop=self.loop)
-            self._closing.add(task)
-            task.add_done_callback(self._ended)
-        self._settled.set()
 
     def reload(self, users: Sequence[User]) -> frozenset[str]:
         """
@@ -254,9 +210,9 @@ class RespServer:
         Returns: the names of those who are gone, or have another secret or other rights.
         """
         if self._tls is not None:
-            renew(self._tls.context, self.config.node.tls_cert, self.config.node.tls_key)
+            renew(self._tls.context, self._config.node.tls_cert, self._config.node.tls_key)
         gone, changed = self.users.reload(users)
-        for connection in list(self.connections):
+        for connection in list(self.context.connections):
             name = connection.peer.user
             if name is None:
                 if connection.peer.may is GUEST and not self.users.open:
@@ -269,41 +225,20 @@ class RespServer:
         log.info("users read anew", extra=known)
         return gone | changed
 
-    def settled(self) -> None:
-        """A connection has nothing under way any more."""
-        self._settled.set()
-
-    def let_in(self) -> bool:
-        """Whether a peer that named no user may use what needs none."""
-        return self.users.open
-
-    def session_of(self, connection: Connection) -> Session:
-        """The session of a connection, opened at the first need."""
-        session = connection.session
-        if session is None:
-            session = connection.session = self.queues.open_session(
-                connection.peer.user or DEFAULT_USER
-            )
-        return session
-
-    def count_error(self, code: str) -> None:
-        """An error was answered."""
-        self.errors[code] += 1
-
     def info(self) -> str:
         """What INFO answers."""
-        status, stats = self.cluster.status(), self.stats()
+        status, stats = self._cluster.status(), self.stats()
         lines = [
             "# Server",
             f"tidewarden_version:{__version__}",
             f"process_id:{os.getpid()}",
             f"tcp_port:{self.port}",
-            f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}",
+            f"uptime_in_seconds:{int(self._clock.monotonic() - self._started)}",
             "redis_mode:standalone",
             "# Clients",
             f"connected_clients:{stats['connections']}",
             f"blocked_clients:{stats['waiting']}",
-            f"maxclients:{self.connections_max}",
+            f"maxclients:{self.context.connections_max}",
             "# Stats",
             f"total_connections_received:{stats['connections_total']}",
             f"total_commands_processed:{sum(stats['requests_total'].values())}",
@@ -313,19 +248,3 @@ class RespServer:
             *(f"{name}:{_plain(status.get(name))}" for name in STATUS),
         ]
         return "\r\n".join(lines) + "\r\n"
-
-    async def _end(self, session: Session) -> None:
-        try:
-            await self.queues.close_session(session)
-        except Error as error:
-            # Its leases end by their time; nothing is lost, only later.
-            log.warning(
-                "a session's leases were not ended at once",
-                extra={"session": session.id, "reason": str(error)},
-            )
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._closing.discard(task)
-        self._settled.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("defect in close_session", exc_info=task.exception())

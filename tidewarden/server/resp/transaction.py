@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidewarden.errors import TooBig
-from tidewarden.server.verbs.command import Request
+from tidewarden.server.resp.parser import Request
 
 from . import encoder
 

@@ -2,59 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
-
 from tidewarden.errors import BadArg, Error
 from tidewarden.server.access.permissions import ADMIN, LOGIN, every
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
+from tidewarden.server.services import ClusterOperations
 
-from .command import Command, Pending, Request
+from .command import Command
 from .options import number, text
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
-
-
-class ClusterView(Protocol):
-    """What a node knows of its cluster."""
-
-    def status(self) -> Mapping[str, Any]: ...
-
-
-class ClusterOperations(Protocol):
-    """Changes the cluster: a member of Raft does, which this room does not import."""
-
-    def transfer(self, node: str | None) -> Awaitable[str]: ...
-    def join(self, name: str, address: str) -> Awaitable[int]: ...
-    def leave(self, name: str) -> Awaitable[int]: ...
 
 
 def status(connection: Connection, request: Request) -> bytes:
     """R.STATUS"""
-    return encoder.encode(dict(connection.server.cluster.status()), connection.resp)
+    return encoder.encode(dict(connection.server.services.cluster.status()), connection.resp)
 
 
 def transfer(connection: Connection, request: Request) -> Pending:
     """R.TRANSFER"""
     node = text("A node's name", request[1]) if len(request) > 1 else None
-    return Pending(_steering(connection).transfer(node), encoder.encode)
+    return Pending(_operations(connection).transfer(node), encoder.encode)
 
 
 def join(connection: Connection, request: Request) -> Pending:
     """R.JOIN"""
     name, address = text("A node's name", request[1]), text("A node's address", request[2])
-    return Pending(_steering(connection).join(name, address), encoder.encode)
+    return Pending(_operations(connection).join(name, address), encoder.encode)
 
 
 def leave(connection: Connection, request: Request) -> Pending:
     """R.LEAVE"""
-    return Pending(_steering(connection).leave(text("A node's name", request[1])), encoder.encode)
+    return Pending(_operations(connection).leave(text("A node's name", request[1])), encoder.encode)
 
 
 def backup(connection: Connection, request: Request) -> Pending:
     """R.BACKUP: make one; READ a piece of it; DROP it"""
-    backups = connection.server.backups
+    backups = connection.server.services.backups
     if backups is None:
         raise Error("This node makes no backups.")
     if len(request) == 1:
@@ -67,11 +51,11 @@ def backup(connection: Connection, request: Request) -> Pending:
     raise BadArg("R.BACKUP takes nothing, READ name offset, or DROP name.")
 
 
-def _steering(connection: Connection) -> ClusterOperations:
-    steering = connection.server.steering
-    if steering is None:
+def _operations(connection: Connection) -> ClusterOperations:
+    operations = connection.server.services.operations
+    if operations is None:
         raise Error("This node is a worker, which elects nobody: ask a member.")
-    return steering
+    return operations
 
 
 COMMANDS = (

@@ -7,51 +7,34 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from tidewarden.errors import BadArg
 from tidewarden.server.access.permissions import ADMIN, Level, Permission, every
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending, Slot
 
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
-    from tidewarden.server.resp.reply_slot import Slot
-
-Request = list[bytes]
 ANY = 1 << 30
 """As many arguments as a request may have."""
-Render = Callable[[Any, int], bytes]
-
-
-@dataclass(slots=True)
-class Pending:
-    """
-    An answer that is still to come.
-
-    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as
-    long as the caller said, holds up what follows on its connection, and ends with the connection.
-    """
-
-    result: Awaitable[Any]
-    render: Render
-    waits: bool = False
 
 
 TOGETHER_MAX = 256
 TOGETHER_LONG_MAX = 32
 
-Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
+Caller = TypeVar("Caller")
+Outcome = bytes | Pending | Slot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Command:
+class Command(Generic[Caller]):
     """
     A verb.
 
     Args:
         name: in upper case.
-        handler: parses, calls one method, says how to render.
+        handler: gets its caller, a connection; parses, calls one method, says how to render.
         least: fewest arguments, the verb's own name included.
         most: most of them.
         permission: what its caller needs.
@@ -66,7 +49,7 @@ class Command:
     """
 
     name: str
-    handler: Handler
+    handler: Callable[[Caller, Request], Outcome]
     least: int
     most: int
     permission: Permission
@@ -101,13 +84,13 @@ def meant(unknown: str, known: tuple[str, ...]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def unsupported(name: str, why: str) -> Command:
+def unsupported(name: str, why: str) -> Command[Any]:
     """
     A verb of the protocol that this version does not serve; its error names it, and says why and
     what there is instead.
     """
 
-    def refuse(connection: Connection, request: Request) -> bytes:
+    def refuse(caller: Any, request: Request) -> bytes:
         raise BadArg(f"{name} is not supported by this version: {why}")
 
     return Command(name, refuse, 1, ANY, every(*ADMIN), group="later")

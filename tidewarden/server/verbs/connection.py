@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import sleep
@@ -15,14 +15,14 @@ from tidewarden.errors import BadArg, Error, NoAuth
 from tidewarden.server.access.peer import STRANGER
 from tidewarden.server.access.permissions import ADMIN, LOGIN, OPEN, Arguments, Requirement, depends
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.context import ServerContext
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.server.resp.transaction import Transaction
 
-from .command import ANY, Command, Pending, Request, unsupported
+from .command import ANY, Command, unsupported
 from .options import shown, text
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
-    from tidewarden.server.resp.server import RespServer
 
 MUTE_ALL = 1 << 60
 LINES_A_TURN = 500
@@ -195,7 +195,7 @@ def _line(connection: Connection) -> str:
     )
 
 
-async def _list(server: RespServer) -> str:
+async def _list(server: ServerContext[Connection]) -> str:
     """A line for each peer; as many in one turn of the loop as take a millisecond or two."""
     peers, lines = list(server.connections), list[str]()
     for first in range(0, len(peers), LINES_A_TURN):
@@ -256,7 +256,7 @@ def command(connection: Connection, request: Request) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def _described(item: Command | None, resp: int) -> bytes:
+def _described(item: Command[Any] | None, resp: int) -> bytes:
     """A row of COMMAND INFO."""
     if item is None:
         return encoder.encode(None, resp)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Draining, Error, Full
 from tidewarden.queue.locks import Locks
 from tidewarden.server.access.permissions import LOGIN, on
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 
-from .command import Command, Pending, Request
+from .command import Command
 from .options import Option, Options, data, number, text
-from .queue import ok, server_session
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
+from .queue import ok
 
 ACQUIRE = Options("L.ACQUIRE", {"WAIT": Option("wait_ms", number), "KEY": Option("key", data)})
 LIST = Options("L.LIST", {"COUNT": Option("count", number), "AFTER": Option("after", text)})
@@ -39,7 +39,7 @@ def acquire(connection: Connection, request: Request) -> Pending:
         )
     locks = _locks(connection)
     return Pending(
-        locks.acquire(server_session(connection), name, lease_ms, **fields), encoder.encode, waits
+        locks.acquire(connection.open_session(), name, lease_ms, **fields), encoder.encode, waits
     )
 
 
@@ -50,13 +50,13 @@ def renew(connection: Connection, request: Request) -> Pending:
         number("A fence", request[2]),
         number("The lease (ms)", request[3]),
     )
-    return Pending(_locks(connection).renew(server_session(connection), name, fence, lease_ms), ok)
+    return Pending(_locks(connection).renew(connection.open_session(), name, fence, lease_ms), ok)
 
 
 def release(connection: Connection, request: Request) -> Pending:
     """L.RELEASE"""
     name, fence = _name(request), number("A fence", request[2])
-    return Pending(_locks(connection).release(server_session(connection), name, fence), ok)
+    return Pending(_locks(connection).release(connection.open_session(), name, fence), ok)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
@@ -86,7 +86,7 @@ def _name(request: Request) -> str:
 
 
 def _locks(connection: Connection) -> Locks:
-    locks = connection.server.locks
+    locks = connection.server.services.locks
     if locks is None:
         raise Error("This node serves no locks.")
     return locks

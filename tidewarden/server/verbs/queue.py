@@ -5,20 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
-from tidewarden.queue import Session
 from tidewarden.queue.task import Taken, TaskSpec
 from tidewarden.server.access.permissions import Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder, fast_path
-from tidewarden.server.resp.reply_slot import Slot
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending, Slot
 
-from .command import ANY, TOGETHER_LONG_MAX, Command, Pending, Request
+from .command import ANY, TOGETHER_LONG_MAX, Command
 from .options import Option, Options, lowered, number, shown, text, unsupported
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
 
 TASK_OPTIONS = {
     "ID": Option("id", text),
@@ -97,9 +94,7 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
             f"{server.waiting_max} takes wait at this node already. Take without WAIT, or try"
             " another node."
         )
-    return Pending(
-        server.queues.take(server.session_of(connection), names, **fields), _taken, waits
-    )
+    return Pending(server.queues.take(connection.open_session(), names, **fields), _taken, waits)
 
 
 def ack(connection: Connection, request: Request) -> Pending | Slot:
@@ -117,7 +112,7 @@ def ack(connection: Connection, request: Request) -> Pending | Slot:
             " for each task."
         )
     queue = queue_name(request[1])
-    queues, session = connection.server.queues, connection.session or server_session(connection)
+    queues, session = connection.server.queues, connection.session or connection.open_session()
     if len(request) == 4:
         pair = (text("An id", request[2]), number("A lease", request[3]))
         return Pending(queues.ack(session, queue, (pair,), result), _acked)
@@ -134,7 +129,7 @@ def release(connection: Connection, request: Request) -> Pending:
     fields = RELEASE.parse(request, 4)
     return Pending(
         connection.server.queues.release(
-            server_session(connection), queue, task_id, lease, **fields
+            connection.open_session(), queue, task_id, lease, **fields
         ),
         ok,
     )
@@ -145,7 +140,7 @@ def fail(connection: Connection, request: Request) -> Pending:
     queue, task_id, lease = _leased(request)
     fields = {"delay_ms": None, **FAIL.parse(request, 4)}
     return Pending(
-        connection.server.queues.fail(server_session(connection), queue, task_id, lease, **fields),
+        connection.server.queues.fail(connection.open_session(), queue, task_id, lease, **fields),
         ok,
     )
 
@@ -155,7 +150,7 @@ def bury(connection: Connection, request: Request) -> Pending:
     queue, task_id, lease = _leased(request)
     reason = BURY.parse(request, 4).get("reason", "")
     return Pending(
-        connection.server.queues.bury(server_session(connection), queue, task_id, lease, reason), ok
+        connection.server.queues.bury(connection.open_session(), queue, task_id, lease, reason), ok
     )
 
 
@@ -164,14 +159,9 @@ def touch(connection: Connection, request: Request) -> Pending:
     queue, task_id, lease = _leased(request)
     lease_ms = TOUCH.parse(request, 4).get("lease_ms", 0)
     return Pending(
-        connection.server.queues.touch(server_session(connection), queue, task_id, lease, lease_ms),
+        connection.server.queues.touch(connection.open_session(), queue, task_id, lease, lease_ms),
         integer,
     )
-
-
-def server_session(connection: Connection) -> Session:
-    """The session of ``connection``, made at the first need."""
-    return connection.server.session_of(connection)
 
 
 def _leased(request: Request) -> tuple[str, str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden.config.permissions import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Full, Internal
@@ -26,13 +26,13 @@ from tidewarden.server.access.permissions import (
     on,
 )
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 
-from .command import ANY, TOGETHER_LONG_MAX, Command, Pending, Request
+from .command import ANY, TOGETHER_LONG_MAX, Command
 from .options import Option, Options, data, lowered, number, text
 from .queue import TASK_OPTIONS, integer, ok, queue_name
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
 
 BURIED = {"REASON": Option("reason_prefix", text), "AGE": Option("age_ms", number)}
 KICK = Options(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.queue.task import TaskSpec
@@ -11,13 +11,13 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import parse
 from tidewarden.server.access.permissions import LOGIN, Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 
-from .command import ANY, Command, Pending, Request
+from .command import ANY, Command
 from .options import Options, text
 from .queue import TASK_OPTIONS, queue_name
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
 
 TASK = Options("S.PUT", TASK_OPTIONS)
 TRIGGER_WORDS_MAX = 6
@@ -65,7 +65,7 @@ def resume(connection: Connection, request: Request) -> Pending:
 
 
 def _schedules(connection: Connection) -> Schedules:
-    schedules = connection.server.schedules
+    schedules = connection.server.services.schedules
     if schedules is None:
         raise Error("This node serves no schedules.")
     return schedules

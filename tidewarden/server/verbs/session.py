@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidewarden.errors import BadArg, Draining
 from tidewarden.server.access.permissions import LOGIN
 from tidewarden.server.access.users import DEFAULT_USER
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 
-from .command import Command, Pending, Request
+from .command import Command
 from .options import Option, Options, number, text
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
 
 SESSION = Options("SESSION", {"GRACE": Option("grace_ms", number)})
 
@@ -30,7 +28,7 @@ def session(connection: Connection, request: Request) -> Pending:
         raise Draining("This node is going down and lets no session in. Connect to another.")
     user = connection.peer.user or DEFAULT_USER
     return Pending(
-        server.queues.join_session(server.session_of(connection), user, uuid, **fields), _uuid
+        server.queues.join_session(connection.open_session(), user, uuid, **fields), _uuid
     )
 
 

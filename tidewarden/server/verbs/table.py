@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidewarden.server.resp.connection import Connection
+
 from . import (
     cluster,
     connection,
@@ -17,16 +19,16 @@ from . import (
 from .command import Command
 
 
-def table(commands: Iterable[Command]) -> dict[bytes, Command]:
+def table(commands: Iterable[Command[Connection]]) -> dict[bytes, Command[Connection]]:
     """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
-    found: dict[bytes, Command] = {}
+    found: dict[bytes, Command[Connection]] = {}
     for command in commands:
         name = command.name.encode()
         found[name] = found[name.lower()] = command
     return found
 
 
-COMMANDS: dict[bytes, Command] = table(
+COMMANDS: dict[bytes, Command[Connection]] = table(
     (
         *connection.COMMANDS,
         *session.COMMANDS,

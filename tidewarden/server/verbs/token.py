@@ -6,21 +6,21 @@ error text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.server.access.permissions import every_as_user
 from tidewarden.server.resp import encoder
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.parser import Request
+from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.tokens import AccountToken, Tokens
 from tidewarden.tokens.verbs.grants import Put
 
-from .command import ANY, Command, Pending, Request
+from .command import ANY, Command
 from .options import Option, Options, lowered, number, text
-
-if TYPE_CHECKING:
-    from tidewarden.server.resp.connection import Connection
 
 LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
 GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number)})
@@ -215,7 +215,7 @@ def vault_rotate(connection: Connection, request: Request) -> Pending:
 
 
 def _tokens(connection: Connection) -> Tokens:
-    tokens = connection.server.tokens
+    tokens = connection.server.services.tokens
     if tokens is None:
         raise Error("This node serves no tokens.")
     return tokens

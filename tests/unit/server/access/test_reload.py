@@ -80,7 +80,7 @@ async def test_who_waits_under_rights_of_before_is_cut_off() -> None:
         for line in (ada, bob):
             line.send("Q.TAKE WAIT 60000 FROM q")
         async with asyncio.timeout(20):
-            while door.server.waiting < 2:
+            while door.server.context.waiting < 2:
                 await asyncio.sleep(0.001)
         door.server.reload((replace(ADA, rights=("put",)), BOB))
         assert await ada.rest() == b""

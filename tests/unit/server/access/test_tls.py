@@ -30,7 +30,7 @@ from tidewarden.config.tls import expiry_of, expiry_warning, fault_of, server_co
 from tidewarden.errors import ConfigError
 from tidewarden.server import HttpServer
 from tidewarden.server.access import lobby
-from tidewarden.server.resp import backpressure
+from tidewarden.server.resp import connection
 from tidewarden.server.resp.server import RespServer
 
 SECRET = doubles.SECRET
@@ -42,7 +42,7 @@ async def doors(cert: str, key: str) -> AsyncIterator[tuple[RespServer, HttpServ
     door = doubles.Door(users=(doubles.ADMIN,))
     door.queues.catalog.time = now
     node = replace(door.config.node, tls_cert=cert, tls_key=key)
-    parts = (door.queues, door.tokens, door.schedules, door.cluster, SystemClock())
+    parts = (door.services, SystemClock())
     resp = RespServer(replace(door.config, node=node), *parts)
     http = HttpServer(replace(door.config, node=replace(node, base_port=-1)), *parts)
     await resp.start()
@@ -143,7 +143,7 @@ async def test_without_tls_nobody_comes_in(pem: tuple[str, str]) -> None:
         with pytest.raises(httpx.HTTPError):
             async with httpx.AsyncClient(trust_env=False) as client:
                 await client.get(f"http://127.0.0.1:{http.port}/health/live")
-        assert not resp.connections
+        assert not resp.context.connections
 
 
 async def test_a_peer_that_goes_frees_what_it_held(
@@ -156,10 +156,10 @@ async def test_a_peer_that_goes_frees_what_it_held(
             doubles.framed(("AUTH", "admin", SECRET)) + doubles.framed("Q.TAKE WAIT 60000 FROM q")
         )
         async with asyncio.timeout(20):
-            while resp.waiting == 0:
+            while resp.context.waiting == 0:
                 await asyncio.sleep(0.001)
             writer.close()
-            while resp.connections or resp.waiting:
+            while resp.context.connections or resp.context.waiting:
                 await asyncio.sleep(0.001)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -174,7 +174,7 @@ async def test_one_too_many_is_told_and_does_not_linger(
     pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it never says goodbye, for which TLS would wait half a minute."""
-    monkeypatch.setattr(backpressure, "TURNED_AWAY_S", 0.3)
+    monkeypatch.setattr(connection, "TURNED_AWAY_S", 0.3)
 
     def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
         plain = socket.create_connection(("127.0.0.1", port), 20)
@@ -184,14 +184,15 @@ async def test_one_too_many_is_told_and_does_not_linger(
         return secured, secured.recv(200)
 
     async with doors(*pem) as (resp, _):
-        resp.connections_max = 0
+        resp.context.connections_max = 0
         first, said = await asyncio.to_thread(silent, resp.port)
         with first:
             assert said.startswith(b"-FULL This node has as many connections as it may.")
             async with asyncio.timeout(20):
                 while any(ends == (resp.port, first.getsockname()[1]) for ends in open_ends()):
                     await asyncio.sleep(0.05)
-            assert resp.turned_away == 0
+                while resp.context.turned_away:
+                    await asyncio.sleep(0.01)
         assert resp.own_stats()["refused_total"] == 1
 
 
@@ -267,7 +268,7 @@ async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
         reader, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
         writer.write(doubles.framed(("AUTH", "admin", SECRET)))
         assert await reader.readline() == b"+OK\r\n"
-        assert resp.lobby.budget.left_s(resp.clock.monotonic()) == pytest.approx(
+        assert resp.lobby.budget.left_s(resp.context.clock.monotonic()) == pytest.approx(
             lobby.BURST_S, abs=0.001
         )
         before = next(ticks)
@@ -275,7 +276,7 @@ async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
         assert len(await reader.readexactly(500_000 + 11)) == 500_011
         assert next(ticks) == before + 1, "its bytes are not measured any more"
         _, stranger = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
-        assert resp.lobby.budget.left_s(resp.clock.monotonic()) < lobby.BURST_S - 0.000_5
+        assert resp.lobby.budget.left_s(resp.context.clock.monotonic()) < lobby.BURST_S - 0.000_5
         for _ in range(20):
             stranger.write(doubles.framed("PING"))
             await asyncio.sleep(0.001)

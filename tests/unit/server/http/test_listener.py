@@ -50,8 +50,7 @@ async def site(
     door = doubles.Door(users=(doubles.ADMIN,))
     node = replace(door.config.node, base_port=-1)  # HTTP's port is 0 then
     config = replace(door.config, node=node, limits=replace(door.config.limits, **limits))
-    rooms = door.queues, door.tokens, door.schedules, door.cluster
-    server = HttpServer(config, *rooms, SystemClock(), internal=internal)
+    server = HttpServer(config, door.services, SystemClock(), internal=internal)
     await server.start()
     try:
         yield server
@@ -459,6 +458,6 @@ async def test_both_doors_have_one_lobby() -> None:
     """One in which nobody is yet counts as nothing where only its truth is asked."""
     door = doubles.Door(users=(doubles.ADMIN,))
     shared = lobby.Lobby(SystemClock())
-    rooms = door.queues, door.tokens, door.schedules, door.cluster, SystemClock()
+    rooms = door.services, SystemClock()
     assert lobby_of(HttpServer(door.config, *rooms, lobby=shared)) is shared
     assert RespServer(door.config, *rooms, lobby=shared).lobby is shared

@@ -60,12 +60,12 @@ async def test_a_waiting_take_holds_up_what_follows() -> None:
     async with Door() as door:
         line, other = await door.dial(), await door.dial()
         line.send("Q.TAKE WAIT 20000 FROM mail", "Q.TAKE FROM mail", "PING")
-        await reach(lambda: door.server.waiting == 1)
+        await reach(lambda: door.server.context.waiting == 1)
         assert [call[0] for call in door.queues.calls] == ["take"]
         await other.ask("Q.PUT", "mail", "x", "ID", "1")
         assert await line.line() == b"*1"
         await reach(lambda: len([call for call in door.queues.calls if call[0] == "take"]) == 2)
-        assert door.server.waiting == 0
+        assert door.server.context.waiting == 0
         await line.close()
         await other.close()
 
@@ -75,13 +75,13 @@ async def test_a_lost_connection_ends_its_take_and_its_session() -> None:
         line = await door.dial()
         await line.ask("Q.PUT mail x ID 1")
         line.send("Q.TAKE FROM mail", "Q.TAKE WAIT 20000 FROM other")
-        await reach(lambda: door.server.waiting == 1)
+        await reach(lambda: door.server.context.waiting == 1)
         line.writer.transport.abort()
         await reach(lambda: door.queues.closed)
         await reach(lambda: door.queues.cancelled == 1)
         assert door.queues.closed == door.queues.sessions
-        assert door.server.waiting == 0
-        assert not door.server.connections
+        assert door.server.context.waiting == 0
+        assert not door.server.context.connections
 
 
 async def test_a_half_closed_peer_gets_its_answers_unless_it_holds_or_waits() -> None:
@@ -96,7 +96,7 @@ async def test_a_half_closed_peer_gets_its_answers_unless_it_holds_or_waits() ->
         assert await line.rest() == b"$1\r\n1\r\n+PONG\r\n"
         waiter = await door.dial()
         waiter.send("Q.TAKE WAIT 20000 FROM other")
-        await reach(lambda: door.server.waiting == 1)
+        await reach(lambda: door.server.context.waiting == 1)
         waiter.writer.write_eof()
         assert await waiter.rest() == b""
         assert door.queues.cancelled == 1
@@ -189,7 +189,7 @@ async def test_too_many_connections() -> None:
         second = await door.dial()
         assert (await second.rest()).startswith(b"-FULL This node has as many connections")
         await first.close()
-        await reach(lambda: not door.server.connections)
+        await reach(lambda: not door.server.context.connections)
         third = await door.dial()
         assert await third.ask("PING") == b"+PONG"
         await third.close()
@@ -199,7 +199,7 @@ async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.Monke
     async with Door(users=(doubles.ADMIN,)) as door:
         named = await door.dial()
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
-        (connection,) = door.server.connections
+        (connection,) = door.server.context.connections
         end_login(connection)  # its time is over
         assert await named.ask("PING") == b"+PONG"
         monkeypatch.setattr(module, "LOGIN_S", 0.1)
@@ -269,7 +269,7 @@ async def test_too_many_waiting_takes() -> None:
     async with Door(waiting_max=1) as door:
         first, second = await door.dial(), await door.dial()
         first.send("Q.TAKE WAIT 20000 FROM a")
-        await reach(lambda: door.server.waiting == 1)
+        await reach(lambda: door.server.context.waiting == 1)
         assert (await second.ask("Q.TAKE WAIT 1 FROM a")).startswith(b"-FULL")
         assert await second.ask("Q.TAKE FROM a") == b"*0"
         await first.close()
@@ -292,7 +292,7 @@ async def test_a_reset_while_answers_are_on_their_way() -> None:
         await reach(lambda: len(door.queues.calls) == 5)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         plain.close()
-        await reach(lambda: not door.server.connections)
+        await reach(lambda: not door.server.context.connections)
         door.queues.hold.set()
         await reach(lambda: len(door.queues.ready.get("mail", ())) == 5)
 

@@ -52,7 +52,7 @@ async def test_so_is_a_load_behind_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send("Q.TAKE WAIT 20000 FROM a")
-        await reach(lambda: door.server.waiting == 1)
+        await reach(lambda: door.server.context.waiting == 1)
         line.send(("ECHO", b"x" * 60_000), ("ECHO", b"x" * 60_000))
         assert (await line.rest()).startswith(b"-TOOBIG")
 
@@ -142,9 +142,11 @@ async def held_back(door: Any, sent: bytes) -> Any:
     """
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
-    await reach(lambda: any(begun_count_of(connection) for connection in door.server.connections))
+    await reach(
+        lambda: any(begun_count_of(connection) for connection in door.server.context.connections)
+    )
     line.writer.write(sent)
-    (connection,) = door.server.connections
+    (connection,) = door.server.context.connections
     await reach(lambda: not is_reading(connection))
     await asyncio.sleep(0.05)
     return connection
@@ -238,7 +240,7 @@ async def test_requests_that_take_long_have_few_in_a_turn(monkeypatch: pytest.Mo
     """What is counted is how many are begun before others have their turn."""
     async with Door() as door:
         clock = ManualClock()
-        monkeypatch.setattr(door.server, "clock", clock)
+        monkeypatch.setattr(door.server.context, "clock", clock)
         begun = 0
         handler = COMMANDS[b"ECHO"].handler
 
@@ -249,7 +251,7 @@ async def test_requests_that_take_long_have_few_in_a_turn(monkeypatch: pytest.Mo
             return handler(connection, request)
 
         slow = dataclasses.replace(COMMANDS[b"ECHO"], handler=slowly)
-        monkeypatch.setattr(door.server, "commands", {**COMMANDS, b"ECHO": slow})
+        monkeypatch.setattr(door.server.context, "commands", {**COMMANDS, b"ECHO": slow})
         turns: list[int] = []
         pump = getattr(connection_module.Connection, PUMP)
 

@@ -13,7 +13,7 @@ async def test_transfer_names_a_node_or_none() -> None:
         assert await line.call("R.TRANSFER") == b"n1"
         assert await line.call("r.transfer", "n2") == b"n2"
         assert door.steering.calls == [("transfer", None), ("transfer", "n2")]
-        door.server.steering = None
+        door.provide(operations=None)
         assert "is a worker, which elects nobody" in str(await line.call("R.TRANSFER"))
 
 
@@ -41,7 +41,7 @@ async def test_a_backup_is_made_read_and_dropped() -> None:
     async with doubles.Door() as door:
         line = await door.dial()
         assert "makes no backups" in str(await line.call("R.BACKUP"))
-        door.server.backups = KeptBackups()
+        door.provide(backups=KeptBackups())
         assert await line.call("R.BACKUP") == [b"backup", b"ab", b"bytes", 3]
         assert await line.call("R.BACKUP", "read", "ab", "7") == b"ab:7"
         assert await line.call("R.BACKUP", "DROP", "ab") == 1

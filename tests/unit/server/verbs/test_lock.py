@@ -75,9 +75,9 @@ async def test_an_acquire_that_waits_holds_up_its_connection_and_ends_with_it() 
             b" node."
         )
         assert await other.ask("L.ACQUIRE a 5") == b":137438953472"
-        assert door.server.waiting == 1
+        assert door.server.context.waiting == 1
         await line.close()
-        while door.server.waiting:
+        while door.server.context.waiting:
             await asyncio.sleep(0.001)
 
 
@@ -85,13 +85,13 @@ async def test_a_node_that_goes_down_hands_out_none() -> None:
     async with Door() as door:
         line = await door.dial()
         assert await line.ask("PING") == b"+PONG"
-        door.server.draining = True
+        door.server.context.draining = True
         assert (await line.ask("L.ACQUIRE a 5")).startswith(b"-DRAINING ")
         assert await line.ask("L.RELEASE a 9") == b"+OK"
 
 
 async def test_a_node_without_locks_says_so() -> None:
     async with Door() as door:
-        door.server.locks = None
+        door.provide(locks=None)
         line = await door.dial()
         assert await line.ask("L.ACQUIRE a 5") == b"-ERR This node serves no locks."

@@ -1,0 +1,132 @@
+"""
+A peer's line from a further process of a node to the first one.
+
+It is a socket pair of which the first process is given an end. The peer's requests go through it
+as they came, one at a time, and the replies back as they are.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+
+import hiredis
+import msgspec
+
+from tidewarden.errors import Draining, Full
+
+from .parser import Request
+
+HandOver = Callable[[socket.socket, str | None, int], Awaitable[None]]
+"""Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""
+CHUNK = 1 << 16
+
+
+class LineSender:
+    """
+    Hands the first process ends of lines, by the socket of packets between the two; waits while
+    that is full.
+    """
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+        self._room: asyncio.Future[None] | None = None
+
+    async def __call__(self, end: socket.socket, user: str | None, resp: int) -> None:
+        """
+        Hand over ``end``, for a user and a RESP version. Raises: OSError: the first process has
+        gone.
+        """
+        message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
+        rights = array.array("i", [end.fileno()])
+        while True:
+            try:
+                self._wire.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            except BlockingIOError:
+                await self._writable()
+            else:
+                return
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._room is None:
+            self._room = loop.create_future()
+            loop.add_writer(self._wire, self._roomy)
+        await asyncio.shield(self._room)
+
+    def _roomy(self) -> None:
+        room, self._room = self._room, None
+        asyncio.get_running_loop().remove_writer(self._wire)
+        if room is not None:
+            room.set_result(None)
+
+
+class RelayLine:
+    """One peer's line to the first process, opened at the first request."""
+
+    def __init__(self, hand_over: HandOver, user: str | None, resp: int) -> None:
+        self.speaks = (user, resp)
+        self._hand_over = hand_over
+        self._turn = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._closed = False
+
+    async def ask(self, request: Request) -> bytes:
+        """
+        The reply to ``request``, as it comes.
+
+        Raises: Draining: the first process takes no more, or cut this line. Full: there is no file
+        for a line.
+        """
+        async with self._turn:
+            try:
+                return await self._ask(request)
+            except OSError as error:
+                self._cut()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise Full(
+                        "This process has as many files open as it may. Close connections."
+                    ) from None
+                raise Draining("This node is going down. Connect to another.") from None
+
+    async def _ask(self, request: Request) -> bytes:
+        if self._closed:
+            raise ConnectionAbortedError
+        if self._streams is None:
+            self._streams = await self._open()
+        reader, writer = self._streams
+        words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in request)
+        writer.write(b"*%d\r\n%b" % (len(request), words))
+        parser, chunks = hiredis.Reader(), []
+        while parser.gets() is False:
+            chunk = await reader.read(CHUNK)
+            if not chunk:
+                raise ConnectionResetError
+            chunks.append(chunk)
+            parser.feed(chunk)
+        return b"".join(chunks)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await self._hand_over(theirs, *self.speaks)
+            if self._closed:  # the peer has gone meanwhile
+                raise ConnectionAbortedError
+            return await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    def _cut(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    def close(self) -> None:
+        """The peer has gone, or is somebody else now."""
+        self._closed = True
+        self._cut()
