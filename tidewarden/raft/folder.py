@@ -53,8 +53,10 @@ def take(folder: Path) -> int:
 
 def mark(folder: Path) -> str:
     """
-    By what this folder, which :func:`take` has taken, is told from another node's: made once, kept
-    in the lock's file; empty: the disk is full, and a node can do without.
+    Return this folder's mark, by which it is told from another node's.
+
+    It is made once and kept in the lock's file, which :func:`take` has taken; empty: the disk is
+    full, and a node can do without.
     """
     file = folder / LOCK
     try:

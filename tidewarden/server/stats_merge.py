@@ -8,8 +8,9 @@ from typing import Any
 
 def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
     """
-    One mapping of them all: numbers are added, mappings of numbers likewise, of anything else the
-    first is kept.
+    Merge mappings: numbers are added, and so are mappings of numbers.
+
+    Of anything else the first is kept.
     """
     total: dict[str, Any] = {}
     for one in stats:

@@ -49,8 +49,9 @@ async def start_child(
     environ: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """
-    Start ``argv`` in a session of its own, where Ctrl-C does not reach it; the kernel kills it when
-    we die.
+    Start ``argv`` in a session of its own, where Ctrl-C does not reach it.
+
+    The kernel kills it when we die.
 
     Killed, for another signal could be sat out. What a store that syncs once a second has answered
     need not be in the kernel's hands by then: while a sync is under way it puts its writes off, for
@@ -129,8 +130,9 @@ def how_ended(returncode: int | None) -> str:
 
 class FolderLock:
     """
-    The right to use a folder: an exclusive ``flock`` on the file ``lock`` in it, which names its
-    holder's pid.
+    The right to use a folder.
+
+    It is an exclusive ``flock`` on the file ``lock`` in it, which names its holder's pid.
 
     Hand :attr:`fd` to children that write there: the lock then lasts until the last of them is
     gone, and a daemon started after a SIGKILL waits for them instead of running beside them.

@@ -13,22 +13,26 @@ from .reply_sink import ReplySink
 
 class CallSender(Protocol):
     """
-    Sends packed commands to the store. ``clustered``: it names a second key
-    (docs/decisions/0016-redis-cluster.md).
+    Sends packed commands to the store.
+
+    ``clustered``: it names a second key (docs/decisions/0016-redis-cluster.md).
     """
 
     clustered: bool
 
     def send(self, packed: bytes, receiver: ReplySink, key: Arg = "", /) -> None:
         """
-        Send one packed command, of which ``key`` is the first key. The receiver hears nothing
-        before this has returned.
+        Send one packed command, of which ``key`` is the first key.
+
+        The receiver hears nothing before this has returned.
         """
 
 
 class StoreClient(CallSender, Protocol):
     """
-    Calls the store: a :class:`tidewarden.store.connection.StoreConnection`, or a
+    Calls the store, whatever kind of store it is.
+
+    It is a :class:`tidewarden.store.connection.StoreConnection`, or a
     :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient` before the primaries of a
     cluster.
 

@@ -1,6 +1,7 @@
 """
-How a connection to the store is opened: the URL's parts, TLS and AUTH by redis-py, then the bare
-transport is ours.
+Opens a connection to the store.
+
+Redis-py reads the URL and does TLS and AUTH; then the bare transport is ours.
 
 redis-py's own request loop is not used on the hot path: it repeats commands by itself (up to ten
 times by default) and allows one request at a time on a connection. Only our code, which knows ids
@@ -53,8 +54,10 @@ def options_of(url: str) -> dict[str, Any]:
 
 def check_url(url: str) -> None:
     """
+    Check a store's URL.
+
     Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that
-    names a file which is not there.
+    names a file which does not exist.
     """
     options = options_of(url)
     said = f"the store URL {redact(url)!r} has an option that cannot be: "
@@ -94,8 +97,9 @@ async def open_transport(
     url: str, name: str, protocol: asyncio.Protocol, *, primary: bool = False, called: str = "store"
 ) -> tuple[asyncio.Transport, object]:
     """
-    Connect to the store, say AUTH, SELECT and CLIENT SETNAME, then hand the transport to
-    ``protocol``.
+    Connect to the store and log in, then hand the transport to ``protocol``.
+
+    It sends AUTH, SELECT and CLIENT SETNAME.
 
     ``primary``: refuse a server whose ROLE is another. ``called``: what it is, in messages.
     Returns: the transport, and an object to keep as long as it is used (asyncio closes a stream

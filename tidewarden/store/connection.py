@@ -1,6 +1,7 @@
 """
-A pipelined connection to the store: many calls under way at once, reconnected in one place, nothing
-repeated.
+A pipelined connection to the store: many calls under way at once.
+
+It is reconnected in one place, and repeats nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ ReplyError = hiredis.ReplyError
 
 class StoreConnection(asyncio.Protocol):
     """
-    Keeps one pipelined connection to the store, and connects again when it breaks. :meth:`call`
-    returns a future at once; calls made in one turn of the loop go out together.
+    Keeps one pipelined connection to the store, and connects again when it breaks.
+
+    :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else;
     ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
@@ -183,8 +185,9 @@ class StoreConnection(asyncio.Protocol):
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
         """
-        Send one packed command for ``receiver``, which hears in a later turn of the loop; what
-        :meth:`call` raises is its exception.
+        Send one packed command for ``receiver``, which gets the reply in a later turn of the loop.
+
+        What :meth:`call` raises is its exception.
         """
         self.calls += 1
         if self._transport is not None:
@@ -238,8 +241,9 @@ class StoreConnection(asyncio.Protocol):
 
     def refused(self, message: str) -> None:
         """
-        An error reply, or one of the many in a reply: from a server that takes no writes any more,
-        nothing else is to be had.
+        Note an error reply, or one of several in a reply.
+
+        From a server that takes no writes any more, nothing else is to be had.
         """
         if self._way.finder is not None and takes_no_writes(message):
             self._leave("it takes no writes any more")
@@ -344,8 +348,9 @@ class StoreConnection(asyncio.Protocol):
 
     async def _watch(self, transport: asyncio.Transport) -> None:
         """
-        Return when the connection is lost. Close it when an answer is overdue for too long, and ask
-        for one when it is silent.
+        Return when the connection is lost.
+
+        Close it when an answer is overdue for too long, and ask for one when it is silent.
         """
         while not self._lost.is_set():
             try:

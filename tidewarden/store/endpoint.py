@@ -1,6 +1,7 @@
 """
-Where a link connects to: always the same address, or the server that takes the writes now, which a
-finder knows.
+The address that a link connects to.
+
+It is always the same, or that of the server that takes the writes now, which a finder knows.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from .connect import check_url, open_transport, redact
 
 class PrimaryFinder(Protocol):
     """
-    Knows which of several servers takes the writes: see
-    :class:`tidewarden.store.sentinel.Sentinels`.
+    Knows which of several servers takes the writes.
+
+    See :class:`tidewarden.store.sentinel.Sentinels`.
     """
 
     name: str
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
-        Call ``moved`` from now on with the URL of the server that takes the writes, whenever it may
-        be another.
+        Call ``moved`` with the URL of the server that takes the writes, whenever it may be another.
+
+        This lasts from now on.
         """
 
     async def forget(self, moved: Callable[[str], None], /) -> None:
@@ -33,15 +36,17 @@ class PrimaryFinder(Protocol):
 
     async def find(self) -> str:
         """
-        Return the URL of the server that takes the writes now. Raises: StoreDown: why there is
-        none.
+        Return the URL of the server that takes the writes now.
+
+        Raises: StoreDown: why there is none.
         """
 
 
 class Endpoint:
     """
-    Leads one connection to the store at ``url``. With a ``finder`` the URL is only what the store
-    goes by in messages.
+    Leads one connection to the store at ``url``.
+
+    With a ``finder`` the URL is only what the store goes by in messages.
 
     ``called``: what the other end is, in messages.
     """

@@ -1,6 +1,7 @@
 """
-How full the store's memory is, and what it does then: asked for once a second, so that what grows
-is refused before the store itself refuses.
+Watches how full the store's memory is, once a second.
+
+Calls that grow the store are refused before the store itself refuses.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def margin_of(max_bytes: int) -> int:
 
 class StoreMemory:
     """
-    ``full``: nothing that makes the store grow is to be sent. It begins when only the margin is
-    free, and ends when a quarter of that is free beside it.
+    ``full``: nothing that makes the store grow is to be sent.
+
+    It begins when only the margin is free, and ends when a quarter of that is free beside it.
 
     ``max_bytes`` is 0 where the store has no limit: then it is never full by our word.
     """
@@ -146,8 +148,9 @@ class ClusterMemory(StoreMemory):
 
     def check(self, key: str) -> None:
         """
-        Raise Full if the primary of the key is full. Raises: Full: the primary that has the key is
-        full.
+        Raise Full if the primary of the key is full.
+
+        Raises: Full: the primary that has the key is full.
         """
         if not self.full or self._route is None:
             return

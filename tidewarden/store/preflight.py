@@ -86,8 +86,9 @@ def policy_fault(policy: str) -> str:
 
 def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
     """
-    Return why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty
-    when it can.
+    Return why a server with this INFO cannot be the store; empty when it can.
+
+    ``clustered``: whether it can be a part of it.
     """
     problems = []
     version = info.get("redis_version", "0")
@@ -193,8 +194,9 @@ async def check_store(link: StoreClient, cluster: str) -> StoreServer:
 
 async def log_of(link: StoreClient) -> tuple[bool, str]:
     """
-    Return whether each server that answers has a log on disk and knows WAITAOF, and how it syncs
-    the log, as of :class:`StoreServer`.
+    Return whether each server that answers has a log on disk and knows WAITAOF.
+
+    It also returns how it syncs the log, as of :class:`StoreServer`.
 
     Raises: StoreDown; Error: one does not tell.
     """

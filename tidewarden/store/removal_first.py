@@ -1,6 +1,7 @@
 """
-A single write that a full store takes: sent as a script that begins with a removal, behind which
-the store refuses nothing.
+A single write that a full store takes.
+
+It is sent as a script that begins with a removal, after which the store refuses nothing.
 
 For the few small records that a node cannot do without (a format, a group commit's mark, the
 vault's). What grows with the load must not go this way; keys of the queues are written by scripts
@@ -24,8 +25,9 @@ Call = Callable[..., asyncio.Future[Any]]
 
 def removal_first(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
     """
-    Give the words that make ``verb key rest…`` pass at a full store: a key that is never written is
-    removed first.
+    Return the words that make ``verb key rest…`` pass at a full store.
+
+    A key that is never written is removed first.
     """
     return ("EVAL", _SOURCE, 2, key, f"{key!s}{GUARD}", verb, key, *rest)
 

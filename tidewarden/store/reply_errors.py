@@ -29,8 +29,9 @@ class NotSent(StoreDown):
 
 class NotRun(StoreRefused):
     """
-    The server refused the call before its first line. ``word`` says why; with MOVED and ASK,
-    ``slot`` and ``place`` (host:port) say where to.
+    The server refused the call before its first line.
+
+    ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to.
     """
 
     def __init__(self, message: str) -> None:
@@ -44,8 +45,9 @@ class NotRun(StoreRefused):
 
 def bare(message: str) -> str:
     """
-    What was refused, without what a server puts around it where a script was: before it until 7.0,
-    and since then behind it.
+    Return an error without what a server adds when a script got it.
+
+    It adds it in front until 7.0, and since then behind.
     """
     found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
     return found[1] if found else _PLACE.sub("", message)
@@ -53,8 +55,9 @@ def bare(message: str) -> str:
 
 def unanswered(error: BaseException) -> bool:
     """
-    Whether nobody knows what became of a call: it was sent, and its connection lost before the
-    answer.
+    Tell whether the outcome of a call is unknown.
+
+    It was sent, and its connection lost before the answer.
     """
     return isinstance(error, StoreDown) and not isinstance(error, StoreRefused | NotSent)
 

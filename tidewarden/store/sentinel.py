@@ -1,6 +1,7 @@
 """
-A store under Sentinel: which server takes the writes now, asked of its sentinels, and told by them
-when it is another.
+A store under Sentinel: finds the server that takes the writes now.
+
+Its sentinels are asked, and tell when it is another.
 
 Whom to believe is decided in :func:`newest`, which is pure. Every connection also asks the server
 itself (ROLE), for sentinels may be behind.
@@ -64,7 +65,9 @@ def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
 
 class Service:
     """
-    The parts of ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``;
+    The parts of a ``redis+sentinel://`` URL.
+
+    Its form is ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``;
     ``rediss+`` is TLS to all.
 
     The user is the primary's; the sentinels' own are the options ``sentinel_username`` and
@@ -118,8 +121,9 @@ def _with_port(place: str) -> str:
 
 class Sentinels:
     """
-    The sentinels of one store URL, for all links of a process: see
-    :class:`tidewarden.store.connection.PrimaryFinder`.
+    The sentinels of one store URL, for all links of a process.
+
+    See :class:`tidewarden.store.endpoint.PrimaryFinder`.
 
     Connected as long as anybody follows: to each sentinel once to ask, once to hear.
     """
@@ -173,8 +177,9 @@ class Sentinels:
 
     async def find(self) -> str:
         """
-        Return the URL of the server that takes the writes now; callers at the same time share one
-        answer.
+        Return the URL of the server that takes the writes now.
+
+        Simultaneous callers share one answer.
 
         Raises: StoreDown: no sentinel answers, or none knows the service.
         """
@@ -192,8 +197,9 @@ class Sentinels:
 
     async def _ask(self) -> str:
         """
-        Ask all sentinels at once. A failover takes a majority, so most of them, and a moment for
-        the rest, are enough.
+        Ask all sentinels at once.
+
+        A failover takes a majority, so most of them, and a moment for the rest, are enough.
         """
         links = self._asked
         asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}

@@ -1,6 +1,7 @@
 """
-A copy of everything in a store at one moment, as its engine writes it for a replica: no key is read
-one by one.
+A copy of everything in a store at one moment.
+
+The engine writes it as for a replica: no key is read one by one.
 
 The server forks, so requests go on; the fork itself takes some milliseconds for each gigabyte.
 """
@@ -21,8 +22,9 @@ SILENCE_S = 60.0
 
 async def snapshot(url: str) -> AsyncIterator[bytes]:
     """
-    Yield the bytes of an RDB file of the store at ``url`` (``unix://`` or ``redis://``), piece by
-    piece.
+    Yield the bytes of an RDB file of the store at ``url``, piece by piece.
+
+    The URL is ``unix://`` or ``redis://``.
 
     Raises: StoreDown: it cannot be reached, refuses, or breaks off; what came until then is no
     copy.

@@ -1,6 +1,7 @@
 """
-A door's sockets: accepts peers as fast as the lobby has room for them, and has strangers' bytes
-read in small pieces.
+The sockets of a port: accepts peers while the lobby has room.
+
+Bytes of unauthenticated peers are read in small pieces.
 
 A loop's own server accepts whatever comes, and reads a quarter of a megabyte of each at a time.
 """
@@ -30,8 +31,9 @@ Meet = Callable[[Stranger | None], asyncio.BaseProtocol]
 
 class Anteroom(asyncio.BufferedProtocol):
     """
-    Between a stranger's socket and its protocol: a piece at a time, each paid for. ``inner`` may be
-    a TLS handshake.
+    Between a stranger's socket and its protocol: a piece at a time, each paid for.
+
+    ``inner`` may be a TLS handshake.
     """
 
     _piece = bytearray(CHUNK_BYTES)  # one for all: it is filled and copied in one go
@@ -95,8 +97,9 @@ class Listener:
 
     async def start(self, hosts: str | list[str], port: int, *, shared: bool = False) -> None:
         """
-        Listen; ``shared``: other processes do too. Raises: OSError: the port is taken or may not be
-        bound.
+        Listen; ``shared``: other processes do too.
+
+        Raises: OSError: the port is taken or may not be bound.
         """
         self._loop = asyncio.get_running_loop()
         for host in [hosts] if isinstance(hosts, str) else hosts:

@@ -106,8 +106,9 @@ class Stranger:
 
     def comes_in(self, now: float) -> bool:
         """
-        Whether it has just come, and cost no more than a user does: what it has begun it may end,
-        before others begin.
+        Whether it has just come, and cost no more than a user does.
+
+        Such a peer may end what it has begun before others begin.
         """
         return self.spent_s < LOGIN_S and now - self.since < GRACE_S
 
@@ -140,8 +141,9 @@ class Stranger:
 
     def let_in(self) -> None:
         """
-        It is none any more: what it cost was a user's to spend. Its protocol is given its bytes as
-        they come.
+        It is none any more: what it cost was a user's to spend.
+
+        Its protocol is given its bytes as they come.
         """
         if self.over:
             return
@@ -159,7 +161,11 @@ class Stranger:
             self._end()
 
     def send_away(self) -> None:
-        """Hang up on it at once."""
+        """
+        Close the oldest unauthenticated peer of the host with the most of them.
+
+        So others may come.
+        """
         transport = self._transport
         self.gone()
         if transport is not None:
@@ -229,15 +235,17 @@ class Lobby:
     @property
     def spent(self) -> bool:
         """
-        Whether the budget of all is used up. Users who come in at once fill places, but get it
-        back.
+        Whether the budget of all is used up.
+
+        Users who come in at once fill places, but get it back.
         """
         return self.budget.left_s(self.clock.monotonic()) < 0
 
     def wait_s(self) -> float:
         """
-        Seconds for which nobody should be taken in; 0: there is room, or somebody was sent away for
-        it.
+        Return for how many seconds nobody should be accepted; 0 means that there is room.
+
+        It is 0, too, after a peer was closed to make room.
 
         Until then who comes stays in the kernel's queue, which costs nothing.
         """

@@ -1,6 +1,7 @@
 """
-What failed logins cost those who send them: by host, growing, forgotten in time. No clock and no
-loop in here.
+What failed logins cost those who send them: by host, growing, forgotten in time.
+
+No clock and no loop in here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ SAID_S = 1.0  # one host's failures are logged at most so often
 
 def host_of(address: str) -> str:
     """
-    Who has to be thought one and the same behind ``host:port``: an IPv4 address, an IPv6 network of
-    64 bits, which is what one customer gets, or what else it is.
+    Return the client that stands behind ``host:port``, for counting.
+
+    It is an IPv4 address, an IPv6 network of 64 bits, which is what one customer gets, or whatever
+    else it is.
     """
     host = address.rpartition(":")[0] or address
     try:
@@ -34,8 +37,9 @@ def host_of(address: str) -> str:
 
 class ThrottledHost:
     """
-    What one host has done. ``turn``: one check at a time is made for it, so that it does not keep
-    others waiting.
+    What one host has done.
+
+    ``turn``: one check at a time is made for it, so that it does not keep others waiting.
     """
 
     __slots__ = ("failures", "held_back", "last", "said", "turn")
@@ -53,8 +57,9 @@ class ThrottledHost:
 
     def fail(self, now: float) -> int:
         """
-        One more failure at ``now``, in seconds of the monotonic clock: how many first delays its
-        answer takes.
+        Count one more failure at ``now`` and return how many first delays its answer takes.
+
+        ``now`` is in seconds of the monotonic clock.
         """
         if now - self.last > FORGET_S:
             self.failures = 0
@@ -72,7 +77,9 @@ class ThrottledHost:
 
 class LoginThrottle:
     """
-    All hosts that tried a secret that was not known to be right; so many are kept, the longest
+    Delays the answers to wrong secrets, by host.
+
+    It keeps hosts that tried a secret that was not known to be right, up to a maximum; the longest
     quiet are forgotten.
     """
 

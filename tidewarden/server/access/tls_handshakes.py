@@ -52,8 +52,9 @@ class TlsHandshakes:
 
     def meet(self, make: Make) -> asyncio.BaseProtocol:
         """
-        What a socket that was just accepted is given; the protocol that ``make`` makes comes when
-        it is encrypted.
+        Return the protocol for a socket that was just accepted.
+
+        The protocol that ``make`` makes comes when it is encrypted.
         """
         if len(self.under_way) >= self._room():
             return _OneTooMany(self)
@@ -125,8 +126,9 @@ class _QuickGreeting(uvloop.loop.SSLProtocol):  # type: ignore[misc, name-define
 
 def fault_of(error: OSError) -> str:
     """
-    Why a handshake failed, in words; empty: the peer just went, as a load balancer's look at the
-    port does.
+    Say why a handshake failed.
+
+    Empty: the peer just went, as after a load balancer's look at the port.
     """
     if isinstance(error, ssl.SSLError):
         reason = error.reason or type(error).__name__

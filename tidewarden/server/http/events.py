@@ -1,6 +1,5 @@
 """
-``GET /v1/events``: what happens to accounts and providers, as server-sent events (WHATWG HTML,
-9.2).
+``GET /v1/events``: events about accounts and providers, as server-sent events (WHATWG HTML, 9.2).
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ class EventRoutes:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """
-        Events from now on, or those after ``Last-Event-ID`` (or ``after``; ``0``: all that are
-        kept), until the reader goes.
+        Stream events from now on, until the reader goes.
+
+        With ``Last-Event-ID`` (or ``after``; ``0``: all that are kept) it begins after that event.
 
         ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest;
         ``provider`` one provider.

@@ -1,7 +1,4 @@
-"""
-The HTTP door's socket: how many may come in, and how long one may take to say what it wants and to
-read what it is told.
-"""
+"""The HTTP port's socket: connection limit, request-read timeout and response-write timeout."""
 
 from __future__ import annotations
 
@@ -40,8 +37,10 @@ STALL_S = 60.0  # for who reads nothing of an answer that is too long for what l
 
 def not_rubbish(record: logging.LogRecord) -> bool:
     """
-    No trace in the log of what is no error of ours: what a stranger sends that is no HTTP, which is
-    answered 400; and a peer that goes while the rest of a body is awaited that nobody wanted.
+    Filter log records that are no error of ours.
+
+    These are garbage of a peer, which is answered 400, and a peer that goes while the rest of an
+    unwanted body is awaited.
     """
     error = record.exc_info[1] if record.exc_info else None
     gone = isinstance(error, RuntimeError) and error.args == ("Connection closed.",)
@@ -53,8 +52,9 @@ logging.getLogger("aiohttp.server").addFilter(not_rubbish)
 
 class HttpListener:
     """
-    Listens for one application. Past ``connections_max`` peers a further one is told FULL and hung
-    up on.
+    Listens for one application.
+
+    Past ``connections_max`` peers a further one is told FULL and hung up on.
 
     ``lobby``: where strangers are; who comes is one unless ``open_to_all``.
 
@@ -268,8 +268,9 @@ class HttpPeer(web.RequestHandler):
 
 def fault_of(error: HttpProcessingError) -> str:
     """
-    What came instead of a request, in words; nothing of it is quoted, for it may have held a
-    secret.
+    Say what came instead of a request.
+
+    Nothing of it is quoted, because it may have held a secret.
     """
     if "HTTPS traffic" in error.message:
         return "it speaks TLS, which is not set up (node.tls_cert)"

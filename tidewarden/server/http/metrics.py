@@ -331,8 +331,9 @@ async def of_store(
     queues: Queues, tokens: Tokens | None, rights: Rights
 ) -> AsyncIterator[list[Sample]]:
     """
-    What the store knows of accounts and queues, as far as ``rights`` let one see it, and whether
-    that is all of it.
+    Return the store's figures of accounts and queues that ``rights`` let the user see.
+
+    It also says whether they are complete.
 
     Whoever scrapes does not wait for a store that is away, or owes an answer: a graph that has a
     gap, or shows what was a while ago, has to say so.

@@ -39,8 +39,9 @@ def problem(
 
 def nothing_at(request: web.Request, hidden: Collection[str]) -> NotFound:
     """
-    There is no such path: the error says which there are, but for those that are other nodes'
-    alone.
+    Return the error for a path that does not exist.
+
+    It lists the existing ones, except for those that are only for other nodes.
     """
     paths = {resource.canonical for resource in request.app.router.resources()}.difference(hidden)
     there = sorted({path.partition("/{")[0].partition(":")[0] for path in paths})

@@ -71,8 +71,7 @@ class ScheduleRoutes:
 
     async def put(self, request: web.Request) -> web.Response:
         """
-        Store a schedule, or what takes the place of one: its trigger, its queue and its task; the
-        next tick.
+        Store or replace a schedule (its trigger, its queue and its task), and return the next tick.
         """
         name = _name(request)
         fields = object_of(await request.read(), "A schedule", FIELDS)

@@ -1,6 +1,7 @@
 """
-The routes of tokens, accounts and providers of the HTTP door. A secret is in no error text, and in
-no cache but the asker's own.
+The routes of tokens, accounts and providers of the HTTP door.
+
+A secret is in no error text, and in no cache but the asker's own.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ DIGITS_MAX = 10
 
 class TokenRoutes:
     """
-    ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``. An account's name stands in the path, its
-    own ``/`` as it is or as ``%2F``.
+    ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``.
+
+    An account's name stands in the path, its own ``/`` as it is or as ``%2F``.
     """
 
     def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
@@ -44,8 +46,10 @@ class TokenRoutes:
 
     async def get(self, request: web.Request) -> web.Response:
         """
-        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds,
-        and of a later generation than ``newer``; 304 to who has it already.
+        Return an access token with at least ``min_ttl`` seconds left.
+
+        It is waited for at most ``wait`` seconds, and of a later generation than ``newer``; 304 if
+        the client has it already.
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
@@ -65,8 +69,9 @@ class TokenRoutes:
 
     async def read(self, request: web.Request) -> web.Response:
         """
-        Many access tokens: ``{"accounts": […], "min_ttl": s, "wait": s}``; each answered with its
-        token or its error.
+        Return many access tokens, each with its token or its error.
+
+        The body is ``{"accounts": […], "min_ttl": s, "wait": s}``.
         """
         asked = fields_of(await request.read())
         names = asked.pop("accounts", None)
@@ -105,8 +110,9 @@ class TokenRoutes:
 
     async def put(self, request: web.Request) -> web.Response:
         """
-        Store an account, or a new consent of one; with ``keep`` one that is there and not dead
-        stays as it is.
+        Store an account, or a new consent of one.
+
+        With ``keep`` an existing account that is not dead stays as it is.
         """
         keep = flag(query_of(request, ("keep",)), "keep")
         put = await _whole(
@@ -126,8 +132,9 @@ class TokenRoutes:
 
     async def steer(self, request: web.Request) -> web.Response:
         """
-        Release, probe or quarantine a provider, as the path's last word says; its story from then
-        on.
+        Release, probe or quarantine a provider, as the path's last word says.
+
+        Returns its story from then on.
         """
         query_of(request, ())
         name, action = _provider(request), request.path.rpartition("/")[2]
@@ -135,8 +142,9 @@ class TokenRoutes:
 
     async def answers(self, request: web.Request) -> web.Response:
         """
-        What its provider answered with success and could not be read; ``body`` is text, or
-        ``body_base64`` if it is none.
+        Return the unreadable successful answers of an account's provider.
+
+        ``body`` is text, or ``body_base64`` if it is none.
         """
         found = await self._tokens.custody.answers(_account(request))
         return respond({**found, "answers": [_told(one) for one in found["answers"]]})

@@ -1,6 +1,7 @@
 """
-The options of a verb as a table: word, field, how its value is read. Syntax only; what a value may
-be is the queue's.
+The options of a verb as a table: word, field, how its value is read.
+
+Syntax only; what a value may be is the queue's.
 
 Options come in any order, in upper or lower case, each at most once.
 """
@@ -56,8 +57,9 @@ def shown(value: bytes) -> str:
 @dataclass(frozen=True, slots=True)
 class Option:
     """
-    One option: the field it fills, how its value is read (None: it has no value), the field it
-    excludes.
+    One option: the field it fills, how its value is read, and the field it excludes.
+
+    A reader of None means that it has no value.
     """
 
     field: str

@@ -20,8 +20,9 @@ TRIES = 65536
 
 class PrimaryCommit(GroupCommit):
     """
-    The group commit of one primary. It writes to a key in a slot of that primary, and to another
-    key when the slot has moved.
+    The group commit of one primary.
+
+    It writes to a key in a slot of that primary, and to another key when the slot has moved.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class PrimaryCommit(GroupCommit):
 
 class Placed:
     """
-    The server identity that a script relies on, known once the script is sent, and anew when it is
-    sent to another server: see :class:`ServerIdentity`.
+    The server identity that a script relies on, known once the script is sent.
+
+    It is another one when the script is sent to another server: see :class:`ServerIdentity`.
     """
 
     __slots__ = ("_commit_of", "commit", "ground")
@@ -77,8 +79,9 @@ class Placed:
 
 class ClusterCommit:
     """
-    Chooses the group commit of the primary that gave an answer. ``commit_of`` makes, or finds, the
-    one beside a primary's link of ``route``.
+    Chooses the group commit of the primary that gave an answer.
+
+    ``commit_of`` makes, or finds, the one beside a primary's link of ``route``.
     """
 
     def __init__(
@@ -89,8 +92,9 @@ class ClusterCommit:
 
     def ground(self) -> Placed:
         """
-        Return the identity that the next script relies on; it has to be told by which connection
-        the script goes.
+        Return the identity that the next script relies on.
+
+        It has to be told by which connection the script goes.
         """
         return Placed(self._commit_of)
 
@@ -105,8 +109,9 @@ class ClusterCommit:
 
     def begun(self, key: str) -> Callable[[], Awaitable[None]]:
         """
-        See :meth:`GroupCommit.begun`: of something written to ``key``. One that was sent on to
-        another server is not known to last.
+        See :meth:`GroupCommit.begun`: of something written to ``key``.
+
+        One that was sent on to another server is not known to last.
         """
         slots, slot = self._route.topology.map, slot_of(key)
         link, turn = self._route.link_of(key), slots.turn(slot)

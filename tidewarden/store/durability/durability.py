@@ -35,8 +35,9 @@ async def at_once() -> None:
 
 class Unavailable(NamedTuple):
     """
-    In the place of a :class:`GroupCommit` that cannot be had, and ``why``: what needs it is refused
-    before it is sent.
+    This durability is unavailable, and ``why`` is shown to the caller.
+
+    It stands in the place of a :class:`GroupCommit`: what needs it is refused before it is sent.
 
     ``again()`` says whether it can be had by now, as :meth:`Durability.of` does.
     """
@@ -47,6 +48,8 @@ class Unavailable(NamedTuple):
 
 class Durability:
     """
+    Gives answers the durability that they need, by group commits.
+
     ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link
     to where a given one leads, not launched yet. Without it nothing waits: answers are as firm as
     the embedded store makes them.
@@ -113,8 +116,9 @@ class Durability:
 
     async def ask_embedded(self, data: StoreClient) -> None:
         """
-        Ask an embedded store that is connected anew how it syncs its log, before the queues are
-        recalled: it may have been started otherwise.
+        Ask a reconnected embedded store how it syncs its log, before the queues are recalled.
+
+        It may have been started otherwise.
 
         Raises: StoreDown.
         """
@@ -130,8 +134,9 @@ class Durability:
 
     async def look(self, data: StoreClient) -> None:
         """
-        Ask a store that did not bring every write to disk when it was asked last whether it does
-        now: its settings may have been changed.
+        Ask a store that did not sync every write whether it does now.
+
+        Its settings may have been changed.
 
         Raises: StoreDown; Error: it does not tell.
         """
@@ -142,8 +147,10 @@ class Durability:
 
     def _of_again(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
         """
-        As :meth:`of`. While it cannot be had, the store is asked, once a second at most; the answer
-        counts from the next time on.
+        As :meth:`of`.
+
+        While it cannot be had, the store is asked, once a second at most; the answer counts from
+        the next time on.
         """
         found = self.of(data, durability)
         loop = asyncio.get_running_loop()
@@ -190,8 +197,9 @@ class Durability:
 
     def of(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
         """
-        Return the commit that answers of scripts on ``data`` have to pass; None: they may leave at
-        once.
+        Return the commit that answers of scripts on ``data`` have to pass.
+
+        None: they may leave at once.
         """
         if durability == SYSTEM:
             durability = "quorum" if self.replicas else "one"
@@ -210,8 +218,9 @@ class Durability:
 
     def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
         """
-        Return the group commit of what scripts write by ``data``, one of the connections of
-        ``route``; make it with a connection of its own.
+        Return the group commit for writes of scripts by ``data``, a connection of ``route``.
+
+        It is made with a connection of its own.
         """
         commit = self._made.get((data, demand))
         if commit is None:
@@ -242,8 +251,9 @@ class Durability:
 
     def strongest(self, data: StoreClient) -> AnyCommit | None:
         """
-        The commit of scripts of durability ``strongest``: as firm as the store can make a write;
-        None: it is so at once.
+        Return the commit of scripts with durability ``strongest``.
+
+        It is as firm as the store can make a write; None: it is so at once.
         """
         if self._connect is None:
             return None
@@ -274,8 +284,9 @@ class Durability:
 
     def firm(self, data: StoreClient, durability: str, key: str) -> Callable[[], Awaitable[None]]:
         """
-        Call it before something is written to ``key`` by ``data``, and what it returns once that
-        was answered: that returns when it is firm.
+        Call it before a write to ``key`` by ``data``, and what it returns after the answer.
+
+        The latter returns when the write is firm.
 
         Raises: NoQuorum: it cannot be had here (at once), or was not in time.
         """

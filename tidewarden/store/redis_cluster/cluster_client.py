@@ -1,6 +1,7 @@
 """
-A link's interface before the primaries of a Redis Cluster: each call goes to the one that has the
-slot of its key.
+A link's interface before the primaries of a Redis Cluster.
+
+Each call goes to the primary that has the slot of its key.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ UNSLOTTED = ("TIME", "INFO", "CONFIG", "PING")  # go to any primary
 
 class ClusterClient:
     """
-    Keeps one connection to each primary of a Redis Cluster. What is not executed where it was sent
-    is sent again for five seconds, as is what finds no connection: in the order of each slot, one
-    of them first to try. Nothing else is.
+    Keeps one connection to each primary of a Redis Cluster.
+
+    What is not executed where it was sent is sent again for five seconds, as is what finds no
+    connection: in the order of each slot, one of them first to try. Nothing else is.
 
     ``on_up`` and ``on_ready`` are every link's; ``on_ready`` is told which.
     """
@@ -119,8 +121,9 @@ class ClusterClient:
 
     def link_of(self, key: str | bytes) -> StoreConnection | None:
         """
-        The link to the primary that has the key's slot; None: no primary is known to, or there is
-        no connection to it yet.
+        Return the link to the primary that has the key's slot.
+
+        None: no primary is known to, or there is no connection to it yet.
         """
         return self._links.get(self.topology.map.owner(slot_of(key)))
 
@@ -259,16 +262,18 @@ class ClusterClient:
 
     def refused(self, message: str) -> None:
         """
-        Ignore the error: a server that is a replica now refuses whole calls, by MOVED. A server
-        that is a replica now refuses whole calls, by MOVED.
+        Ignore the error: a server that is a replica now refuses whole calls, by MOVED.
+
+        A server that is a replica now refuses whole calls, by MOVED.
         """
 
     def astray(
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
     ) -> None:
         """
-        The server at the end of ``link`` has not executed ``call``: it goes where the server says,
-        or waits a moment.
+        Handle a call that the server at the end of ``link`` has not executed.
+
+        It goes where the server says, or waits a moment.
         """
         call.why = self._words[call.slot] = str(error)
         if call.until == 0.0:

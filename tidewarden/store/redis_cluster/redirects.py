@@ -1,6 +1,7 @@
 """
-A call to a Redis Cluster under way: answered, or sent again where the server said that it has
-executed nothing.
+A call to a Redis Cluster under way.
+
+It is sent again where the server said that it has executed nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 class Redirector(Protocol):
     """
-    Decides where a call goes next: see
-    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
+    Decides where a call goes next.
+
+    See :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
     """
 
     def astray(
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
     ) -> None:
         """
-        The server at the end of ``link`` has not executed it. ``first``: it was sent to try for
-        those that wait.
+        The server at the end of ``link`` has not executed it.
+
+        ``first``: it was sent to try for those that wait.
         """
 
     def through(self, slot: int) -> None:

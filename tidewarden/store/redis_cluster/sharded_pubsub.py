@@ -1,6 +1,7 @@
 """
-Hears what scripts on a Redis Cluster publish to one shard's servers: subscribed at the primary of
-each shard's slot.
+Hears messages that scripts on a Redis Cluster publish to one shard's servers.
+
+It subscribes at the primary of each shard's slot.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ AGAIN_S = 0.1
 
 class ShardedPubSub:
     """
-    Subscribes to ``channel_of(prefix)`` for every prefix that was given to :meth:`listen`, wherever
-    its slot moves.
+    Subscribes to ``channel_of(prefix)`` for every prefix given to :meth:`listen`.
+
+    It follows the slots when they move.
 
     ``heard(channel, message)`` gets each message. ``listens(prefix)`` is called whenever a
     subscription is confirmed: what was published before may have been missed. A server before 7.0

@@ -1,6 +1,7 @@
 """
-Which slot of a Redis Cluster a key lies in, and which server has the slot: what is known of that,
-and who is believed.
+The slots of a Redis Cluster: which slot has a key, and which server has a slot.
+
+It decides which server's word counts.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def slot_of(key: str | bytes | int) -> int:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port),
-    since ``epoch``.
+    A server's claim about slots.
+
+    The slots ``first`` to ``last`` belong to the primary at ``place`` (host:port), since ``epoch``.
 
     ``name``: the primary's node id, "": it was not told.
     """
@@ -48,8 +50,9 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class SlotsReply:
     """
-    The slots and servers of a cluster, as one server tells them. ``trouble``: why it would serve
-    nobody now, or "".
+    The slots and servers of a cluster, as one server tells them.
+
+    ``trouble``: why it would serve nobody now, or "".
 
     ``members``: the node ids of all servers that it knows, itself among them.
     """
@@ -72,8 +75,9 @@ def host_of(place: str) -> str:
 
 def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> SlotsReply:
     """
-    Parse what a server answered to CLUSTER SLOTS and to CLUSTER NODES, which alone tells the
-    epochs.
+    Parse a server's answers to CLUSTER SLOTS and CLUSTER NODES.
+
+    Only the latter has the epochs.
 
     https://valkey.io/commands/cluster-slots, https://valkey.io/commands/cluster-nodes
     """
@@ -120,8 +124,9 @@ class SlotMap:
 
     def turn(self, slot: int) -> int:
         """
-        How often the slot has had another owner: two equal ones mean that nothing was sent on
-        between them.
+        Return how often the slot has changed its owner.
+
+        Two equal values mean that nothing was sent on between them.
         """
         return self._turns[slot]
 
@@ -142,8 +147,9 @@ class SlotMap:
 
     def is_foreign(self, answer: SlotsReply) -> bool:
         """
-        Whether it is a server's that knows none of the primaries: it has left their cluster, or is
-        of another.
+        Tell whether a server knows none of the primaries.
+
+        Then it has left their cluster, or is of another.
 
         Its epochs are another cluster's, and may be the greater ones. A primary that has failed is
         known on, until it is forgotten; by then its successor is one of the primaries.
@@ -191,8 +197,9 @@ class SlotMap:
 
     def settle(self) -> None:
         """
-        The last redirection is a while ago: what servers answer counts again, for it may have been
-        of one that was behind.
+        Let the servers' answers count again after a redirection.
+
+        It is a while ago, and they may have been of one that was behind.
         """
         for slot in self._redirected:
             self._epochs[slot] = int(self._epochs[slot])

@@ -1,6 +1,7 @@
 """
-A store that is a Redis Cluster: its URL, and who has which slot, kept fresh for all links of a
-process.
+A store that is a Redis Cluster: its URL, and the owner of each slot.
+
+All links of a process share it, and it is kept fresh.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def by_cluster(url: str) -> bool:
 
 class ClusterUrl:
     """
-    The parts of ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is
+    The parts of a ``redis+cluster://`` URL.
+
+    Its form is ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is
     TLS to all.
 
     User, password and options are every server's. Raises: BadArg: the URL does not parse, or names
@@ -75,8 +78,9 @@ class ClusterUrl:
 
 class Topology:
     """
-    Asks the servers of a cluster who has which slot: one in turn every second, all at once after
-    :meth:`hurry`.
+    Asks the servers of a cluster for the owners of slots.
+
+    It asks one in turn every second, all at once after :meth:`hurry`.
 
     It goes on as long as anybody follows. :attr:`troubles` has what servers say keeps them from
     serving, by their places.
@@ -132,8 +136,9 @@ class Topology:
 
     def follow(self, changed: Changed, still: Callable[[], bool] = bool) -> None:
         """
-        From now on call ``changed`` whenever a slot has another primary; and ask all while
-        ``still()`` says that a server is silent.
+        Call ``changed`` from now on whenever a slot has another primary.
+
+        All are asked while ``still()`` says that a server is silent.
         """
         self._followers[changed] = still
         if self._run_task is None:

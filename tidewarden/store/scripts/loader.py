@@ -1,6 +1,7 @@
 """
-Lua scripts by name: loaded from the packages' ``lua`` folders, run by EVALSHA, sent again where a
-server forgot them.
+Lua scripts by name, from the packages' ``lua`` folders.
+
+They run by EVALSHA, and are sent again where a server forgot them.
 """
 
 from __future__ import annotations
@@ -173,11 +174,13 @@ def _sha(source: bytes) -> str:
 
 class Scripts:
     """
-    Keeps every script of the product. ``shared`` is a package and files of its folder
-    ``lua/shared``, put before each script of ``packages`` in this order; a package's
-    ``prelude.lua`` comes next. The shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()``
-    where it has one, and ``run(verb)`` are called with the script as a function. What a script
-    needs its header says: see :class:`ScriptHeader`.
+    Keeps every script of the product.
+
+    ``shared`` is a package and files of its folder ``lua/shared``, put before each script of
+    ``packages`` in this order; a package's ``prelude.lua`` comes next. The shared files'
+    ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and ``run(verb)`` are
+    called with the script as a function. What a script needs its header says: see
+    :class:`ScriptHeader`.
 
     Packages in ``plain`` get nothing put before theirs.
 
@@ -290,8 +293,9 @@ class Scripts:
 
     async def use_library(self, link: StoreClient, embedded: bool) -> None:
         """
-        From now on run scripts from the library, if the store is embedded: a server of one's own
-        keeps nothing of ours but data.
+        Run scripts from the library from now on, if the store is embedded.
+
+        A server of one's own keeps nothing of ours but data.
         """
         self.uses_library = embedded
         if not embedded:
@@ -312,8 +316,9 @@ class Scripts:
 
     def missed(self, link: CallSender) -> None:
         """
-        The server has not the library: offer it, once a second at most. Scripts are run without
-        meanwhile.
+        The server has not the library: offer it, once a second at most.
+
+        Scripts are run without meanwhile.
         """
         self._missing = True
         loop = asyncio.get_running_loop()
@@ -370,8 +375,10 @@ class Scripts:
 
 class ScriptReceiver(ReplySink, Protocol):
     """
-    Gets the reply of a script. ``run`` is set as the script is sent: an error is the script's own
-    only if :meth:`ScriptRun.again` did not send it in another way.
+    Gets the reply of a script.
+
+    ``run`` is set as the script is sent: an error is the script's own only if
+    :meth:`ScriptRun.again` did not send it in another way.
     """
 
     run: ScriptRun | None
@@ -379,8 +386,10 @@ class ScriptReceiver(ReplySink, Protocol):
 
 class ScriptRun:
     """
-    A script to run at a server, in the next way where the server could not run it in one: from the
-    library, by its hash, with its text.
+    One run of a script at a server.
+
+    It is tried the next way where the server could not run it in one: from the library, by its
+    hash, with its text.
     """
 
     __slots__ = ("_args", "_link", "_script", "_scripts", "_way")

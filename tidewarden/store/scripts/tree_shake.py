@@ -1,6 +1,7 @@
 """
-What a script needs of the shared Lua before it: a server builds every function anew at each call,
-used or not.
+Finds the shared Lua that a script needs.
+
+A server builds every function anew at each call, used or not.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def _block(name: str, text: str) -> _Block:
 
 def trim(shared: str, body: str) -> str:
     """
-    Remove the top-level functions from ``shared`` that ``body`` does not use, directly or through
-    others.
+    Remove the top-level functions from ``shared`` that ``body`` does not use.
+
+    Uses through other functions count.
     """
     blocks = _blocks(shared)
     functions = {block.name: block for block in blocks if block.name}

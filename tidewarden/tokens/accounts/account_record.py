@@ -1,6 +1,7 @@
 """
-The records of an account in the store, between bytes and names. ``tokens/lua/prelude.lua`` reads
-their heads.
+The records of an account in the store, between bytes and names.
+
+``tokens/lua/prelude.lua`` reads their heads.
 
 A row holds the sealed pair and what is needed to find its next refresh; what refreshing it met with
 lies apart, in its troubles, so that a note about a failure can never overwrite a pair. Row, version
@@ -107,8 +108,9 @@ class AccountRow:
 
     def pack_all(self) -> bytes:
         """
-        The stored form with the details before it, which are to take the place of those that are
-        there.
+        Return the stored form with the details before it.
+
+        They replace the stored details.
         """
         details = self.details.pack(self.grant)
         return _DETAILED.pack(DETAILED, len(details)) + details + self.pack()
@@ -242,8 +244,9 @@ class Intent:
 
 def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
     """
-    The row of its stored form, or of its head alone, with the account's ``details`` or those that
-    stand before it.
+    Parse the row of its stored form, or of its head alone.
+
+    It gets the account's ``details``, or those that stand before it.
 
     Raises Internal on one that cannot be read, as a newer version's.
     """
@@ -286,8 +289,9 @@ def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
 
 def parse_details(raw: bytes, grant: int) -> AccountDetails:
     """
-    The details of their stored form. Of an earlier grant only the parameters count; of those that
-    nobody can read, nothing.
+    The details of their stored form.
+
+    Of an earlier grant only the parameters count; of those that nobody can read, nothing.
 
     Nothing is sent for an account that lacks a parameter, so that to lose them harms no grant.
     """

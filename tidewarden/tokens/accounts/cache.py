@@ -38,8 +38,9 @@ class CachedToken:
 
 class Cache:
     """
-    At most ``entries_max`` tokens, by ``provider/name``; the one that was longest not asked for
-    makes room.
+    Keeps at most ``entries_max`` tokens, by ``provider/name``.
+
+    The one that was not asked for the longest makes room.
 
     How long one lives on is told by two clocks, whichever went further: the steady one stands still
     while the machine sleeps, the other may be set.
@@ -108,8 +109,9 @@ class Cache:
 
     def renew(self, account: str, former: CachedToken, row: AccountRow) -> None:
         """
-        Put a pair that the store does not know in the place of ``former``, unless something else
-        has come there since.
+        Replace ``former`` by a pair that the store does not know.
+
+        Nothing happens if something else has come there since.
         """
         if self._kept.get(account) is former:
             self._kept[account] = self._now(
@@ -142,8 +144,9 @@ class Cache:
 
 def _bare(row: AccountRow) -> AccountRow:
     """
-    The row without what only refreshes need. Made at once: a copy with something replaced costs
-    twice as much.
+    The row without what only refreshes need.
+
+    Made at once: a copy with something replaced costs twice as much.
     """
     return AccountRow(
         row.grant,

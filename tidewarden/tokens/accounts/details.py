@@ -1,6 +1,7 @@
 """
-What is known of an account beside its tokens, and how a put and a refresh change it: decisions, as
-plain functions.
+What is known of an account beside its tokens.
+
+Plain functions decide how a put and a refresh change it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def put(
     provider: Provider, old: AccountDetails, grant: Grant, now_ms: int, *, renewed: bool
 ) -> AccountDetails:
     """
-    The details of an account of which ``grant`` is put; ``renewed``: as another grant, else it has
-    that one.
+    Return the details of an account after a put of ``grant``.
+
+    ``renewed``: as another grant, else it has that one.
 
     Parameters are the account's, and stay until others are given; all else belongs to the grant.
     """
@@ -61,8 +63,9 @@ def refreshed(
 
 def consent_of(provider: Provider, row: AccountRow) -> tuple[int, bool]:
     """
-    When the refresh token ends by itself, unix milliseconds (0: not known), and whether each
-    refresh puts that off.
+    Return when the refresh token ends by itself, unix milliseconds (0: not known).
+
+    Also whether each refresh puts that off.
     """
     known = row.details
     if known.consent_end == "moves":

@@ -1,6 +1,7 @@
 """
-Accounts that no provider of this node's configuration is for, as after one was renamed or given
-another client: said at the start.
+Finds accounts for which this node's configuration has no provider, and logs them at the start.
+
+A provider was renamed, say, or given another client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-Accounts from one cluster to another: pages of them, sealed for whoever asks
-(:mod:`tidewarden.config.sealed_file`), and back.
+Moves accounts from one cluster to another, in sealed pages (:mod:`tidewarden.config.sealed_file`).
 
 What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the
 clear.
@@ -54,8 +53,9 @@ class Export:
 
     async def page(self, sealing: Sealing, names: list[str], count: int, after: str) -> Page:
         """
-        The lines of about ``count`` accounts, the cursor to go on from (``""``: the end), and
-        accounts that do not open.
+        Return a page of lines, the cursor to go on from, and accounts that cannot be opened.
+
+        A page has about ``count`` accounts; the cursor ``""`` is the end.
 
         An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is
         none.
@@ -134,8 +134,9 @@ def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
 
 async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:
     """
-    Put the accounts of these lines: 1 for one that was new, 0 for one that was there so, or why it
-    is left out.
+    Put the accounts of these lines and return a result for each.
+
+    It is 1 for a new one, 0 for one that was there so, or why it is left out.
 
     Raises: BadArg: a line does not open; then nothing was put. What the store raises, which
     concerns all.

@@ -1,6 +1,7 @@
 """
-Keeps a node's vault abreast of the cluster's: looks whether keys have changed, seals its journal
-anew, says what it knows.
+Keeps a node's vault up to date with the cluster's.
+
+It looks whether keys have changed, reseals the node's journal, and reports what the node knows.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class KeySync:
 
     async def leave(self) -> None:
         """
-        This node goes down: nobody waits for it. When it comes back it reads the keys before
-        anything else.
+        This node goes down: nobody waits for it.
+
+        When it comes back it reads the keys before anything else.
         """
         try:
             await self._shelf.forget([self._node])
@@ -97,9 +99,10 @@ class KeySync:
 
 async def restore_keys(journal: Journal, vault: Vault) -> None:
     """
-    Take back the data keys that the journal carries, for the store may have lost them. One that
-    opens no more, for the node was away while keys were rotated, is of no concern where nothing
-    that waits for the store is sealed under it.
+    Take back the data keys that the journal carries, for the store may have lost them.
+
+    One that opens no more, for the node was away while keys were rotated, is of no concern where
+    nothing that waits for the store is sealed under it.
 
     Raises: ConfigError: something is, and no key-encryption key here opens it. What the store
     raises.
@@ -121,8 +124,9 @@ async def restore_keys(journal: Journal, vault: Vault) -> None:
 
 async def reseal_journal(journal: Journal, vault: Vault) -> None:
     """
-    Seal what the journal holds under the newest data key, and keep the keys alone that it needs, as
-    they are wrapped now.
+    Seal the journal's records under the newest data key.
+
+    It keeps only the keys that it needs, as they are wrapped now.
 
     Raises: OSError: the file is not written.
     """

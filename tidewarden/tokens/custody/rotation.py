@@ -1,6 +1,7 @@
 """
-A rotation: a new data key, everything sealed under it anew, and the data keys wrapped by another
-key-encryption key if asked.
+Rotates the vault's keys: a new data key, under which everything is sealed again.
+
+If asked, another key-encryption key wraps the data keys.
 
 Who works at it holds a task of the queue ``_vault``, and writes down how far it is: when that node
 dies, another goes on from there. At no step is anything unreadable: a key is in the store before
@@ -62,8 +63,9 @@ class Rotator:
 
     async def ask(self, *, force: bool = False) -> dict[str, Any]:
         """
-        Begin a rotation to the first key-encryption key that this node's source has now; one under
-        way goes on instead.
+        Begin a rotation to the first key-encryption key that this node's source has now.
+
+        One under way goes on instead.
 
         ``force``: without the nodes that do not answer. Returns what :meth:`status` does. Raises:
         ConfigError: no keys.
@@ -208,8 +210,9 @@ class Rotator:
 
     async def _note(self, task: Taken, rotation: Rotation) -> None:
         """
-        Write down how far it is. Raises: NotHeld: another node works at it, or at one that was
-        asked for in the same moment.
+        Write down how far it is.
+
+        Raises: NotHeld: another node works at it, or at one that was asked for in the same moment.
         """
         await self._queues.touch(self._session, QUEUE, task.id, task.lease, LEASE_MS)
         latest = await self._shelf.rotation()

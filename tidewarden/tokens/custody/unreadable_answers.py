@@ -1,7 +1,8 @@
 """
-Answers that promised success and could not be read: each lies sealed in the journal of the node
-that got it, and is shown to whoever may have refresh tokens, by every node, for as long as the
-account that it came for is there.
+Keeps successful answers that could not be read.
+
+Each lies sealed in the journal of the node that got it, and every node shows it to users who may
+have refresh tokens, for as long as its account exists.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class UnreadableAnswers:
 
     async def run(self) -> None:
         """
-        Drop those whose account was deleted, whoever did that and wherever this node was then; for
-        ever.
+        Drop answers whose account was deleted, by whichever node and wherever this one was then.
+
+        Never returns.
         """
         while True:
             await self.drop_former()
@@ -59,8 +61,9 @@ class UnreadableAnswers:
 
     async def drop_former(self) -> None:
         """
-        Drop those that are known to be of a former account. Never raises: what is not known now is
-        looked at again.
+        Drop those that are known to be of a former account.
+
+        Never raises: what is not known now is looked at again.
         """
         queues = set(self._queue_of.values())
         raws = [raw for raw in self._journal.raws() if raw.queue in queues]
@@ -84,9 +87,11 @@ class UnreadableAnswers:
 
     async def of(self, provider: str, account: str) -> dict[str, Any]:
         """
-        ``answers``, the newest first: each with ``node at_ms grant generation current body``
-        (bytes), ``current`` while nothing was stored since its request; and ``silent``, the nodes
-        that could not be asked. Raises: what the store raises.
+        Return the answers of an account, the newest first, and the nodes that could not be asked.
+
+        ``answers``: each with ``node at_ms grant generation current body`` (bytes), ``current``
+        while nothing was stored since its request; ``silent``: those nodes. Raises: what the store
+        raises.
         """
         queue = self._queue_of[provider]
         reading = await self._ledger.get(queue, account)

@@ -1,6 +1,7 @@
 """
-What a companion leaves that is taken out of the configuration: its last task of each account, ended
-once no node has it any more.
+Removes the last tasks of a companion that was taken out of the configuration.
+
+It waits until no node has the companion any more.
 
 Each node counts in ``{cluster}:companions`` (a hash: companion, queue and provider -> a number)
 what it has, once a minute. A number that has stood still for ten minutes, by the clock of who

@@ -1,6 +1,7 @@
 """
-Companion tasks: work that goes with each account now and then, put while its token can be kept
-fresh, dropped when not.
+Companion tasks: work that goes with each account now and then.
+
+They are put while its token can be kept fresh, and dropped when not.
 
 A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the
 account's next time, of which there is one in each interval, whenever its token was refreshed. So
@@ -145,8 +146,9 @@ class _Line:
 
 def next_time(account: str, now_ms: int, interval_ms: int) -> int:
     """
-    The account's next time, later than ``now_ms``: one in each interval, all accounts' spread
-    evenly over it.
+    Return the account's next time, later than ``now_ms``.
+
+    It has one in each interval, and all accounts' are spread evenly over it.
     """
     offset_ms = zlib.crc32(account.encode()) % interval_ms
     return ((now_ms - offset_ms) // interval_ms + 1) * interval_ms + offset_ms

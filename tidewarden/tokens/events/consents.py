@@ -1,6 +1,7 @@
 """
-Notices that consents end: some days ahead of the time at which an account's refresh token ends
-whatever is done.
+Sends notices that consents end, some days ahead.
+
+They concern refresh tokens that end at a fixed time whatever is done.
 
 Every node looks every ten minutes at the shards that know of any; whichever comes first leaves the
 notices in the shard's outbox, from where they are told like all else that becomes of accounts.
@@ -40,8 +41,9 @@ class Consents:
         clock: Clock,
     ) -> None:
         """
-        ``queues``: of accounts. ``having``: ``Queues.having``. ``told``: hears the queue and shard
-        where notices were left.
+        ``queues``: of accounts.
+
+        ``having``: ``Queues.having``. ``told``: hears the queue and shard where notices were left.
         """
         self._ledger = ledger
         self._queues = queues

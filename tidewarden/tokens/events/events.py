@@ -1,6 +1,5 @@
 """
-What happens to accounts and providers, told to whoever wants to know: kept in a stream of the
-store, queued for webhooks.
+Events about accounts and providers: kept in a stream of the store, queued for webhooks.
 
 They come from :mod:`.outbox`, which lets none be lost.
 """
@@ -36,8 +35,9 @@ Put = Callable[[str, TaskSpec], Awaitable[str]]
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Something that has happened. ``data`` has ``provider``, mostly ``account``, and what is special
-    to its kind.
+    Something that has happened.
+
+    ``data`` has ``provider``, mostly ``account``, and what is special to its kind.
     """
 
     id: str
@@ -62,8 +62,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
 class Events:
     """
-    Of one node, which sees those of all. ``metrics`` counts what this one has told, by provider and
-    kind.
+    Of one node, which sees those of all.
+
+    ``metrics`` counts what this one has told, by provider and kind.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class Events:
         details: Mapping[str, Any],
     ) -> None:
         """
-        Write an event that has happened at that time; again under the same id, it is delivered
-        once. Raises what the store raises.
+        Write an event that happened at that time.
+
+        Written again under the same id, it is delivered once. Raises what the store raises.
         """
         await self._write(self._event(event_id, kind, at_ms, provider, account, details))
         self.told[provider, kind] += 1

@@ -1,6 +1,5 @@
 """
-Where the refreshers say what has become of accounts and providers: which of it is an event, and
-what it means for companion tasks.
+Turns refresh outcomes into account events and companion-task updates.
 
 Every method returns at once and raises nothing. What happens is written down by the scripts that do
 it (:mod:`.outbox`): here it is only said which of it is an event, and where one lies.
@@ -26,8 +25,9 @@ class AccountLifecycle:
 
     def refreshed(self, provider: str, account: str, *, recovered: bool) -> None:
         """
-        A new pair is stored. ``recovered``: of the account it was told otherwise, and this is to be
-        told now.
+        A new pair is stored.
+
+        ``recovered``: of the account it was told otherwise, and this is to be told now.
         """
         self._companions.fresh(f"{provider}/{account}")
         if recovered:
@@ -35,8 +35,9 @@ class AccountLifecycle:
 
     def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
         """
-        The event that a failed refresh is, or none: told once, when the account is given up, and
-        when it has failed for long.
+        Return the event that a failed refresh is, or none.
+
+        There is one when the account is given up, and when it has failed for long.
 
         ``before`` are the troubles that the account had when its refresh began.
         """
@@ -64,8 +65,9 @@ class AccountLifecycle:
 
     def of_provider(self, provider: str) -> None:
         """
-        Something is to be told of a provider's client: its breaker, the share of its refusals, or
-        whether it answers.
+        Note an event about a provider's client.
+
+        It is about its breaker, the share of its refusals, or whether it answers.
         """
         self._outbox.look(provider)
 

@@ -1,7 +1,9 @@
 """
-Tells what has become of accounts: each script that changes an account's fate leaves in its shard
-what is to be told, so that no node's death loses it; a node takes it from there, writes it to the
-stream and the webhooks' queue, and removes it.
+The outbox of account events.
+
+Each script that changes an account's fate leaves the event in its shard, so that no node's death
+loses it; a node takes it from there, writes it to the stream and the webhooks' queue, and removes
+it.
 
 Whoever left something looks there at once; for those who died before they could, every node looks
 everywhere now and then.
@@ -70,8 +72,9 @@ class Outbox:
 
     def look(self, provider: str, account: str = "") -> None:
         """
-        Something is to be told where this account lies, or, of the whole provider, in the first
-        shard; returns at once.
+        Deliver the outbox of this account's shard soon; returns at once.
+
+        Events of a whole provider are in its first shard.
         """
         queue = self._queues[provider]
         self._places[queue, self._shard_of(queue, account) if account else 0] = None
@@ -98,8 +101,9 @@ class Outbox:
 
     async def tell_all(self) -> None:
         """
-        Tell what is in the places that were noted. Raises what the store raises; they are still
-        noted then.
+        Tell what is in the places that were noted.
+
+        Raises what the store raises; they are still noted then.
         """
         while self._places:
             place = next(iter(self._places))

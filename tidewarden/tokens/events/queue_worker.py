@@ -1,7 +1,4 @@
-"""
-Work that waits in a queue of the system's own, done by whichever node takes it, some of it at a
-time.
-"""
+"""Works off a system queue: whichever node takes a task does it, several at a time."""
 
 from __future__ import annotations
 
@@ -24,8 +21,9 @@ STOP_S = 2.0
 
 class QueueWorker:
     """
-    The tasks of ``queue`` that this node has in hand, at most ``at_once``. :meth:`run` until
-    cancelled.
+    The tasks of ``queue`` that this node has in hand, at most ``at_once``.
+
+    :meth:`run` until cancelled.
 
     ``session`` holds their leases: whoever does one acknowledges it there, or sends it back. What
     it raises is logged, and the task is taken again when its lease ends.
@@ -45,8 +43,9 @@ class QueueWorker:
 
     async def run(self, do: Callable[[Taken], Coroutine[Any, Any, None]]) -> None:
         """
-        Take tasks and ``do`` each beside the others, for ever; at the end give back what is not
-        done within two seconds.
+        Take tasks and ``do`` them side by side, until cancelled.
+
+        At the end, tasks not done within two seconds are given back.
         """
         try:
             while True:

@@ -1,6 +1,7 @@
 """
-Revokes refresh tokens of deleted accounts at their provider (RFC 7009), where its ``on_delete``
-says so.
+Revokes refresh tokens of deleted accounts at their provider (RFC 7009).
+
+Its ``on_delete`` says whether.
 
 A revocation is a task of ``_revocations``, put before the account is deleted, with its token
 sealed; whichever node takes it makes sure that the account is gone, and asks. Anything but success
@@ -108,8 +109,9 @@ class Revoker:
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
         """
-        The account is about to be deleted: note its refresh token and its spare's; which. Raises
-        what the store raises.
+        The account is about to be deleted: note its refresh token and its spare's; which.
+
+        Raises what the store raises.
         """
         if provider not in self._providers:
             return []
@@ -120,8 +122,9 @@ class Revoker:
 
     async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
         """
-        A pair has no account any more, or soon none. Raises what the store raises; again it changes
-        nothing.
+        A pair has no account any more, or soon none.
+
+        Raises what the store raises; again it changes nothing.
         """
         if provider not in self._providers or not row.refresh:
             return

@@ -39,8 +39,9 @@ SAY_S = 60.0
 
 def sign(secrets: Iterable[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
     """
-    The ``webhook-signature``: ``v1,`` and the base64 of HMAC-SHA256 over id, time and body, once a
-    secret.
+    Return the ``webhook-signature`` of a delivery.
+
+    It is ``v1,`` and the base64 of HMAC-SHA256 over id, time and body, once for each secret.
     """
     content = f"{message_id}.{timestamp_s}.".encode() + body
     signatures = []

@@ -1,6 +1,7 @@
 """
-The journal of a node's refreshers: what a provider answered, sealed and on disk before anything
-else happens to it.
+The journal of a node's refreshers.
+
+It has the provider's answers, sealed and on disk before anything else happens to them.
 
 An append-only file of :mod:`tidewarden.tokens.journal.journal_records`. Group commit: what comes
 while one fsync runs shares the next. At the start the file is read back; a torn tail, as a power
@@ -42,8 +43,9 @@ RAWS_OF_ONE_MAX = 4
 
 class Journal:
     """
-    One file of one node. Made by :meth:`open`; ``append`` and the rest run in the event loop that
-    uses it.
+    One file of one node.
+
+    Made by :meth:`open`; ``append`` and the rest run in the event loop that uses it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,8 +110,9 @@ class Journal:
 
     def find(self, queue: str, account: str, grant: int, generation: int) -> JournalAnswer | None:
         """
-        The answer of that account to a request with that generation, if it is here and not stored
-        yet.
+        Return the answer for that account to a request with that generation.
+
+        It is here as long as it is not stored.
         """
         answer = self._answers.get(self._by_account.get((queue, account), -1))
         return (
@@ -144,8 +147,9 @@ class Journal:
         orphan: bool = False,
     ) -> JournalAnswer:
         """
-        Write an answer down; returns when it is on disk. ``due``: due and deadline, ``key``: the
-        data key it is under.
+        Write an answer down; returns when it is on disk.
+
+        ``due``: due and deadline, ``key``: the data key it is under.
 
         Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as
         this process lives.
@@ -175,8 +179,9 @@ class Journal:
 
     def stored(self, answer: JournalAnswer) -> None:
         """
-        The answer is in the store. Noted with the next commit: if the note is lost, it is merely
-        offered again.
+        The answer is in the store.
+
+        Noted with the next commit: if the note is lost, it is merely offered again.
         """
         record = Stored(answer.number)
         self._apply(record)
@@ -184,8 +189,9 @@ class Journal:
 
     def forget(self, raws: Iterable[RawAnswer]) -> None:
         """
-        These unreadable answers are nobody's any more: they are gone, and with the next commit from
-        the file, too.
+        Drop unreadable answers that belong to nobody any more.
+
+        With the next commit they are gone from the file, too.
         """
         for raw in raws:
             record = Stored(raw.number)
@@ -214,8 +220,7 @@ class Journal:
         self, answers: Iterable[JournalAnswer], raws: Iterable[RawAnswer], keys: Mapping[int, bytes]
     ) -> None:
         """
-        Put records in the places of those with their numbers, sealed otherwise, and begin the file
-        anew with these keys.
+        Replace records by their resealed versions, and begin the file anew with these keys.
 
         Those that are gone by now stay gone; a key that came since, for an answer that did, stays
         too.
@@ -233,8 +238,9 @@ class Journal:
 
     async def heal(self) -> None:
         """
-        After a write that failed: try to begin the file anew. :attr:`healthy` tells whether it went
-        well.
+        After a write that failed: try to begin the file anew.
+
+        :attr:`healthy` tells whether it went well.
         """
         try:
             await self._commit()

@@ -20,8 +20,9 @@ _HEAD = struct.Struct(">II")
 
 class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """
-    A refreshed pair that is to be stored: compared with ``grant`` and ``generation``, written as
-    ``row``.
+    A refreshed pair to be stored.
+
+    It is compared with ``grant`` and ``generation``, and written as ``row``.
     """
 
     number: int
@@ -49,8 +50,9 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
     """
-    An answer that promised success and could not be read: sealed, kept for whoever has to look into
-    it.
+    An answer that promised success and could not be read.
+
+    It is kept sealed, for an operator to look at.
     """
 
     number: int
@@ -70,8 +72,9 @@ class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
 
 class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
     """
-    A wrapped data key that records after it are sealed under: the store may lose it in the same
-    power cut.
+    A wrapped data key that later records are sealed under.
+
+    The store may lose it in the same power cut.
     """
 
     key_id: int

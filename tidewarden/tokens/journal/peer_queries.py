@@ -74,8 +74,9 @@ class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True):
     """
-    What the node knows of it; with an answer comes the wrapped data key that its tokens are sealed
-    under.
+    What the asked node knows of a request.
+
+    With an answer comes the wrapped data key that its tokens are sealed under.
     """
 
     state: State
@@ -125,9 +126,10 @@ class Peers:
         look_up: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         """
-        ``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which
-        change; None: the configured ones. ``look_up``: where another node listens, such as a
-        worker; empty: not known.
+        ``mac``: None: nobody is asked.
+
+        ``addresses``: the members' ``host:base_port``, which change; None: the configured ones.
+        ``look_up``: where another node listens, such as a worker; empty: not known.
         """
         self._addresses = addresses or config.peers
         self._look_up = look_up

@@ -1,4 +1,5 @@
 """
-What the answers to one client's refreshes say together: whose matter a failure is, and what others
-may send meanwhile.
+Limits of what nodes may send for one provider's client.
+
+Many answers together show whose fault a failure is.
 """

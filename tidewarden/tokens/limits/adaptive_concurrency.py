@@ -1,6 +1,7 @@
 """
-How many refreshes of one provider's client a node may have under way, where nobody has set the
-number.
+Adapts how many refreshes of one provider's client a node may have under way.
+
+A number that is set is kept.
 
 ``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes
 2 s. How long it will take, and how many accounts there will be, nobody knows at the start; and a
@@ -99,7 +100,8 @@ class AdaptiveConcurrency:
 
 def late(due_ms: int, expires_at_ms: int, now_ms: int) -> bool:
     """
-    Whether an account that is refreshed now, and was due then, has waited for longer than it
-    should.
+    Tell whether an account that is refreshed now has waited for longer than it should.
+
+    ``due`` is when it was due.
     """
     return (now_ms - due_ms) * LATE_SHARE > max(0, expires_at_ms - due_ms)

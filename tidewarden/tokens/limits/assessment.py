@@ -1,6 +1,7 @@
 """
-What is known of a client's other accounts when one of its refreshes has failed: the evidence that a
-single answer lacks.
+The state of a client's other accounts when one of its refreshes has failed.
+
+A single answer lacks this evidence.
 """
 
 from __future__ import annotations

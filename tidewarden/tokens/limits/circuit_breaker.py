@@ -1,6 +1,7 @@
 """
-What many answers say together: that nobody answers, that it is our own network. Small state
-machines.
+What many answers say together: that nobody answers, that it is our own network.
+
+Small state machines.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -12,9 +13,10 @@ import math
 
 class CircuitBreaker:
     """
-    Holds one node's requests to a provider back when none of them comes through: its own network
-    may be the reason, so other nodes are not held. Then one request probes; any answer closes it.
-    Times are monotonic seconds.
+    Holds back one node's requests to a provider when none of them comes through.
+
+    Its own network may be the reason, so other nodes are not held. Then one request probes; any
+    answer closes it. Times are monotonic seconds.
     """
 
     FIRST_S = 1.0
@@ -63,8 +65,9 @@ class CircuitBreaker:
 
 class OwnNetwork:
     """
-    Whether no provider at all can be reached: then it is our own network, and no account's counters
-    move for it.
+    Tells whether no provider at all can be reached.
+
+    Then it is our own network, and no account's counters move for it.
     """
 
     RECENT_S = 60.0

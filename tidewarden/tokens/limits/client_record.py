@@ -1,6 +1,7 @@
 """
-What all nodes know of one client: kept in the store as one record, read and written whole
-(:mod:`.client_store`).
+The shared state of one client, for all nodes.
+
+It is one record in the store, read and written whole (:mod:`.client_store`).
 
 Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,
 so that nodes of two versions read each other's.
@@ -143,8 +144,9 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
 def parse_record(raw: bytes) -> ClientRecord:
     """
-    The record of its stored form. One that cannot be read is as good as none: evidence comes anew
-    with each answer.
+    The record of its stored form.
+
+    One that cannot be read is as good as none: evidence comes anew with each answer.
     """
     return read_record(raw) or ClientRecord()
 

@@ -1,6 +1,7 @@
 """
-The record of one client in the store: read, compared and swapped, and its token bucket; see
-``tokens/lua/client.lua``.
+Reads and swaps the record of one client in the store, and asks its token bucket.
+
+See ``tokens/lua/client.lua``.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class ClientStore:
 
     async def ask(self, known: int, wanted: int, per_second: float) -> Reply:
         """
-        Grant as many requests as the rate allows, all where there is none; ``per_second``: of the
-        settings, 0: any.
+        Grant as many requests as the rate allows, all if there is no rate.
+
+        ``per_second``: of the settings, 0: any.
         """
         return self._reply(await self._run("ask", known, wanted, _thousandths(per_second)))
 
@@ -53,8 +55,9 @@ class ClientStore:
 
     async def write(self, known: int, record: ClientRecord, events: Sequence[ClientEvent]) -> Reply:
         """
-        Put a record in the place of the version that was read, with its events; ``granted`` 0: it
-        was another by now.
+        Replace the version of the record that was read, with its events.
+
+        ``granted`` 0: it was another by now.
         """
         hold, rate = record.hold, record.rate
         until_ms = max(record.rest_ms, hold.until_ms if hold is not None else 0)

@@ -1,6 +1,7 @@
 """
-Evidence of one client's answers: counts by kind, of accounts that were healthy when asked, in
-buckets of time.
+Counts one client's answers as evidence.
+
+They are counted by kind, for accounts that were healthy when asked, in buckets of time.
 
 An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
 meet is met by as many accounts: whoever has failed once is no witness again before it is well.
@@ -27,8 +28,9 @@ KEPT_MS = 600_000
 
 def kind_of(verdict: Verdict) -> Kind:
     """
-    The kind of evidence that a verdict is; ``silent``: there was no answer, ``other``: it says
-    nothing of others.
+    Return the kind of evidence that a verdict is.
+
+    ``silent``: there was no answer, ``other``: it says nothing of others.
     """
     if verdict.outcome == "ok":
         return "ok"
@@ -108,8 +110,9 @@ def collect(
     buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0
 ) -> list[Bucket]:
     """
-    Add what a node tells now to what all have told, in place; those that are too old are taken out
-    and returned.
+    Add a node's new counts to those of all nodes, in place.
+
+    Counts that are too old are taken out and returned.
 
     Args:
         buckets: in order of time; joined where they are old.

@@ -33,8 +33,9 @@ class Ended(NamedTuple):
 
 class Gathering:
     """
-    Counts of the last moment apart from those before: what has just begun must not drown in half a
-    minute of good answers.
+    Counts of the last moment, apart from those before.
+
+    A failure that has just begun must not drown in half a minute of good answers.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -47,8 +47,9 @@ def share_of(
     record: ClientRecord, kind: str, clock_ms: int, least: int, untold: Bucket | None = None
 ) -> tuple[int, int] | None:
     """
-    How many witnesses met with that kind, and of how many, if they are at least so many and nearly
-    all; else None.
+    Return how many witnesses met that kind, and of how many.
+
+    None unless they are at least that many, and nearly all.
 
     All of them are those of the last moment, or those since an account was refreshed well, where
     little comes.
@@ -72,8 +73,9 @@ def share_of(
 
 def shared(record: ClientRecord, kind: str, clock_ms: int, untold: Bucket | None = None) -> bool:
     """
-    Whether a failure of that kind, ``client`` or ``erring``, is no matter of the account that met
-    with it.
+    Tell whether a failure of that kind is not the fault of the account.
+
+    The kind is ``client`` or ``erring``.
     """
     if record.hold is not None and record.hold.kind in (kind, "operator"):
         return True
@@ -159,8 +161,9 @@ def probe_ended(record: ClientRecord, *, well: bool, wait_ms: int, clock_ms: int
 
 def end(record: ClientRecord, clock_ms: int) -> None:
     """
-    Let all go on; whoever failed meanwhile is tried anew, but not each time where holds come and
-    go.
+    End the hold: all go on.
+
+    Accounts that failed meanwhile are tried again, but not each time where holds come and go.
     """
     if clock_ms - record.roused_ms >= ROUSED_APART_MS:
         record.rouse_ms = clock_ms

@@ -1,6 +1,7 @@
 """
-How many requests a second go to a host, of all clients there on all nodes together: the store keeps
-count, see ``tokens/lua/host.lua``.
+Limits the requests per second to a host, of all its clients on all nodes together.
+
+The store counts them, see ``tokens/lua/host.lua``.
 
 While the store is away each node keeps to its part, by how many nodes there were.
 """
@@ -25,8 +26,9 @@ class HostRateLimits:
         self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1
     ) -> None:
         """
-        ``script``: runs a token script; None: no provider here has a rate. ``nodes``: how many
-        nodes live, this one included.
+        ``script``: runs a token script; None: no provider here has a rate.
+
+        ``nodes``: how many nodes live, this one included.
         """
         self._script = script
         self._nodes = nodes
@@ -49,8 +51,10 @@ class HostRateLimits:
 
     async def ask(self, provider: Provider, wanted: int) -> tuple[int, float]:
         """
-        How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask
-        again. Raises: what the store raises.
+        Return how many of ``wanted`` requests may begin.
+
+        If none may, it also returns after how many seconds to ask again. Raises: what the store
+        raises.
         """
         if not self.rated(provider):
             return wanted, 0.0
@@ -64,8 +68,9 @@ class HostRateLimits:
 
     def alone(self, provider: Provider, now: float) -> bool:
         """
-        Whether one request may begin while the store is away, at this monotonic second; counts it
-        if so.
+        Tell whether one request may begin while the store is away, and count it.
+
+        The time is a monotonic second.
         """
         host = host_of(provider)
         if host not in self._rates:

@@ -1,6 +1,7 @@
 """
-What one client's record becomes by what a node tells: the only place where holds, rates and
-quarantines are decided. Pure.
+Decides how a node's report changes a client's record.
+
+Holds, rates and quarantines are decided only here. Pure.
 """
 
 from __future__ import annotations
@@ -68,10 +69,7 @@ class Told:
 
 
 def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
-    """
-    Change a client's record by what a node tells; what of it is to be told to whoever wants to
-    know.
-    """
+    """Change a client's record by a node's report, and return the events that follow."""
     was_quarantined = record.quarantine is not None
     was_incident = bool(record.incident_ms)
     gone = collect(record.buckets, told.recent, told.older, clock_ms, record.opened_ms)

@@ -1,6 +1,7 @@
 """
-What one node meets with at a provider that is no account's matter: noted for all nodes, and said in
-its log, when it begins and ends.
+Notes one node's troubles with a provider that are no account's fault.
+
+All nodes and the node's log hear of their begin and end.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -94,8 +95,9 @@ class NodeTrouble:
 
     def take(self, now_s: float, clock_ms: int, next_ms: int) -> tuple[Silence | None, bool, bool]:
         """
-        What the store is to hear: the trouble, whether nobody answers, and whether trouble is over;
-        as of ``clock_ms``.
+        Return the report for the store, as of ``clock_ms``.
+
+        It has the trouble, whether nobody answers, and whether trouble is over.
 
         ``next_ms``: milliseconds until this node's next try; 0: as each account is due.
         """

@@ -1,6 +1,7 @@
 """
-How a provider stands with us, put together from what all nodes know of our client there. Plain
-functions.
+How a provider stands with us, put together from what all nodes know of our client there.
+
+Plain functions.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ def figures(
     provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int, due_ms: int
 ) -> dict[str, Any]:
     """
-    What ``T.STATS`` tells of a provider beside its accounts: what is the matter with it, if
-    anything is.
+    Return the provider's trouble, if any, for ``T.STATS``.
+
+    The counts of its accounts come from elsewhere.
 
     Args:
         clock_ms: of the leases' clock; ``lag_ms``: how far unix time is ahead of it.
@@ -79,8 +81,9 @@ def figures(
 
 def beside(account: dict[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:
     """
-    What ``T.LIST`` tells of an account whose provider stands so: one that is due waits for it, and
-    for no reason of its own.
+    Return what ``T.LIST`` adds to an account of a provider in trouble.
+
+    An account that is due waits for the provider, and for no reason of its own.
     """
     held = stands["error"] and (stands["held_until_ms"] or stands["nodes"])
     if held and account["state"] in ("expiring", "late", "failing"):

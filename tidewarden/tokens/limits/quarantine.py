@@ -1,6 +1,7 @@
 """
-When nobody is given up: accounts that were well fail by more than a few, so that something may be
-the matter with the provider. Pure.
+Decides when no account is given up.
+
+Too many accounts that were well fail, so the provider may be the cause. Pure.
 
 "Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when
 some of those that failed are well again and no more follow, or when an operator says so; never by
@@ -48,8 +49,9 @@ def usual_share(record: ClientRecord) -> float:
 
 def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
     """
-    Count what is past as usual, unless it is from a quarantine; what was before counts half after
-    each day.
+    Count past failures as usual, unless they are from a quarantine.
+
+    Older ones count half after each day.
     """
     if record.quarantine is not None or not gone:
         return
@@ -62,8 +64,10 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
 
 def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     """
-    The quarantine that the evidence calls for: so many accounts that were well fail, and are not
-    well again by themselves.
+    Return the quarantine that the evidence calls for.
+
+    It is called for when that many accounts that were well fail, and are not well again by
+    themselves.
     """
     seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
     usual = usual_share(record)
@@ -157,8 +161,9 @@ def rouse(record: ClientRecord, clock_ms: int) -> None:
 
 def release(record: ClientRecord, clock_ms: int) -> None:
     """
-    An operator says that the refusals are true: each account is asked once more, and given up if it
-    is refused.
+    End a quarantine because an operator says that the refusals are right.
+
+    Each account is asked once more, and given up if it is refused.
     """
     record.quarantine = None
     record.released_ms = clock_ms

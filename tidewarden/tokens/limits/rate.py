@@ -1,6 +1,7 @@
 """
-How many requests a second a provider's client may send that answers 429: what it is answered well,
-and a little more. Pure.
+The rate that a provider's client may send at after answers of 429.
+
+It is the rate of good answers, and a little more. Pure.
 
 A rate shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and delay
 those alone. It becomes what was answered otherwise (the goodput), a little less, and grows by the

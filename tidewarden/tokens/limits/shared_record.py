@@ -1,6 +1,7 @@
 """
-This node's copy of a client's record: read, changed by compare-and-swap, and what follows from a
-change.
+This node's copy of a client's record.
+
+It is changed by compare-and-swap, and acts on what follows from a change.
 
 Whoever changes it pauses or resumes the client's queue, has failing accounts tried anew, and says
 so in its log.
@@ -87,8 +88,9 @@ class SharedRecord:
 
     async def ask(self, wanted: int = 0) -> Reply:
         """
-        Ask for leave of the client's rate; the record is as of now then. Raises what the store
-        raises.
+        Ask for leave of the client's rate; the record is as of now then.
+
+        Raises what the store raises.
         """
         reply = await self.store.ask(self._version, wanted, self._provider.client_rate)
         self._took(reply)
@@ -101,8 +103,9 @@ class SharedRecord:
 
     async def look(self) -> None:
         """
-        Bring the record up to date, after whatever this node is telling just now. Raises what the
-        store raises.
+        Bring the record up to date, after whatever this node is telling just now.
+
+        Raises what the store raises.
         """
         async with self._changing:
             await self.ask()

@@ -1,6 +1,7 @@
 """
-How our client proves itself at a token endpoint: by a secret, by a signed assertion, by its
-certificate, or not at all.
+Authenticates our client at a token endpoint.
+
+It uses a secret, a signed assertion, a certificate, or nothing.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Credentials:
 
     def sign(self, provider: Provider, claims: Mapping[str, Any]) -> str:
         """
-        A statement signed by the provider's ``jwt_key_file``. Raises: ValueError: the key cannot be
-        used.
+        A statement signed by the provider's ``jwt_key_file``.
+
+        Raises: ValueError: the key cannot be used.
         """
         key = self._keys.get(provider.name)
         if key is None:

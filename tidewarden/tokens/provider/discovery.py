@@ -1,6 +1,7 @@
 """
-Where an issuer's token endpoint is: its metadata (RFC 8414), asked for once an hour at most, and
-kept when it is away.
+Finds an issuer's endpoints in its metadata (RFC 8414).
+
+They are read at most once an hour, and kept while the issuer is away.
 """
 
 from __future__ import annotations
@@ -111,8 +112,9 @@ class Discovery:
 
 def addresses(issuer: str) -> Iterator[str]:
     """
-    Where an issuer's metadata may lie: between host and path as RFC 8414 (3) says, or behind it as
-    OpenID does.
+    List where an issuer's metadata may be.
+
+    RFC 8414 (3) puts them between host and path, OpenID behind it.
     """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
@@ -151,8 +153,9 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
 
 def read_revocation(provider: Provider, raw: bytes) -> str:
     """
-    The revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` takes; empty: they
-    name none that can be used.
+    Return the revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` accepts.
+
+    Empty: they name none that can be used.
     """
     url = _named(provider, json.loads(raw), "revocation_endpoint")
     if not isinstance(url, str) or secret_url_fault(url):

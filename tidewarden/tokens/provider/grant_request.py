@@ -1,6 +1,7 @@
 """
-What asks for an access token: the members of the request, by the provider's grant type and what the
-account brings.
+Builds the request for an access token.
+
+Its members follow from the provider's grant type and what the account brings.
 
 What an account brings is sealed in its row in the place of a refresh token: that token itself, or,
 of the grants that have none, a short text of ours, so that fingerprints, keys and exports go on as
@@ -43,8 +44,9 @@ class Unfit(Internal):
 
 class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    What an account brings where that is no refresh token, or more than one. Secrets stay out of its
-    ``repr``.
+    What an account brings where that is no refresh token, or more than one.
+
+    Secrets stay out of its ``repr``.
     """
 
     scope: str = ""
@@ -85,8 +87,9 @@ def marked(text: str) -> str:
 
 def following(text: str, refresh_token: str) -> str:
     """
-    What the account brings to the next refresh, of the text it brought; ``refresh_token``: a new
-    one, empty: none came.
+    Return what the account brings to the next refresh, from what it brought now.
+
+    ``refresh_token``: a new one, empty: none came.
     """
     own = own_of(text)
     if not refresh_token or own is None:
@@ -96,8 +99,9 @@ def following(text: str, refresh_token: str) -> str:
 
 def as_account(provider: Provider, text: str) -> tuple[Provider, str]:
     """
-    The provider with the client's secret of the account that brings ``text``, and what asks for its
-    next pair.
+    Return the provider with the account's own client secret, and what asks for its next pair.
+
+    The account brings ``text``.
     """
     own = own_of(text)
     if own is None:
@@ -172,8 +176,9 @@ def asking(
 
 def granted_scope(provider: Provider, text: str, told: str | None, before: str) -> str:
     """
-    The scope of a token that was had by ``text``: what the answer told, else what was asked for
-    (RFC 6749, 5.1).
+    Return the scope of a token that was got with ``text``.
+
+    It is the answer's, else the requested one (RFC 6749, 5.1).
     """
     if told is not None:
         return told

@@ -1,6 +1,7 @@
 """
-One POST by aiohttp's lower layers: its connector makes and keeps the connections, its protocol
-parses what comes on them.
+Sends one POST by aiohttp's lower layers.
+
+Its connector makes and keeps the connections, its protocol parses the answers.
 
 A request is one write here, and its answer is read where it is parsed. What the client above these
 layers does for each (objects for the request, its headers and its answer, cookies, redirects,
@@ -44,8 +45,9 @@ class LateError(aiohttp.ClientError):
 @dataclass(slots=True)
 class RequestProgress:
     """
-    How far one request is, and as much of its answer as has come. ``secrets``: what no error text
-    may quote of it.
+    How far one request is, and as much of its answer as has come.
+
+    ``secrets``: what no error text may quote of it.
     """
 
     secrets: tuple[str, ...] = ()
@@ -57,8 +59,9 @@ class RequestProgress:
 
 class HttpPost:
     """
-    POSTs by the connections of one connector. ``timeout``: for connecting; the whole of a request
-    is timed by whoever asks.
+    POSTs by the connections of one connector.
+
+    ``timeout``: for connecting; the whole of a request is timed by whoever asks.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class HttpPost:
 
     def head(self, url: str, proof: Mapping[str, str], *, keep: bool = True) -> bytes:
         """
-        The beginning of requests to ``url`` with the headers ``proof``, up to the length of their
-        bodies.
+        Return the beginning of requests to ``url`` with the headers ``proof``.
+
+        It ends before the length of the body.
 
         ``keep``: others will begin so, too.
 
@@ -112,8 +116,9 @@ class HttpPost:
         self, url: str, head: bytes, body: bytes, coming: RequestProgress, send_by: float = math.inf
     ) -> HttpAnswer:
         """
-        Send ``body`` behind what :meth:`head` gave, and read the answer, of a body that is too long
-        its beginning.
+        Send ``body`` after what :meth:`head` gave, and read the answer.
+
+        Of a body that is too long only the beginning is read.
 
         Nothing leaves after ``send_by`` (monotonic seconds of the clock): a process that was paused
         while it connected (SIGSTOP, a host that slept) would send at once when it wakes, perhaps

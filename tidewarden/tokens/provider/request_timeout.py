@@ -1,6 +1,7 @@
 """
-How long a request may take: what asyncio.timeout() does, for a sixth of the price, and with a
-second look at the end.
+Bounds the time of a request, as asyncio.timeout() does for six times the price.
+
+It looks a second time at the end.
 
 A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and
 the answer unread at once; and an answer that holds the only refresh token must not be thrown away.
@@ -16,8 +17,9 @@ UNREAD_S = 0.25  # What a request whose time is over gets to read the answer tha
 
 class RequestTimeout:
     """
-    Ends the block in it with TimeoutError ``limit_s`` seconds from now, and :data:`UNREAD_S` later
-    in truth.
+    Ends its block with TimeoutError after ``limit_s`` seconds.
+
+    In truth it does so :data:`UNREAD_S` later.
     """
 
     __slots__ = ("_cancelling", "_loop", "_over", "_task", "_timer")

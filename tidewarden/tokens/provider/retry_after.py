@@ -15,8 +15,9 @@ RETRY_AFTER_S_MAX = 86_400.0
 
 def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
     """
-    Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), at most a day; None
-    without a usable one.
+    Return the seconds to wait as Retry-After says, at most a day; None without a usable one.
+
+    RFC 9110, 10.2.3: seconds or a date.
     """
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d+(\.\d*)?", text):

@@ -69,8 +69,9 @@ class Connections:
 
 class TokenEndpoint:
     """
-    The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no
-    redirects.
+    The HTTP client of this node's refreshers.
+
+    It has one pool of connections per provider, no cookies, no redirects.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
@@ -93,8 +94,9 @@ class TokenEndpoint:
         account: str = "",
     ) -> Outcome:
         """
-        Trade a refresh token, or what else the account brings, for a new pair; ``secret``: which of
-        the client's to show.
+        Trade a refresh token, or what else the account brings, for a new pair.
+
+        ``secret``: which of the client's to show.
 
         ``account``: its name within the provider. ``send_by``: after that (monotonic seconds of the
         clock) nothing leaves any more; the outcome is ``late`` then. Never raises for what the

@@ -1,6 +1,7 @@
 """
-Levels the work of one provider's client: what falls due together is refreshed ahead of it, a little
-at a time, while there is room.
+Levels the work of one provider's client.
+
+Accounts that fall due together are refreshed early, a few at a time, while there is room.
 
 Each node runs one; whichever comes to a shard first does that round. A fleet that falls due evenly
 is left alone.
@@ -35,6 +36,8 @@ HORIZON_S_MAX = 6 * 3600.0
 
 class Leveller:
     """
+    Levels one client's work.
+
     ``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that
     could wait.
     """
@@ -65,8 +68,9 @@ class Leveller:
     @property
     def wanted(self) -> bool:
         """
-        Whether this provider's work may be levelled: not where a refresh ahead of its time is
-        forbidden, or does harm.
+        Tell whether this provider's work may be levelled.
+
+        It may not if an early refresh is forbidden, or does harm.
         """
         provider = self._provider
         return (
@@ -97,8 +101,9 @@ class Leveller:
 
     async def round(self, period_s: float) -> float:
         """
-        Look at every shard once; after how many seconds to look again. Raises what the store
-        raises.
+        Look at every shard once; after how many seconds to look again.
+
+        Raises what the store raises.
         """
         life_s = self._life_s()
         horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)

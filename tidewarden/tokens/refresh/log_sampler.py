@@ -1,6 +1,7 @@
 """
-What happens to single accounts, for the log: a provider that ends a million grants at once does not
-fill the disk.
+Logs what happens to single accounts, a few of them.
+
+A provider that ends a million grants at once does not fill the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ log = logging.getLogger("tidewarden.tokens")
 
 class LogSampler:
     """
-    Says the first few of each minute; of the others only that there are more, and where they can be
-    seen.
+    Logs the first few accounts of each minute.
+
+    Of the others it says only that there are more, and where they can be seen.
     """
 
     LINES = 10
@@ -29,8 +31,9 @@ class LogSampler:
 
     def say(self, account: str, state: str, text: str, level: int = logging.WARNING) -> None:
         """
-        One line of the account (its name within the provider), unless there were too many of late;
-        ``state``: how it is now.
+        Log one line about the account, unless there were too many of late.
+
+        It has the account's name within the provider; ``state``: how it is now.
         """
         now = self._clock.monotonic()
         if now >= self._until:

@@ -1,6 +1,7 @@
 """
-Ends the leases of what a dead node had under way, where a used refresh token works for a while
-longer.
+Ends the leases of refreshes that a dead node had under way.
+
+It does so where a used refresh token works for a while longer.
 
 An intent lasts as long as the longest request, whatever becomes of its node; where that is longer
 than the grace, the account would be lost although the answer could be had again. So when half of

@@ -1,6 +1,7 @@
 """
-What the vault keeps in the store, cluster-wide: the wrapped data keys, the rotation, and what each
-node knows of both.
+The vault's records in the store, for the whole cluster.
+
+They are the wrapped data keys, the rotation, and what each node knows of both.
 
 Three hashes: ``{cluster}:data_keys`` (key id -> wrapped key), ``{cluster}:vault`` (``change``, a
 number that grows with whatever nodes have to look at, and ``rotation``), ``{cluster}:vault_nodes``
@@ -22,8 +23,9 @@ ENDED = ("done", "refused")
 
 class Rotation(msgspec.Struct, kw_only=True):
     """
-    A rotation, the last one that was asked for. All times are unix milliseconds of the node that
-    wrote them.
+    A rotation, the last one that was asked for.
+
+    All times are unix milliseconds of the node that wrote them.
 
     ``state``: ``asked``, ``wrapping`` (the data keys are wrapped by the new key-encryption key),
     ``sealing`` (rows are sealed anew), ``done``, or ``refused`` with the reason in ``message``.
@@ -65,8 +67,7 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 class NodeKeys(msgspec.Struct, kw_only=True):
     """
-    What a node said of itself: the change it has looked at, its key-encryption keys, the data key
-    it seals under.
+    A node's report of its keys: the change it has seen, its key-encryption keys, its data key.
     """
 
     change: int = 0
@@ -99,8 +100,9 @@ class KeyStore:
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
         """
-        Store a wrapped key under an id that is still free; the one that is stored then, ours or an
-        earlier one.
+        Store a wrapped key under a free id, and return the stored one.
+
+        It is ours or an earlier one.
         """
         await self._call("HSETNX", self._keys, key_id, wrapped)
         stored: bytes = await self._call("HGET", self._keys, key_id)
@@ -112,8 +114,9 @@ class KeyStore:
 
     async def rewrap(self, key_id: int, wrapped: bytes) -> None:
         """
-        Replace a wrapped key by the same key wrapped otherwise: in one write, so that there always
-        is one.
+        Replace a wrapped key by the same key wrapped otherwise.
+
+        One write does it, so that there always is one.
         """
         await self._call("HSET", self._keys, key_id, wrapped)
 

@@ -1,6 +1,7 @@
 """
-The key-encryption keys of a node, from a file, the environment or a command: the first is the one
-that a rotation goes to.
+The key-encryption keys of a node, from a file, the environment or a command.
+
+A rotation goes to the first.
 
 Each is the base64 of 32 bytes, one a line. Two or more stand there while the cluster goes from one
 to another: what was wrapped by any of them opens. The source is read again whenever a key turns up
@@ -57,8 +58,9 @@ class Keyring:
 
     async def read(self, *, make: bool = False) -> None:
         """
-        Read the keys, anew if they were read before. ``make``: the file is made, 0600, when it is
-        not there.
+        Read the keys, anew if they were read before.
+
+        ``make``: the file is made, 0600, when it is not there.
 
         Raises: ConfigError: there is none, or something there is no key. What was known is known
         still.

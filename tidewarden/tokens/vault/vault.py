@@ -1,6 +1,7 @@
 """
-The vault: what is secret in an account's row lies sealed with AES-256-GCM, bound to the place it
-was written for.
+The vault seals the secrets of an account's row with AES-256-GCM.
+
+Each is bound to the place it was written for.
 
 Data keys, one a day and one a rotation, seal the records; a key-encryption key
 (:mod:`tidewarden.tokens.vault.keyring`) wraps the data keys, which lie in the store
@@ -62,8 +63,9 @@ class Keys(Protocol):
 
 class Unsealable(errors.Internal):
     """
-    A sealed record does not open: damaged, moved to another place, or sealed under a key that is
-    gone.
+    A sealed record cannot be opened.
+
+    It was damaged or moved to another place, or the key that sealed it is gone.
     """
 
 
@@ -84,8 +86,9 @@ class Place(NamedTuple):
 
 class Vault:
     """
-    Seals and opens records. Made by :func:`open_vault`; holds the data keys of the cluster in
-    memory.
+    Seals and opens records.
+
+    Made by :func:`open_vault`; holds the data keys of the cluster in memory.
     """
 
     def __init__(self, keyring: Keyring, shelf: Keys, clock: Clock) -> None:
@@ -113,8 +116,9 @@ class Vault:
 
     async def ready(self) -> None:
         """
-        Have a data key of today (unix days), or a later one; cheap once it is there. Raises what
-        the store raises.
+        Have a data key of today (unix days), or a later one; cheap once it is there.
+
+        Raises what the store raises.
         """
         if self._newest_id >= self._today_id():
             return
@@ -159,8 +163,9 @@ class Vault:
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         """
-        The sealed record of ``plain``, bound to ``place``, under the newest data key (:meth:`ready`
-        has made it).
+        Return the sealed record of ``plain``, bound to ``place``.
+
+        The newest data key seals it (:meth:`ready` has made it).
         """
         nonce = os.urandom(NONCE_BYTES)
         body = self._ciphers[self._newest_id].encrypt(nonce, plain, place.associated())
@@ -204,8 +209,9 @@ class Vault:
 
     def fingerprint(self, provider: str, account: str, token: str) -> bytes:
         """
-        A keyed mark of a token (8 bytes): equal for the same token of the same account, tells
-        nothing else.
+        Return a keyed mark of a token (8 bytes).
+
+        It is equal for the same token of the same account, and tells nothing else.
         """
         message = _behind_lengths(provider, account)
         mark = self._fingerprints.copy()  # half the price of a new one by the key
@@ -214,8 +220,9 @@ class Vault:
 
     def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
         """
-        The id and the wrapped form of the data key that ``record`` is sealed under: a journal
-        carries both.
+        Return the id and the wrapped form of the data key that sealed ``record``.
+
+        A journal carries both.
         """
         key_id = key_id_of(record)
         return key_id, self._wrapped[key_id]
@@ -254,8 +261,9 @@ class Vault:
 
     async def add_data_key(self, key_id: int) -> None:
         """
-        Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever
-        else makes it.
+        Have a data key of that id: from now on it seals, if it is the newest.
+
+        Made once, whoever else makes it.
         """
         if key_id not in self._wrapped:
             await self._make(key_id, self.kek)
@@ -349,8 +357,9 @@ class Vault:
 
 async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> Vault:
     """
-    The vault of this cluster, with its data keys loaded and today's made. A key file that is not
-    there is made, if there is no data key either.
+    The vault of this cluster, with its data keys loaded and today's made.
+
+    A key file that is not there is made, if there is no data key either.
 
     Raises: ConfigError: no key, no such key, or not the one that the store's data were sealed with.
     """

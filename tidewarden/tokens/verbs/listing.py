@@ -37,6 +37,8 @@ class Listing:
 
     async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
         """
+        Return a page of accounts and the cursor to go on from.
+
         The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of
         its batch that was given last.
 

@@ -1,6 +1,8 @@
 """
-Why an account is as it is: what it was answered, what was concluded from which evidence, what
-comes next, what a person can do. Pure.
+Tells why an account is in its state.
+
+It says what it was answered, what was concluded from which evidence, what comes next, and what a
+person can do. Pure.
 
 What was concluded is read from what was kept of it (its row, its troubles, its client's record);
 nothing else is claimed.

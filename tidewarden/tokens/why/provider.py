@@ -1,6 +1,7 @@
 """
-Why a provider's accounts are refreshed as they are: what its client was answered, what was
-concluded, what comes next. Pure.
+Tells why a provider's accounts are refreshed as they are.
+
+It says what its client was answered, what was concluded, and what comes next. Pure.
 
 Only what the client's record holds is told: nothing is claimed of answers that nobody kept.
 """

@@ -1,6 +1,7 @@
 """
-Reads what is known of an account or a provider, and has its story told; also while the store is
-away.
+Reads the records of an account or a provider and tells its story.
+
+It does so while the store is away, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-What is told of an account or a provider to whoever asks why: answers, conclusions, what comes next,
-what a person can do.
+The story of an account or a provider: answers, conclusions, what comes next, advice.
 
 Times are unix milliseconds of the store's clock; in sentences they are UTC and, beside it, how far
 away.

@@ -1,6 +1,7 @@
 """
-What is concluded from an account's own answers: whether refusals count, what is in doubt, how it
-was given up. Pure.
+Draws conclusions from an account's own answers.
+
+They are whether refusals count, what is in doubt, and how it was given up. Pure.
 """
 
 from __future__ import annotations
