@@ -15,7 +15,7 @@ from .sessions.hold_limit import HoldLimit
 from .sessions.session import Session
 from .sessions.sessions import Sessions
 from .shards.shard import Shard
-from .take import Take, give_back
+from .take import Take, TakesUnderWay, give_back
 from .task import (
     COUNT_MAX,
     LEASE_MAX_MS,
@@ -41,7 +41,12 @@ class Consumer:
     """Takes tasks for sessions, and ends or extends their leases."""
 
     def __init__(
-        self, catalog: Catalog, sessions: Sessions, hold_limit: HoldLimit, limits: Limits
+        self,
+        catalog: Catalog,
+        sessions: Sessions,
+        hold_limit: HoldLimit,
+        under_way: TakesUnderWay,
+        limits: Limits,
     ) -> None:
         self._catalog = catalog
         self._sessions = sessions
@@ -49,7 +54,7 @@ class Consumer:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._turn: dict[str, int] = {}
-        self.takes: set[Take] = set()
+        self.under_way = under_way
 
     def take(
         self,
@@ -73,9 +78,9 @@ class Consumer:
         # the system's own takes wait whatever users' may
         if queues and not queues[0].startswith("_"):
             check_range(wait_ms, "WAIT", 0, self._limits.wait_ms)
-            if wait_ms and len(self.takes) >= self._limits.waiting_max:
+            if wait_ms and len(self.under_way) >= self._limits.waiting_max:
                 raise Full(
-                    f"{len(self.takes)} takes wait on this node; that is its limit"
+                    f"{len(self.under_way)} takes wait on this node; that is its limit"
                     " (limits.waiting_max)"
                 )
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
@@ -103,11 +108,11 @@ class Consumer:
                 self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards)
             )
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
-        take = self.begin_take(
-            session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id
-        )
-        take.start()
-        return take.future
+        future: asyncio.Future[list[Taken]] = self._loop.create_future()
+        take = Take(self.under_way, session, shards, until, future)
+        future.add_done_callback(take.caller_left)
+        take.start(count, lease_ms, task_id)
+        return future
 
     def _in_turn(self, queue: str, known: list[Shard]) -> list[Shard]:
         """
@@ -156,20 +161,6 @@ class Consumer:
                     found, [shard_for(self._catalog.shards[task.queue], task.id) for task in found]
                 )
             raise
-
-    def begin_take(
-        self, session: Session, shards: list[Shard], until: float, **options: Any
-    ) -> Take:
-        """A take that is not started yet, known to its session and here until it ends."""
-
-        def ended(take: Take) -> None:
-            self.takes.discard(take)
-            session.takes.discard(take)
-
-        take = Take(session, shards, until=until, on_end=ended, **options)
-        self.takes.add(take)
-        session.takes.add(take)
-        return take
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""
@@ -322,16 +313,16 @@ class Consumer:
 
     def waiting(self) -> int:
         """Takes under way or waiting on this node."""
-        return len(self.takes)
+        return len(self.under_way)
 
     def arrived(self) -> Iterator[tuple[str, str, int]]:
         """Queue, id and lease of what takes have got while they go on asking."""
-        for take in self.takes:
+        for take in self.under_way.takes:
             yield from take.arrived
 
     def end_waits(self) -> None:
         """Answer every waiting take with what there is: the node goes down."""
-        for take in list(self.takes):
+        for take in list(self.under_way.takes):
             take.stop_waiting()
 
 

@@ -10,10 +10,8 @@ way.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from tidewarden.config.settings import Limits
-from tidewarden.errors import Stale, StoreDown
 from tidewarden.store.connection import ReplySink
 
 from .catalog import Catalog
@@ -21,130 +19,11 @@ from .consumer import Consumer
 from .drain import Drain
 from .put import Producer
 from .sessions.session import Session
-from .sessions.sessions import Sessions, gone
+from .sessions.sessions import Sessions
 from .shards.batch import never
-from .shards.reply_durability import Unconfirmed
-from .shards.resharding import Resharded
-from .shards.shard import PROMOTED_MAX, TASK_BYTES, Shard
-from .take import TOLD_OF_MORE, Take, hand_back
-from .task import LEASE_NUMBER_MAX, Taken
-
-ONE = (PROMOTED_MAX,)
-
-
-class FastTake:
-    """
-    One such take. Its receiver gets the task's row (id, lease, payload, attempt, deadline, lease
-    end), or None: none came.
-    """
-
-    __slots__ = (
-        "_cancelled",
-        "_consumer",
-        "_drain",
-        "_receiver",
-        "_session",
-        "_shard",
-        "_take",
-        "_until",
-        "_wakes",
-    )
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        drain: Drain,
-        session: Session,
-        shard: Shard,
-        until: float,
-        receiver: ReplySink,
-    ) -> None:
-        self._consumer = consumer
-        self._drain = drain
-        self._session = session
-        self._shard = shard
-        self._until = until  # 0: it does not wait
-        self._receiver = receiver
-        self._wakes = shard.wakes
-        self._take: Take | None = None
-        self._cancelled = False
-
-    def done(self) -> bool:
-        return False  # what was taken for one that has gone has to go back
-
-    def set_result(self, rows: Any, /) -> None:
-        session, shard = self._session, self._shard
-        if not rows:
-            shard.bare.found(shard, self._wakes, told=self._until > 0)
-            self.wait(None)
-            return
-        row = rows[0]
-        task_id = row[0].decode("utf-8", "surrogateescape")
-        if self._cancelled or session.closed:
-            hand_back(shard, task_id, row[1])
-            self.cancel()
-        else:
-            session.hold_one(shard.queue, task_id, row[1], row[5], shard.now_ms)
-            self._receiver.set_result(row)
-
-    def set_exception(self, error: BaseException, /) -> None:
-        if isinstance(error, Resharded) and self._until and not self._cancelled:
-            # this shard is the queue's no longer: who waits here asks again
-            self._receiver.set_result(None)
-        elif isinstance(error, Unconfirmed) and error.item:
-            for row in error.item:
-                hand_back(self._shard, row[0].decode("utf-8", "surrogateescape"), row[1])
-            if not self._cancelled:
-                self._receiver.set_exception(error)
-        elif isinstance(error, StoreDown | Stale | Unconfirmed):
-            self.wait(error)
-        elif not self._cancelled:
-            self._receiver.set_exception(error)
-
-    def cancel(self) -> None:
-        """Its consumer goes, or this node: it ends now, and what comes yet goes back."""
-        if self._take is not None:
-            self._take.future.cancel()
-        elif not self._cancelled:
-            self._cancelled = True
-            self._receiver.set_exception(asyncio.CancelledError())
-
-    def wait(self, error: BaseException | None) -> None:
-        """Nothing came: go on as an ordinary take, when there is time left."""
-        if self._cancelled:
-            return
-        shared = self._session.shared
-        if shared is not None and shared.lost:
-            self._receiver.set_exception(gone(shared))
-        elif self._until and not self._session.closed and not self._drain.started:
-            self._take = take = self._consumer.begin_take(self._session, [self._shard], self._until)
-            take.future.add_done_callback(self._came)
-            take.resume(self._wakes, error)
-        elif error is not None:
-            self._receiver.set_exception(error)
-        else:
-            self._receiver.set_result(None)
-
-    def _came(self, done: asyncio.Future[list[Taken]]) -> None:
-        if done.cancelled():
-            self._receiver.set_exception(asyncio.CancelledError())
-            return
-        error = done.exception()
-        if error is not None:
-            self._receiver.set_exception(error)
-            return
-        for task in done.result():
-            row = (
-                task.id.encode("utf-8", "surrogateescape"),
-                task.lease,
-                task.payload,
-                task.attempt,
-                task.deadline_ms,
-                task.lease_end_ms,
-            )
-            self._receiver.set_result(row)
-            return
-        self._receiver.set_result(None)
+from .shards.shard import Shard
+from .take import TOLD_OF_MORE, Take
+from .task import LEASE_NUMBER_MAX
 
 
 class FastAck:
@@ -195,7 +74,7 @@ class FastPath:
         self._sessions = sessions
         self._drain = drain
         self._loop = asyncio.get_running_loop()
-        self._takes = consumer.takes
+        self._under_way = consumer.under_way
         self._payload_max = limits.payload_bytes
         self._wait_max = limits.wait_ms
         self._waiting_max = limits.waiting_max
@@ -214,30 +93,28 @@ class FastPath:
 
     def take(
         self, session: Session, queue: bytes, wait_ms: int, receiver: ReplySink
-    ) -> FastTake | None:
+    ) -> Take | None:
         """
-        Take one task, waiting ``wait_ms`` for it; see :class:`FastTake`. Cancel it when the
-        consumer goes.
+        Take one task, waiting ``wait_ms`` for it; ``receiver`` gets a list of it, or an empty one.
+
+        Cancel it when the consumer goes.
         """
         shard = self._plain.get(queue) or self._plain_shard(queue)
         if shard is None or session.is_full:
             return None
         until = 0.0
         if wait_ms:
-            if wait_ms > self._wait_max or len(self._takes) >= self._waiting_max:
+            if wait_ms > self._wait_max or len(self._under_way) >= self._waiting_max:
                 return None
             until = self._loop.time() + wait_ms / 1000
-        waits: str | int = TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0
         shared = session.shared
-        if shared is not None:
-            if shared.lost or not self._sessions.entered(shared, (shard,)):
-                return None
-            waits = f"{waits}{shared.uuid}"
-        take = FastTake(self._consumer, self._drain, session, shard, until, receiver)
+        if shared is not None and (shared.lost or not self._sessions.entered(shared, (shard,))):
+            return None
+        take = Take(self._under_way, session, (shard,), until, receiver)
         if wait_ms and not self._drain.started and not session.closed and shard.bare.holds(shard):
-            take.wait(None)  # behind those who wait already
-            return take
-        shard.add("queue.take", (1, 0, waits, ""), take, ONE, TASK_BYTES)
+            take.wait_behind(shard)
+        else:
+            take.ask_once(shard, TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0)
         return take
 
     def ack(

@@ -69,6 +69,15 @@ class _Claim:
         else:
             self.future.set_result(task.result())
 
+    def cancel(self) -> None:
+        """End it: the connection has gone."""
+        self.future.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """End it: the shared session has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
     def _ended(self, _: asyncio.Future[int | None]) -> None:
         self._session.takes.discard(self)
         self._task.cancel()

@@ -28,6 +28,7 @@ from .sessions.session_records import SessionRecords
 from .sessions.sessions import Sessions
 from .settings import QueueSettings
 from .shards.shard_scripts import ShardScripts
+from .take import TakesUnderWay
 from .topics import Topics
 from .wakeups import Wakeups
 
@@ -80,7 +81,9 @@ class Queues:
         self.hold_limit = HoldLimit(
             lambda queue, task_id: shard_for(self.catalog.shards[queue], task_id)
         )
-        self.consumer = Consumer(self.catalog, self.sessions, self.hold_limit, limits)
+        self.consumer = Consumer(
+            self.catalog, self.sessions, self.hold_limit, TakesUnderWay(self.drain), limits
+        )
         self.fast_path = FastPath(
             self.catalog, self.producer, self.consumer, self.sessions, limits, self.drain
         )

@@ -1,17 +1,16 @@
-"""
-One take under way: it asks its shards in turn, waits parked at all of them, and hands back what
-nobody is there for.
-"""
+"""A take: asks its shards in turn, waits parked at all of them, gives back what nobody wants."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.store.reply_sink import ReplySink
 
-from .sessions.session import Session
+from .drain import Drain
+from .sessions.session import Session, gone
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -20,96 +19,110 @@ from .task import Taken
 
 TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
+BY_WAKE_UP = -1  # the position of a question that a shard has set off
+
+
+class TakesUnderWay:
+    """
+    The takes of this node that wait or ask several shards.
+
+    A take of one task from one shard is not among them before it waits: most find a task at once.
+    """
+
+    def __init__(self, drain: Drain) -> None:
+        self.takes: set[Take] = set()
+        self.drain = drain
+
+    def __len__(self) -> int:
+        return len(self.takes)
 
 
 class Take:
     """
-    A take of at most ``count`` tasks from ``shards``, in that order; :attr:`future` gets the tasks.
+    A take of at most ``count`` tasks from ``shards``, in that order; ``receiver`` gets a list.
 
-    At most one script of it is under way at any time. With ``until`` (the loop's time, 0: it does
-    not wait) it ends at the first task, or empty when that time is over. When its session has
-    closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives
-    the store's absence: it asks again, and fails only when its time is over and the store still
-    does not answer. What missed its durability goes back, and the take fails.
+    At most one question is under way at any time, and the take itself receives its answer. With
+    ``until`` (the loop's time, 0: it does not wait) it ends at the first task, or empty when that
+    time is over. When its session has closed meanwhile, what arrives goes back without counting as
+    an attempt. One that waits outlives the store's absence: it asks again, and fails only when its
+    time is over and the store still does not answer. What missed its durability goes back, and the
+    take fails.
     """
 
-    __slots__ = (
-        "_again",
-        "_busy",
-        "_ended",
-        "_from",
-        "_got",
-        "_lease_ms",
-        "_loop",
-        "_on_end",
-        "_parked",
-        "_seen",
-        "_session",
-        "_shards",
-        "_timer",
-        "_trouble",
-        "_until",
-        "_waits",
-        "count",
-        "future",
-        "task_id",
-    )
+    # Most takes find a task at their first question: what only others need is not set for each.
+    _lease_ms = 0
+    _known = False  # to its session, and to the takes under way
+    _got: Sequence[Taken] = ()
+    _from: Sequence[Shard] = ()
+    _seen: Sequence[int] = ()
+    _again: Sequence[Shard] = ()
+    _parked = False
+    _trouble: BaseException | None = None
+    _time_is_over = False
+    _ended = False
+    _timer: asyncio.TimerHandle | None = None
+    _busy = False
+    _position = 0  # of the question under way
+    _tries: Tries | None = None
+    count = 1
+    task_id = ""
 
     def __init__(
         self,
+        under_way: TakesUnderWay,
         session: Session,
         shards: Sequence[Shard],
-        *,
         until: float,
-        on_end: Callable[[Take], None],
-        count: int = 1,
-        lease_ms: int = 0,
-        task_id: str = "",
+        receiver: ReplySink,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[list[Taken]] = self._loop.create_future()
+        self._under_way = under_way
         self._session = session
         self._shards = shards
+        self._until = until
+        self.receiver = receiver
+
+    def ask_once(self, shard: Shard, how: int) -> None:
+        """Ask the one shard for one task, and wait only when there is none."""
+        self._put_question(shard, 1, how)
+
+    def start(self, count: int, lease_ms: int, task_id: str) -> None:
+        """Ask the first shard; the rest follows by itself."""
         self.count = count
         self._lease_ms = lease_ms
         self.task_id = task_id
-        self._waits = until > 0
-        self._on_end = on_end
-        self._got: list[Taken] = []
-        self._from: list[Shard] = []
-        self._seen: list[int] = []
-        self._again: list[Shard] = []
-        self._busy = False
-        self._parked = False
-        self._trouble: BaseException | None = None
-        self._ended = False
-        self._until = until
-        self._timer: asyncio.TimerHandle | None = None
-        self.future.add_done_callback(self._released)
+        self._join()
+        self._ask_all()
+
+    def wait_behind(self, shard: Shard) -> None:
+        """Wait behind those who wait already: the shard is known to hold nothing."""
+        self._wakes = shard.wakes
+        if self._may_wait(None):
+            self._asked_all()
+
+    def _join(self) -> None:
+        self._known = True
+        self._under_way.takes.add(self)
+        self._session.takes.add(self)
+
+    @property
+    def _waits(self) -> bool:
+        return self._until > 0
+
+    @property
+    def _over(self) -> bool:
+        """Whether it was answered, or its caller has gone."""
+        return self._ended or self.receiver.done()
 
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
         """Queue, id and lease of what it has got while it goes on asking."""
-        return (
-            [] if self.future.done() else [(task.queue, task.id, task.lease) for task in self._got]
-        )
+        return [] if self._over else [(task.queue, task.id, task.lease) for task in self._got]
 
-    def start(self) -> None:
-        """Ask the first shard; the rest follows by itself."""
+    # --- asking
+
+    def _ask_all(self) -> None:
         self._seen = [shard.wakes for shard in self._shards]
         self._ask(0)
-
-    def resume(self, wakes: int, error: BaseException | None) -> None:
-        """
-        Go on where its one shard was asked already, at its wake-up number ``wakes``, and had
-        nothing or failed.
-        """
-        self._seen = [wakes]
-        if error is None:
-            self._asked_all()
-        else:
-            self._trouble = error
-            self._ask_later()
 
     def _ask(self, position: int) -> None:
         """
@@ -121,27 +134,15 @@ class Take:
                 self._shards[position]
             ):
                 position += 1
-        if self.future.done() or position == len(self._shards) or len(self._got) >= self.count:
+        if self._over or position == len(self._shards) or len(self._got) >= self.count:
             self._asked_all()
             return
         shard = self._shards[position]
-        count = self.count - len(self._got)
-        self._take_from(
-            shard, count, self._waits, bool(shard.parked), lambda: self._ask(position + 1)
-        )
+        self._position = position
+        self._take_from(shard, self.count - len(self._got), self._waits, bool(shard.parked))
 
-    def _take_from(
-        self,
-        shard: Shard,
-        count: int,
-        wait: bool,
-        more: bool,
-        then: Callable[[], None],
-        tries: Tries | None = None,
-    ) -> None:
-        """
-        Ask for so many; ``then`` follows unless that failed. ``more``: other takes wait there.
-        """
+    def _take_from(self, shard: Shard, count: int, wait: bool, more: bool) -> None:
+        """Ask for so many. ``more``: other takes wait there."""
         # Of several shards, one that gave less than was asked for is passed by next time: so this
         # node has to be told of more.
         if more and not self.task_id:
@@ -150,10 +151,16 @@ class Take:
             how = TOLD_OF_FEWER
         else:
             how = int(wait and not self._got)
+        self._put_question(shard, count, how)
+
+    def _put_question(self, shard: Shard, count: int, how: int) -> None:
         self._busy = True
-        question = _Question(self, shard, count, how, then, tries)
+        self._asked = shard
+        self._wanted = count
+        self._how = how
+        self._wakes = shard.wakes
         shard.take(
-            question,
+            self,
             count,
             self._lease_ms,
             how,
@@ -162,49 +169,107 @@ class Take:
             first=self._parked,
         )
 
-    def came(self, question: _Question, rows: Sequence[Any]) -> None:
-        """An answer: tasks, perhaps none."""
+    # --- the answer to a question
+
+    def done(self) -> bool:
+        """Never: what was taken for a consumer that has gone has to go back."""
+        return False
+
+    def set_result(self, rows: Any, /) -> None:
+        """Tasks came, perhaps none."""
         self._busy = False
         self._trouble = None
-        shard = question.shard
+        shard = self._asked
+        tries, self._tries = self._tries, None  # what follows may be another question
         tasks = taken_from(shard, rows)
-        question.noted(len(tasks))
-        if self.future.done():
+        if len(tasks) < self._wanted and not self.task_id:
+            told = self._how >= TOLD_OF_FEWER or (self._how > 0 and not tasks)
+            shard.bare.found(shard, self._wakes, told=told)
+        if self._over or (self._session.closed and not self._known):
             give_back(tasks, [shard] * len(tasks))
-            return
-        self._got += tasks
-        self._from += [shard] * len(tasks)
-        question.then()
+            self.cancel()
+        else:
+            if tasks:
+                self._got = [*self._got, *tasks]
+                self._from = [*self._from, *([shard] * len(tasks))]
+            self._go_on()
+        if tries is not None:
+            tries.tried(self, bool(tasks))
 
-    def went_with_others(self, error: BaseException) -> None:
+    def set_exception(self, error: BaseException, /) -> None:
+        """The question was refused, or nobody knows what became of it."""
+        self._busy = False
+        tries, self._tries = self._tries, None
+        has_come = isinstance(error, Unconfirmed) and error.item
+        if tries is not None and tries.along and not has_come and not isinstance(error, Resharded):
+            self._went_with_others(error)
+        else:
+            self._failed(self._asked, error)
+        if tries is not None:
+            tries.tried(self, None)
+
+    def _go_on(self) -> None:
+        """After the answer to the question under way."""
+        if self._position == BY_WAKE_UP:
+            self._tried()
+        elif not self._known:
+            self._asked_once()
+        else:
+            self._ask(self._position + 1)
+
+    def _asked_once(self) -> None:
+        """The one shard has answered its only question, or this take waits now."""
+        if self._got or self._may_wait(None):
+            self._asked_all()
+
+    def _may_wait(self, error: BaseException | None) -> bool:
+        """
+        Whether it goes on, waiting, after its only question; else it ends now, with nothing or the
+        error.
+        """
+        shared = self._session.shared
+        if self._over:
+            return False
+        if shared is not None and shared.lost:
+            self._end(error=gone(shared))
+        elif self._waits and not self._session.closed and not self._under_way.drain.started:
+            self._seen = [self._wakes]
+            self._join()
+            return True
+        else:
+            self._end(error=error)
+        return False
+
+    def _went_with_others(self, error: BaseException) -> None:
         """
         What failed was the call of puts that it went along with: it goes on waiting where it
         stands.
         """
-        self._busy = False
-        if self._ended:
+        if self._time_is_over:
             self._end(error=error)
-        elif not self.future.done():
+        elif not self._over:
             self._tried()
 
-    def failed(self, shard: Shard, error: BaseException) -> None:
+    def _failed(self, shard: Shard, error: BaseException) -> None:
         """A question was refused, or nobody knows."""
-        self._busy = False
-        self._trouble = error
         if isinstance(error, Unconfirmed) and error.item:
+            self._trouble = error
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
             self._end(error=error)
         elif isinstance(error, Resharded) and self._waits:
-            self._trouble = None
             # these shards are the queue's no longer: whoever waits here asks again
+            self._trouble = None
             self._time_over()
         elif (
             isinstance(error, StoreDown | Stale | Unconfirmed)
             and self._waits
-            and not (self._got or self._ended or self.future.done())
+            and not (self._got or self._time_is_over or self._over)
         ):
-            self._ask_later()
+            self._trouble = error
+            if self._known or self._may_wait(error):
+                self._ask_later()
         else:
+            self._trouble = error
             self._end(error=error)
 
     def _ask_later(self) -> None:
@@ -212,58 +277,66 @@ class Take:
         The store is away, or this node has to register again: the take goes on waiting, and asks
         anew.
         """
-        if self._parked:
-            self._parked = False
-            for shard in self._shards:
-                shard.unpark(self)
-        self._again.clear()
+        self._unpark()
+        self._again = ()
         self._arm()
-        self._loop.call_later(RETRY_S, self.start)
+        asyncio.get_running_loop().call_later(RETRY_S, self._ask_all)
+
+    # --- waiting
 
     def _arm(self) -> None:
         """
         It has to wait: only now a timer is needed, which a take that finds a task at once never is.
         """
         if self._timer is None:
-            self._timer = self._loop.call_at(self._until, self._time_over)
+            self._timer = asyncio.get_running_loop().call_at(self._until, self._time_over)
 
     def _asked_all(self) -> None:
-        if self.future.done():
+        if self._over:
             return
-        if self._got or not self._waits or self._ended:
+        if self._got or not self._waits or self._time_is_over:
             self._end()
             return
         self._arm()
         # A wake-up that came between a shard's answer and now is not lost: ask again where there
         # was one.
-        missed = [i for i, shard in enumerate(self._shards) if shard.wakes != self._seen[i]]
-        if missed:
-            self.start()
+        if any(shard.wakes != seen for shard, seen in zip(self._shards, self._seen, strict=True)):
+            self._ask_all()
             return
         self._parked = True
         for shard in self._shards:
             shard.park(self)
 
+    def _unpark(self) -> None:
+        if self._parked:
+            self._parked = False
+            for shard in self._shards:
+                shard.unpark(self)
+
     @property
     def free(self) -> bool:
         """Whether a shard can try it now."""
-        return not self._busy and not self.future.done()
+        return not self._busy and not self._over
 
     def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
-        """Called by a shard in which something may be ready, when it is free."""
-        self._take_from(shard, self.count, True, more, self._tried, tries)
+        """Take from a shard in which something may be ready; it is free."""
+        self._tries = tries
+        self._position = BY_WAKE_UP
+        self._take_from(shard, self.count, True, more)
 
     def try_later(self, shard: Shard) -> None:
-        """Likewise, when it is not."""
+        """Take from a shard in which something may be ready as soon as it is free."""
         if shard not in self._again:
-            self._again.append(shard)
+            self._again = [*self._again, shard]
 
     def _tried(self) -> None:
-        if self._got or self._ended:
+        if self._got or self._time_is_over:
             self._end()
         elif self._again:
-            shard = self._again.pop(0)
+            shard, *self._again = self._again
             self.try_shard(shard, None, more=len(shard.parked) > 1)
+
+    # --- the end
 
     def stop_waiting(self) -> None:
         """Answer with what there is, as if the waiting time were over."""
@@ -271,81 +344,55 @@ class Take:
 
     def _time_over(self) -> None:
         self._timer = None
-        self._ended = True
+        self._time_is_over = True
         if not self._busy:
             self._end(error=self._trouble)
 
     def _end(self, error: BaseException | None = None) -> None:
-        if self.future.done():
+        if self._over:
             return
+        self._ended = True
+        if self._got:
+            self._session.hold(self._got, self._from[0].now_ms)
+        self._leave()
         if error is not None and not self._got:
-            self.future.set_exception(error)
+            self.receiver.set_exception(error)
         else:
-            if self._got:
-                self._session.hold(self._got, self._from[0].now_ms)
-            self.future.set_result(self._got)
+            self.receiver.set_result(self._got or [])
 
-    def _released(self, _future: asyncio.Future[list[Taken]]) -> None:
-        """The future is done, or the caller cancelled it."""
+    def fail(self, error: BaseException) -> None:
+        """Its session has ended."""
+        if not self._over:
+            self._ended = True
+            self._leave()
+            self.receiver.set_exception(error)
+
+    def cancel(self) -> None:
+        """Its consumer goes, or this node: it ends now, and what came or comes yet goes back."""
+        if self._ended:
+            return
+        self._ended = True
+        give_back(self._got, self._from)
+        self._leave()
+        if not self.receiver.done():
+            if isinstance(self.receiver, asyncio.Future):
+                self.receiver.cancel()
+            else:
+                self.receiver.set_exception(asyncio.CancelledError())
+
+    def caller_left(self, future: asyncio.Future[Any]) -> None:
+        """The future that it answers is done: cancelled, perhaps."""
+        if future.cancelled():
+            self.cancel()
+
+    def _leave(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._parked:
-            for shard in self._shards:
-                shard.unpark(self)
-        if self.future.cancelled():
-            give_back(self._got, self._from)
-        self._on_end(self)
-
-
-class _Question:
-    """What a take asks one shard, under way; it receives the shard's answer."""
-
-    __slots__ = ("_count", "_how", "_take", "_tries", "_wakes", "shard", "then")
-
-    def __init__(
-        self,
-        take: Take,
-        shard: Shard,
-        count: int,
-        how: int,
-        then: Callable[[], None],
-        tries: Tries | None,
-    ) -> None:
-        self._take = take
-        self.shard = shard
-        self._count = count
-        self._how = how
-        self.then = then
-        self._tries = tries
-        self._wakes = shard.wakes
-
-    def done(self) -> bool:
-        return False  # what was taken for one that has gone has to go back
-
-    def set_result(self, rows: Any, /) -> None:
-        self._take.came(self, rows)
-        if self._tries is not None:
-            self._tries.tried(self._take, bool(rows))
-
-    def set_exception(self, error: BaseException, /) -> None:
-        has_come = isinstance(error, Unconfirmed) and error.item
-        if (
-            self._tries is not None
-            and self._tries.along
-            and not has_come
-            and not isinstance(error, Resharded)
-        ):
-            self._take.went_with_others(error)
-        else:
-            self._take.failed(self.shard, error)
-        if self._tries is not None:
-            self._tries.tried(self._take, None)
-
-    def noted(self, came: int) -> None:
-        """So many came: what that says of the shard."""
-        if came < self._count and not self._take.task_id:
-            told = self._how >= TOLD_OF_FEWER or (self._how > 0 and came == 0)
-            self.shard.bare.found(self.shard, self._wakes, told=told)
+            self._timer = None
+        self._unpark()
+        if self._known:
+            self._under_way.takes.discard(self)
+            self._session.takes.discard(self)
 
 
 def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:
@@ -361,8 +408,9 @@ def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
 
 def hand_back(shard: Shard, task_id: str, lease: int) -> None:
     """
-    A task is ready again, and the attempt does not count. Where the store is away, its lease is
-    looked for as a stray's is.
+    A task is ready again, and the attempt does not count.
+
+    Where the store is away, its lease is looked for as that of a lost take is.
     """
     shard.end(task_id, lease, "release").add_done_callback(lambda done: _handed_back(shard, done))
 

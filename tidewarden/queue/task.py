@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from tidewarden.errors import BadArg, TooBig
 
 TIME_MAX_MS = 2**42 - 1  # every time on the wire, unix milliseconds
@@ -213,8 +215,7 @@ class TaskSpec:
         )
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(msgspec.Struct):
     """
     A task under a lease. ``lease`` is the fencing number: it only grows, hand it to what the task
     changes.

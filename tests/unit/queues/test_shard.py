@@ -12,11 +12,12 @@ from support.queues.desk import queue_scripts
 from support.queues.parked_takes import takes_in
 
 from tidewarden.errors import BadArg, Full, Internal, StoreDown
+from tidewarden.queue.drain import Drain
 from tidewarden.queue.partitioning import prefix_of, split_prefix
 from tidewarden.queue.sessions.session import Session
 from tidewarden.queue.shards.shard import FLYING_MAX, ITEMS_MAX, Shard
 from tidewarden.queue.shards.waitlist import Tries
-from tidewarden.queue.take import Take
+from tidewarden.queue.take import Take, TakesUnderWay
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store.connection import ReplyError
 from tidewarden.store.scripts.loader import Script
@@ -105,15 +106,16 @@ async def test_items_of_one_turn_go_out_together_puts_first(shard: Shard, told: 
     assert not ended.done()
 
 
-async def park(shard: Shard, told: Told, count: int = 1, **options: Any) -> list[Take]:
+async def park(shard: Shard, told: Told, count: int = 1, task_id: str = "") -> list[Take]:
     """Takes that wait, one after the other."""
-    until = asyncio.get_running_loop().time() + 60
+    loop = asyncio.get_running_loop()
+    under_way = TakesUnderWay(Drain())
     takes = [
-        Take(Session(), [shard], until=until, on_end=lambda _: None, count=count, **options)
+        Take(under_way, Session(), [shard], loop.time() + 60, loop.create_future())
         for _ in range(4)
     ]
     for take in takes:
-        take.start()
+        take.start(count, 0, task_id)
     await turn()
     told.calls.pop()[2].set_result([7, -1, 0, [[]] * len(takes)])
     assert list(shard.parked) == takes
@@ -133,7 +135,7 @@ async def test_who_waits_goes_along_with_a_put_before_those_who_come_now(
     row = [b"a", 5, b"", 1, 9, 9]
     receiver.set_result([8, -1, 0, [[1, 1], [[row], [row], []]]])
     assert [await future for future in (*put, came)] == [1, 1, []]
-    assert [len(await take.future) for take in takes[:2]] == [1, 1]
+    assert [len(await take.receiver) for take in takes[:2]] == [1, 1]
     await turn()
     assert list(shard.parked) == takes[2:], "the oldest are served"
 

@@ -9,15 +9,21 @@ import asyncio
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
+from uuid import UUID
 
+from tidewarden.errors import NotFound
 from tidewarden.queue.task import Taken
 
 
-class Waiting(Protocol):
-    """What ends with its session: its future is cancelled."""
+class SessionWait(Protocol):
+    """A take or an acquire that waits for its session, and ends with it."""
 
-    future: asyncio.Future[Any]
+    def cancel(self) -> None:
+        """End it: the connection has gone."""
+
+    def fail(self, error: BaseException) -> None:
+        """End it: the shared session has ended."""
 
 
 HELD_MAX = 10_000  # leases that one connection may hold by itself: see hold_limit.py
@@ -76,7 +82,7 @@ class Session:
         self.id = str(next(_numbers))
         self.user = user
         self.held: dict[tuple[str, str], Held] = {}
-        self.takes: set[Waiting] = set()
+        self.takes: set[SessionWait] = set()
         self.closed = False
         self.shared: Shared | None = None
         self.joining: asyncio.Lock | None = None
@@ -124,3 +130,11 @@ class Session:
             return None
         del self.held[queue, task_id]
         return entry
+
+
+def gone(shared: Shared) -> NotFound:
+    """What is said to those who would take under a session that has ended."""
+    return NotFound(
+        f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a"
+        " new one"
+    )

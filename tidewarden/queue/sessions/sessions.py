@@ -24,7 +24,7 @@ from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.task import check_range
 from tidewarden.store.reply_errors import NotSent
 
-from .session import Session, Shared
+from .session import Session, Shared, gone
 from .session_expiry import SessionExpiry
 from .session_records import SessionRecords
 
@@ -75,7 +75,7 @@ class Sessions:
         session.closed = True
         self.open_ones.discard(session)
         for take in list(session.takes):
-            take.future.cancel()
+            take.cancel()
         held, session.held = session.held, {}
         if session.joining is not None:
             await asyncio.shield(
@@ -321,8 +321,7 @@ class Sessions:
         for session in shared.connections:
             session.held.clear()
             for take in list(session.takes):
-                if not take.future.done():
-                    take.future.set_exception(gone(shared))
+                take.fail(gone(shared))
 
     # --- numbers
 
@@ -333,14 +332,6 @@ class Sessions:
             "detached": self._expiry.running,
             "ended_total": self._expiry.ended,
         }
-
-
-def gone(shared: Shared) -> NotFound:
-    """What is said to those who would take under a session that has ended."""
-    return NotFound(
-        f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a"
-        " new one"
-    )
 
 
 def _hex(uuid: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tidewarden.errors import NotHeld
 from tidewarden.queue.put import put_error
+from tidewarden.queue.task import Taken
 from tidewarden.server.verbs.options import DIGITS_MAX
 
 from . import encoder
@@ -42,37 +43,18 @@ class PutSlot(Slot):
 
 
 class TakeSlot(Slot):
-    """The task's row from take.lua, or None."""
+    """The task that was taken, or none."""
 
-    __slots__ = ("queue",)
+    __slots__ = ()
 
-    def __init__(self, connection: Connection, queue: bytes, waits: bool) -> None:
+    def __init__(self, connection: Connection, waits: bool) -> None:
         self.connection = connection
         self.waits = waits
         self.muted = self.begun = False
         self.reply = self.work = None
-        self.queue = queue
 
-    def render(self, row: Any) -> bytes:
-        if row is None:
-            return encoder.EMPTY
-        task_id, lease, payload, attempt, deadline_ms, lease_end_ms = row
-        queue = self.queue
-        return (
-            b"*1\r\n*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
-            % (
-                len(queue),
-                queue,
-                len(task_id),
-                task_id,
-                lease,
-                len(payload),
-                payload,
-                attempt,
-                deadline_ms,
-                lease_end_ms,
-            )
-        )
+    def render(self, tasks: list[Taken]) -> bytes:
+        return taken(tasks)
 
 
 class AckSlot(Slot):
@@ -87,6 +69,32 @@ class AckSlot(Slot):
                 " have it."
             )
         return encoder.OK
+
+
+def taken(tasks: list[Taken]) -> bytes:
+    """The reply of every take: seven fields of each task."""
+    if not tasks:
+        return encoder.EMPTY
+    out = [b"*%d\r\n" % len(tasks)]
+    for task in tasks:
+        queue = task.queue.encode()
+        task_id = task.id.encode("utf-8", "surrogateescape")
+        out.append(
+            b"*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
+            % (
+                len(queue),
+                queue,
+                len(task_id),
+                task_id,
+                task.lease,
+                len(task.payload),
+                task.payload,
+                task.attempt,
+                task.deadline_ms,
+                task.lease_end_ms,
+            )
+        )
+    return b"".join(out)
 
 
 def put(connection: Connection, request: Request) -> Slot | None:
@@ -114,9 +122,9 @@ def take(connection: Connection, request: Request) -> Slot | None:
         return None
     if server.draining:
         return None
-    slot = TakeSlot(connection, request[-1], wait_ms > 0)
+    slot = TakeSlot(connection, wait_ms > 0)
     session = connection.session or connection.open_session()
-    slot.work = server.queues.fast_path.take(session, slot.queue, wait_ms, slot)
+    slot.work = server.queues.fast_path.take(session, request[-1], wait_ms, slot)
     return None if slot.work is None else slot
 
 

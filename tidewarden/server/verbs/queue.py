@@ -194,28 +194,7 @@ def _acked(result: list[int], resp: int) -> bytes:
 
 
 def _taken(tasks: list[Taken], resp: int) -> bytes:
-    if not tasks:
-        return encoder.EMPTY
-    out = [b"*%d\r\n" % len(tasks)]
-    for task in tasks:
-        queue = task.queue.encode()
-        task_id = task.id.encode()
-        out.append(
-            b"*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
-            % (
-                len(queue),
-                queue,
-                len(task_id),
-                task_id,
-                task.lease,
-                len(task.payload),
-                task.payload,
-                task.attempt,
-                task.deadline_ms,
-                task.lease_end_ms,
-            )
-        )
-    return b"".join(out)
+    return fast_path.taken(tasks)
 
 
 def _take_requires(request: Arguments) -> Iterable[Requirement]:

@@ -168,13 +168,13 @@ async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
             await got
     again = loop.create_future()
     queues.fast_path.take(session, b"q", 50_000, again)
-    row = await again
+    (task,) = await again
     with stopped(one, pair):
         acked = loop.create_future()
-        queues.fast_path.ack(session, b"q", row[0], row[1], acked)
+        queues.fast_path.ack(session, b"q", task.id.encode(), task.lease, acked)
         with pytest.raises(NoQuorum):
             await acked
-    assert list(session.held) == [("q", row[0].decode())]  # nobody knows, so it goes on holding it
+    assert list(session.held) == [("q", task.id)]  # nobody knows, so it goes on holding it
 
 
 async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas) -> None:

@@ -329,8 +329,7 @@ async def test_what_waits_for_its_group_is_no_stray(
             await lost
         await eventually(lambda: leased() < 6)
     proxy.ways["down"].open.set()
-    tasks, row = await asyncio.gather(*kept)
-    found = [(task.id, task.lease) for task in tasks] + [(row[0].decode(), row[1])]
+    found = [(task.id, task.lease) for tasks in await asyncio.gather(*kept) for task in tasks]
     assert await queues.ack(session, "q", found) == [1] * 4
     await eventually(lambda: not looks_of(queues.lost_takes))
     assert queues.lost_takes.released == 2, "that of which nobody knew"
