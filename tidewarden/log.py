@@ -165,8 +165,9 @@ class Repeats:
 
 class OncePer:
     """
-    Lets one line of a kind pass in ``seconds``, whatever its words; :class:`Repeats` is for lines
-    in the same words.
+    Lets one line of a kind pass in ``seconds``, whatever its words.
+
+    :class:`Repeats` is for lines in the same words.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:

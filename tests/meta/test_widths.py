@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
-LINES_MAX = {"CHANGELOG.md": 80, "README.md": 220}
+LINES_MAX = {"ARCHITECTURE.md": 300, "CHANGELOG.md": 80, "README.md": 220}
 UNWRAPPED: set[str] = set()
 PRAGMA = re.compile(r"  # (?:noqa|type: ignore)\b.*")
 
@@ -37,7 +37,6 @@ def test_lines_of_documents_end_at_100_columns() -> None:
     wide = [
         f"{path.relative_to(ROOT)}:{number} has {len(line)} columns"
         for path in documents()
-        if path.name not in UNWRAPPED
         for number, line in prose(path.read_text("utf-8"))
         if too_wide(line)
     ]

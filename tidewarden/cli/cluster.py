@@ -24,8 +24,7 @@ COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard"
 @app.command("status")
 def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
-    Show every member: what it is, under which epoch, and how lately the store and the leader heard
-    of it.
+    Show every member: its role, its epoch, and when the store and the leader last heard of it.
 
     Asks one node for the members, then each of them. `beat` is how long ago the store had its sign
     of life, `heard` how long ago the leader heard it by Raft. A member that does not answer is

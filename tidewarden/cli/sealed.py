@@ -63,8 +63,9 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """
-    Write all accounts with their tokens into FILE, sealed, for `token import --key-file` at another
-    cluster.
+    Write all accounts with their tokens into FILE, sealed.
+
+    Another cluster reads it by `token import --key-file`.
 
     Two clusters must not refresh one account: where refresh tokens rotate, the one revokes the
     other's. Stop this cluster's refreshers, or delete its accounts, before the other one runs.

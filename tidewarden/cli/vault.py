@@ -70,8 +70,9 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """
-    Make a new data key, seal every token under it anew, and wrap the data keys by the first key of
-    the node's key file.
+    Make a new data key, and seal every token under it anew.
+
+    The first key of the node's key file wraps the data keys.
 
     Everything goes on meanwhile. It survives the death of nodes, and this program may end: run it
     again to see how far it is. To go to another key-encryption key, first give it to every node,

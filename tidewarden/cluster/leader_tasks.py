@@ -1,6 +1,7 @@
 """
-What only the leader does, under one epoch: its duties side by side. One that stands still is said,
-shown, and begun anew.
+What only the leader does, under one epoch: its duties side by side.
+
+One that stands still is said, shown, and begun anew.
 
 Each call to the store ends by itself sooner or later, so none should; but a sweep or a reaper that
 waits for ever would be missed by nobody for a long time.

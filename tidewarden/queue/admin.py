@@ -80,8 +80,9 @@ class QueueAdmin:
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
         """
-        Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by
-        ``changes.lease``).
+        Change a task in place.
+
+        Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by ``changes.lease``).
         """
         args = changes.arguments(task_id, self._payload_max)
         shards = await self._catalog.open(check_name(queue))
@@ -121,8 +122,9 @@ class QueueAdmin:
         self, queue: str, state: str, count: int = 100, after: str = ""
     ) -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on
-        from, "" at the end.
+        Return at most ``count`` tasks in one state, in its order, shard by shard.
+
+        Also the cursor to go on from, "" at the end.
 
         A page of long payloads may be short before the end.
         """
@@ -165,8 +167,9 @@ class QueueAdmin:
 
     async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
         """
-        Counts by state, counters since the queue was made, what happens next; of a topic its
-        queues.
+        Return counts by state, counters since the queue was made, and its next event.
+
+        For a topic: its queues.
 
         ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
         """

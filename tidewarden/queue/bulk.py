@@ -72,8 +72,9 @@ class Bulk:
         self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0
     ) -> int:
         """
-        Put at most ``count`` buried tasks into another queue under their ids, as new ones; how
-        many.
+        Put at most ``count`` buried tasks into another queue under their ids, and return how many.
+
+        They are new tasks there.
 
         Those whose reason begins with the prefix and that were buried ``age_ms`` ago or earlier.
 

@@ -1,6 +1,7 @@
 """
-Puts that wait for room in a queue with a capacity: in the order they came, woken by what is
-removed.
+Puts that wait for room in a queue with a capacity.
+
+They wait in the order they came, and removals wake them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""
-The queues a node knows: their settings, read from the store once, and the shards that run their
-scripts.
-"""
+"""The queues that a node knows: their settings, read from the store once, and their shards."""
 
 from __future__ import annotations
 
@@ -172,8 +169,9 @@ class Catalog:
 
     def shards_with(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """
-        The shards of a queue with these settings: those in use, or new ones, which are not in use
-        yet.
+        Return the shards of a queue with these settings.
+
+        They are those in use, or new ones, which are not in use yet.
         """
         former = self.settings.get(queue)
         if former is not None and (former.shards, former.layout) == (
@@ -201,8 +199,9 @@ class Catalog:
 
     def build(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """
-        These settings are what is stored. Call it in the turn in which the store's answer came, so
-        that a newer one wins.
+        These settings are what is stored.
+
+        Call it in the turn in which the store's answer came, so that a newer one wins.
         """
         shards = self.shards_with(queue, settings)
         self.plain.clear()
@@ -248,9 +247,10 @@ class Catalog:
 
     async def _read_layout(self, queue: str, layout: int) -> None:
         """
-        Read the settings until they are as new as the shards. Where that does not come, whoever cut
-        the queue died between closing the old shards and writing the new settings: the old ones
-        hold on, under a number above both.
+        Read the settings until they are as new as the shards.
+
+        Where that does not come, whoever cut the queue died between closing the old shards and
+        writing the new settings: the old ones hold on, under a number above both.
         """
         until = self._loop.time() + CUT_S
         while True:
@@ -269,8 +269,9 @@ class Catalog:
         self, queue: str, raw: bytes, settings: QueueSettings, layout: int
     ) -> None:
         """
-        Open shards that were closed by ``layout``, with the settings that are stored, unless others
-        are by now.
+        Open shards that were closed by ``layout``, with the stored settings.
+
+        Nothing happens if others are stored by now.
         """
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         # the closed ones may have got another
@@ -292,8 +293,9 @@ class Catalog:
 
     def forget(self, queue: str) -> None:
         """
-        A queue was made, or its settings changed: read them anew until the store has answered, and
-        look at every shard.
+        Read a queue's settings again, because it was made or they changed.
+
+        This lasts until the store has answered; then every shard is looked at.
         """
         self._outdated.add(queue)
         if queue not in self._rereading:
@@ -302,9 +304,10 @@ class Catalog:
 
     async def recall(self) -> None:
         """
-        Another server has taken over, or this one was started anew, and may lack the last writes: a
-        queue that it does not know is made again, as this node knows it. Else its tasks would lie
-        where nobody sweeps. Raises: StoreDown.
+        Make queues again that the store does not know, as this node knows them.
+
+        Another server has taken over, or this one was restarted, and may lack the last writes. Else
+        its tasks would lie where nobody sweeps. Raises: StoreDown.
         """
         raw = await self._link.call("HGETALL", self.names_key)
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
@@ -427,8 +430,9 @@ class Catalog:
 
     async def names(self) -> list[str]:
         """
-        Every queue, sorted; the system's own begin with ``_``. A name that is no text is no
-        queue's: it is left out.
+        Every queue, sorted; the system's own begin with ``_``.
+
+        A name that is no text is no queue's: it is left out.
         """
         raw = await self._link.call("HKEYS", self.names_key)
         return sorted(name.decode() for name in raw if name.isascii())

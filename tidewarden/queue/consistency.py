@@ -1,7 +1,4 @@
-"""
-The doctor's look at a queue: tasks and index entries that do not belong together, found and mended
-piece by piece.
-"""
+"""Finds tasks and index entries that do not belong together, and repairs them, piece by piece."""
 
 from __future__ import annotations
 
@@ -31,8 +28,9 @@ class Consistency:
 
     async def check(self, queue: str, *, repair: bool = False) -> dict[str, Any]:
         """
-        Look at every task and every index entry of a queue; with ``repair`` put right what is
-        wrong.
+        Check every task and every index entry of a queue.
+
+        With ``repair`` faults are put right.
 
         Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and
         ``examples``: at most 100 of ``[kind, id, detail]``.

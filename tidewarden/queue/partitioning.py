@@ -1,6 +1,7 @@
 """
-Which shard of a queue a task lies in: the number that its id carries, else the hash of the id; and
-who chooses that number.
+Decides which shard of a queue a task lies in.
+
+It is the number that its id carries, else the hash of the id; strategies choose that number.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ DIGITS_MAX = 3
 
 def carry(task_id: str, shard: int) -> str:
     """
-    The id that lies in ``shard`` (0 to 255) of a queue of more shards than that; :func:`shard_of`
-    finds it there.
+    Return the id that lies in ``shard`` (0 to 255) of a queue of more shards than that.
+
+    :func:`shard_of` finds it there.
     """
     return f"{task_id}{MARK}{shard}"
 
 
 def carried(task_id: str, shards: int) -> int | None:
     """
-    The shard that an id names, in a queue of ``shards``: it ends in ``~n``, n in plain decimals and
-    below ``shards``.
+    Return the shard that an id names, in a queue of ``shards``.
+
+    Such an id ends in ``~n``, n in plain decimals and below ``shards``.
 
     None: it names none, and lies where its hash says.
     """
@@ -52,8 +55,9 @@ def carried(task_id: str, shards: int) -> int | None:
 
 def shard_of(task_id: str, shards: int) -> int:
     """
-    The shard of an id in a queue of ``shards``, whatever the queue's strategy: what the id carries,
-    else ``crc32(id) % shards``.
+    Return the shard of an id in a queue of ``shards``, whatever the queue's strategy.
+
+    It is what the id carries, else ``crc32(id) % shards``.
 
     It depends on nothing else, so that every verb of every node finds a task by its id alone.
     """
@@ -70,10 +74,11 @@ def shard_for(shards: Sequence[S], task_id: str) -> S:
 
 def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str:
     """
-    The id under which a task with a lane is put: all of a lane lie in one shard of ``shards``,
-    ``crc32(lane) % shards``, for only there can they be counted, and where that is one of several,
-    the id carries it. ``moved``: one that lies there anyhow stays as it is, and one that names
-    another shard gets a second number.
+    Return the id under which a task with a lane is put.
+
+    All tasks of a lane lie in one shard of ``shards``, ``crc32(lane) % shards``, because they can
+    only be counted there; where there are several, the id carries it. ``moved``: one that lies
+    there anyhow stays as it is, and one that names another shard gets a second number.
 
     Raises: BadArg: the id names another shard, or is too long with this one.
     """
@@ -108,8 +113,9 @@ class Partitioner(Protocol):
 
 class RoundRobin:
     """
-    The shards in turn, for ids that we make. One of the caller's lies where it says, so that
-    putting it again finds it.
+    The shards in turn, for ids that we make.
+
+    One of the caller's lies where it says, so that putting it again finds it.
 
     Each node takes turns by itself, and begins anywhere, so that many that start together do not
     walk in step.
@@ -125,8 +131,9 @@ class RoundRobin:
 
 class Custom:
     """
-    A function of the user's, called with the id, the payload and the number of shards. An id that
-    names its shard is there already.
+    A function of the user's, called with the id, the payload and the number of shards.
+
+    An id that names its shard is there already.
     """
 
     def __init__(self, name: str, shards: int, function: Strategy | None) -> None:
@@ -172,8 +179,9 @@ def chooser_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Par
 
 def load_strategies(names: Iterable[str]) -> dict[str, Strategy]:
     """
-    The functions of these dotted names (``package.module:function`` or
-    ``package.module.function``), imported.
+    Import the functions of these dotted names.
+
+    They are ``package.module:function`` or ``package.module.function``.
 
     Raises: ConfigError: every one that is not there or cannot be called.
     """

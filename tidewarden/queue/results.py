@@ -57,15 +57,17 @@ class Results:
 
     def listen(self, place: tuple[str, str], nudge: asyncio.Event) -> None:
         """
-        Set ``nudge`` whenever the task ``(queue, id)`` may have ended; the script that found it
-        there notes this node for it.
+        Set ``nudge`` whenever the task ``(queue, id)`` may have ended.
+
+        The script that found it there notes this node for it.
         """
         self.awaited.setdefault(place, set()).add(nudge)
 
     def unlisten(self, place: tuple[str, str], nudge: asyncio.Event, *, noted: bool) -> None:
         """
-        Set it no more. ``noted``: this node may be noted; when nobody here is left to be told, it
-        is so no longer.
+        Set it no more.
+
+        ``noted``: this node may be noted; when nobody here is left to be told, it is so no longer.
         """
         waiters = self.awaited[place]
         waiters.discard(nudge)

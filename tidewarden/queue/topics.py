@@ -55,8 +55,9 @@ class Topics:
 
     async def unlink(self, topic: str, queue: str) -> int:
         """
-        A queue is of a topic no more; 1, or 0 when it was not. What it holds stays, and so does a
-        topic without queues.
+        A queue is of a topic no more; 1, or 0 when it was not.
+
+        What it holds stays, and so does a topic without queues.
 
         Raises: NotFound: there is no such topic.
         """

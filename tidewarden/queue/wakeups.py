@@ -59,8 +59,9 @@ class Wakeups:
 
     def wake_all(self) -> None:
         """
-        Messages may have been missed: every waiting take is tried again, every other wait asks
-        again.
+        Try every waiting take again, because messages may have been missed.
+
+        Every other wait asks again.
         """
         for shard in self._catalog.shards_known():
             shard.wake()

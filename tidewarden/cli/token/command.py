@@ -133,8 +133,9 @@ app.command("stats")(stats)
 @app.command("presets")
 def presets(as_json: AsJson = False) -> None:
     """
-    List the providers that are known, for `preset` of a provider in config.toml, with the source of
-    what is said of each.
+    List the known providers, for `preset` of a provider in config.toml.
+
+    Each comes with its source.
 
     Example: tidewarden token presets --json
     """

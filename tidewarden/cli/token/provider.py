@@ -52,8 +52,9 @@ def quarantine(
     provider: Provider, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Give none of a provider's accounts up until it is released: what it refuses from now on does not
-    count.
+    Keep a provider's accounts from being given up until it is released.
+
+    Refusals from now on do not count.
 
     Example: tidewarden token provider quarantine sandbox
     """

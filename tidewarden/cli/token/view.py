@@ -167,8 +167,9 @@ def answers(
     account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Show what the provider answered for an account and nobody could read: it may hold a refresh
-    token. Needs the right token:export.
+    Show answers of the provider for an account that could not be read.
+
+    One may hold a refresh token. Needs the right token:export.
 
     Such an answer (a page of HTML, damaged JSON) is kept sealed by the node that got it. If there
     is a refresh token in it, and nothing was stored since, put that: `token import`, or T.PUT. Exit
@@ -211,8 +212,9 @@ def answers(
 
 def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
-    Count accounts by provider and state, and show how each provider stands: whether it answers,
-    since when not, why.
+    Count accounts by provider and state, and show how each provider stands.
+
+    It says whether the provider answers, since when not, and why.
 
     Times are UTC.
 

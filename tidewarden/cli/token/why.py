@@ -32,8 +32,10 @@ def why(
     subject: Subject, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:
     """
-    Tell why an account, or a provider as a whole, is as it is: what was answered lately, what was
-    concluded from which evidence, what happens next and when, and what you can do.
+    Tell why an account, or a provider as a whole, is in its state.
+
+    The story says what was answered lately, what was concluded from which evidence, what happens
+    next and when, and what you can do.
 
     Examples:
 

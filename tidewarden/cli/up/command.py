@@ -80,8 +80,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """
-    Run a whole cluster on this machine: nodes as processes, one store, and a sandbox to refresh
-    against if you like.
+    Run a whole cluster on this machine: nodes as processes, one store, and perhaps a sandbox.
 
     Draws what happens on a terminal; elsewhere prints a line per event, READY with the addresses
     among them. Ctrl-C stops all of it, and the same command goes on with the data. A node that dies

@@ -1,6 +1,7 @@
 """
-Bounds how many leases a connection holds by itself, and forgets those that are over by the store's
-word alone.
+Bounds how many leases a connection holds by itself.
+
+It forgets those that are over only on the store's word.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class HoldLimit:
 
     async def make_room(self, session: Session) -> None:
         """
-        Forget leases that are over. Raises: Full: as many as one connection may hold run on;
-        StoreDown.
+        Forget leases that are over.
+
+        Raises: Full: as many as one connection may hold run on; StoreDown.
         """
         if session.looking is None and self._pays(session):
             session.looking = self._loop.create_task(self._look(session))

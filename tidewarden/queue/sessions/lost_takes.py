@@ -1,6 +1,8 @@
 """
-Leases that nobody knows of: a take whose answer was lost with the connection to the store, or what
-should have given its task back. They end here, as releases.
+Releases leases that no connection knows of.
+
+The answer of a take was lost with the connection to the store, or what should have given its task
+back. They end here, as releases.
 
 Without this they would last their whole time, and count as attempts. Leases of shared sessions are
 left alone: another node, or a connection yet to come, may know of them.
@@ -133,8 +135,10 @@ class LostTakes:
 
     async def _end(self, shard: Shard, leases: Sequence[tuple[str, int]]) -> int:
         """
-        How many ran still. An ack of one of them that was added before, and is not sent yet, goes
-        first: then nothing is found.
+        How many ran still.
+
+        An ack of one of them that was added before, and is not sent yet, goes first: then nothing
+        is found.
         """
         now = self._current(shard)
         if not leases or now is None:

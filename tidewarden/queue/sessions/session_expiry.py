@@ -1,6 +1,7 @@
 """
-How shared sessions end: at the end of their grace, by the node that saw their last connection go,
-else by the leader.
+Ends shared sessions at the end of their grace.
+
+The node that saw their last connection go does it, else the leader.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class SessionExpiry:
 
     async def end(self, uuid: str, number: int = -1) -> bool:
         """
-        End a session whose grace is over: its leases, as losses, and all that is known of it. Safe
-        to repeat.
+        End a session whose grace is over: its leases, as losses, and all that is known of it.
+
+        Safe to repeat.
 
         ``number``: the attach number that was given up; a session that was joined since goes on.
         Whether it ended. Raises: StoreDown: the leader's next look goes on with it.
@@ -105,8 +107,9 @@ class SessionExpiry:
         self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool
     ) -> int:
         """
-        A node's boot is dead, marked so in every shard before: grace begins for the sessions it
-        had; how many it had.
+        Begin the grace of a dead boot's sessions, and return how many it had.
+
+        It was marked dead in every shard before.
 
         ``page_done`` is called after each of their pages. Raises: Stale: another leads; StoreDown.
         """

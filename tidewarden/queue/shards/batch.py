@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 class Batch:
     """
-    Items of one verb that wait to be sent: their arguments, and who wants each reply. ``first``: so
-    many go before others.
+    Items of one verb that wait to be sent: their arguments, and who wants each reply.
+
+    ``first``: so many go before others.
     """
 
     __slots__ = ("args", "bytes", "first", "head", "name", "receivers", "verb")
@@ -133,8 +134,9 @@ class BatchCall:
 
 class SingleCall:
     """
-    One script by itself, or one item of a batch run again: ``receiver`` gets all that it answers,
-    or the one item.
+    One script by itself, or one item of a batch run again.
+
+    ``receiver`` gets the whole answer, or that of the item.
     """
 
     __slots__ = ("_item", "_receiver", "_shard", "done", "pending", "run")

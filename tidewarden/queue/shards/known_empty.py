@@ -1,7 +1,4 @@
-"""
-What the latest take to come away with less than it asked for says of a shard: until something
-happens there, another need not ask.
-"""
+"""Remembers that a shard had nothing ready, so that takes skip it for up to 5 s."""
 
 from __future__ import annotations
 
@@ -46,8 +43,9 @@ class KnownEmpty:
 
     def holds(self, shard: Shard) -> bool:
         """
-        Whether another would find nothing, either: nothing has become ready since then, and nothing
-        is due yet.
+        Tell whether another take would find nothing, either.
+
+        Nothing has become ready since then, and nothing is due yet.
         """
         if not self._told or self._wakes != shard.wakes or self._holder != shard.holder():
             return False

@@ -1,6 +1,7 @@
 """
-The clock of leases, as one node knows it: the store's, less what that one has stepped, so that it
-runs on evenly.
+The lease clock, as one node knows it.
+
+It is the store's clock less its steps, so that it runs on evenly.
 
 See docs/decisions/0015-clock.md. Nothing here asks anybody; :mod:`tidewarden.cluster.store_clock`
 does, and tells what it heard.
@@ -30,8 +31,9 @@ class LeaseClock:
 
     def known_ms(self) -> int:
         """
-        Where the leases' clock stands now: never more than that, and a little less at most; 0: not
-        known.
+        Return where the lease clock stands now, or a little less; 0: not known.
+
+        It is never more than that.
         """
         return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
@@ -47,8 +49,9 @@ class LeaseClock:
 
     def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
         """
-        The store's clock said ``time_ms``, at some moment between ``sent`` (monotonic seconds) and
-        now.
+        Note that the store's clock said ``time_ms``.
+
+        It did so between ``sent`` (monotonic seconds) and now.
 
         ``steps`` and ``lag_ms`` are what is written down there.
 

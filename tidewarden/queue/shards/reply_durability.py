@@ -26,7 +26,11 @@ class Landing(Protocol):
     """A call under way that hands its answers out in two steps: see :class:`PendingReply`."""
 
     def leases(self, answers: Any, /) -> Iterable[tuple[str, int]]:
-        """Ids and lease numbers of the tasks that were taken."""
+        """
+        List ids and lease numbers of tasks taken in answers that wait for their group.
+
+        Only here is it known whose they are.
+        """
 
     def deliver(self, answers: Any, /) -> None:
         """The answers may be relied on."""
@@ -37,8 +41,9 @@ class Landing(Protocol):
 
 class PendingReply:
     """
-    Holds the answers of a script back until its group commit confirms them; ``landing`` hands them
-    out then. It stands among ``waiting`` meanwhile.
+    Holds the answers of a script back until its group commit confirms them.
+
+    Then ``landing`` hands them out. It stands among ``waiting`` meanwhile.
     """
 
     __slots__ = ("_answers", "_commit", "_ground", "_landing", "_waiting", "sent_by")
@@ -95,8 +100,9 @@ class DurabilityGate:
 
     def pending(self, durability: str, landing: Landing) -> PendingReply | None:
         """
-        Return what holds the answers of a script of that durability back; None: nothing need. Call
-        it just before the script is sent.
+        Return what holds the answers of a script of that durability back; None: nothing need.
+
+        Call it just before the script is sent.
 
         Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
         """
@@ -116,8 +122,9 @@ class DurabilityGate:
 
     def leases(self) -> Iterator[tuple[str, int]]:
         """
-        Ids and lease numbers of tasks that were taken, in answers that wait for their group: whose
-        they are is known here alone.
+        List ids and lease numbers of tasks taken in answers that wait for their group.
+
+        Only here is it known whose they are.
         """
         for held in self._waiting:
             yield from held.leases()

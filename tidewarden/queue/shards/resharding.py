@@ -1,6 +1,7 @@
 """
-A request that reached a shard of a queue that has been cut into other shards since: what it means,
-and how it is repeated.
+Handles a request that reached a shard of a queue that was resharded since.
+
+It says what that means, and repeats the request.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ class Target(Protocol):
     """A shard as it is cut now."""
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
-        """Run one item of a batch that was refused elsewhere; a second refusal is final."""
+        """
+        Run the items of a refused batch once more, each where its id lies now.
+
+        The id is its first argument.
+        """
 
 
 Places = Callable[[str], Target]

@@ -1,6 +1,7 @@
 """
-One shard of one queue: requests that arrive together become one script call; waiting takes are
-woken, never polled.
+One shard of one queue.
+
+Requests that arrive together become one script call; waiting takes are woken, never polled.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 class Shard:
     """
-    The scripts of one shard, batched. Most methods return a future of the item's own reply (see
-    ``lua/*.lua``).
+    The scripts of one shard, batched.
+
+    Most methods return a future of the item's own reply (see ``lua/*.lua``).
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard,
     delay_ms)`` hears the next event. ``layout``: the number of the queue's cut; where the store
@@ -166,8 +168,9 @@ class Shard:
         self, link: CallSender, name: str, args: Sequence[Arg]
     ) -> asyncio.Future[tuple[int, int, int, Any]]:
         """
-        Run any script of this shard by itself on another connection; all that it replies, held back
-        for no durability.
+        Run any script of this shard by itself on another connection.
+
+        Its reply comes whole, and is held back for no durability.
 
         Whoever gives up on it: what the reply says of the shard is heard all the same.
         """
@@ -195,8 +198,9 @@ class Shard:
         first: bool = False,
     ) -> None:
         """
-        Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts
-        for, in bytes. ``first``: it was there before those that are not.
+        Add an item of the verb ``name`` to the next call.
+
+        ``size`` is what it counts for, in bytes. ``first``: it was there before those that are not.
         """
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
@@ -274,8 +278,9 @@ class Shard:
 
     def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
         """
-        A call of batches was refused, or nobody knows. What a newer cut of the queue refused is
-        repeated there.
+        A call of batches was refused, or nobody knows.
+
+        What a newer cut of the queue refused is repeated there.
         """
         self._flying -= 1
         if unanswered(error):
@@ -296,10 +301,7 @@ class Shard:
             self._on_lost(self)
 
     def fly_on(self) -> None:
-        """
-        Try who waits, now that who was under way has its answer, and send what has gathered
-        meanwhile.
-        """
+        """Try the waiting takes after an answer, and send what has gathered meanwhile."""
         if self._woken:
             self._woken = False
             if self.parked:
@@ -339,8 +341,9 @@ class Shard:
 
     def stamped(self, now_ms: int) -> Arg:
         """
-        The first argument of every script: the time (0: the store's), the leases' clock, and which
-        cut of the queue this is.
+        Return the first argument of every script.
+
+        It has the time (0: the store's), the lease clock, and the queue's layout.
         """
         if now_ms == 0 and self.lease_clock is not None:
             return self.lease_clock.stamp(self._stamp)
@@ -364,8 +367,10 @@ class Shard:
 
     def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """
-        What every reply says: the store's clock, when anything happens next (-1: nothing), whether
-        tasks became ready.
+        Note the head of every reply.
+
+        It has the store's clock, when anything happens next (-1: nothing), and whether tasks became
+        ready.
         """
         # One that came by another connection (the sweep's) and was given before the latest knows
         # less than that.
@@ -388,8 +393,10 @@ class Shard:
 
     def missed(self) -> None:
         """
-        An answer was lost, and with it perhaps that tasks are ready, or that something happens
-        sooner: nobody else tells its caller.
+        Make up for a lost answer.
+
+        It may have said that tasks are ready, or that something happens sooner, and nobody else
+        tells its caller.
 
         Whoever waits looks now, and again later: the store may run it after what is asked now on
         another connection.
@@ -450,8 +457,9 @@ class Shard:
 
     def park(self, waiter: Waiter) -> None:
         """
-        ``waiter`` found nothing here and waits; the script that told it so has registered this
-        node.
+        Note that ``waiter`` found nothing here and waits.
+
+        The script that said so has registered this node.
         """
         if self._retired:
             waiter.stop_waiting()
@@ -462,8 +470,9 @@ class Shard:
 
     def retire(self) -> None:
         """
-        The queue is cut anew: nobody is woken through this object any more, so whoever waits here
-        asks again.
+        Note that the queue is resharded.
+
+        Nobody is woken through this object any more, so all that wait here ask again.
         """
         self._retired = True
         for waiter in list(self.parked):

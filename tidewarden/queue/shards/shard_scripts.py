@@ -46,8 +46,9 @@ class ShardScripts:
         self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
-        Run a script of one shard on another connection; its answer waits for no durability but
-        ``strongest``.
+        Run a script of one shard on another connection.
+
+        Its answer waits for no durability but ``strongest``.
 
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's
         items. Raises: what :meth:`run` raises.
@@ -90,8 +91,9 @@ class ShardScripts:
 
     async def delays(self, queue: str) -> list[int]:
         """
-        In how many ms something happens in each shard, as its record says, which every script keeps
-        true; -1: nothing.
+        Return in how many ms something happens in each shard; -1: nothing.
+
+        Its record says so, which every script keeps true.
 
         0 on several servers, each with a clock of its own, and where it cannot be read. Raises:
         StoreDown; Internal.
@@ -108,8 +110,9 @@ class ShardScripts:
 
     async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:
         """
-        The shards of these queues that have a key of that name: on one server many are asked for in
-        one command. Raises: StoreDown.
+        Return the shards of these queues that have a key of that name.
+
+        On one server many are asked for in one command. Raises: StoreDown.
         """
         places = [
             (queue, shard.index, f"{shard.keys[0]}:{name}")

@@ -23,8 +23,9 @@ RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 
 async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -> int:
     """
-    Bring the settings into force in every shard that has no newer ones; the newest version that one
-    has, or 0: none is newer.
+    Bring the settings into force in every shard that has no newer ones.
+
+    Returns the newest version that a shard has, or 0: none is newer.
 
     ``run`` runs a script on all of these shards.
 
@@ -45,8 +46,9 @@ async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -
 
 async def set_order(shards: Sequence[Shard], order: str) -> bool:
     """
-    Into shards that nobody can put into yet; whether all of them are empty. Raises: as
-    :func:`write`.
+    Into shards that nobody can put into yet; whether all of them are empty.
+
+    Raises: as :func:`write`.
     """
     replies = await asyncio.gather(
         *(shard.run("queue.configure", ("order", order)) for shard in shards)
@@ -56,8 +58,9 @@ async def set_order(shards: Sequence[Shard], order: str) -> bool:
 
 async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
     """
-    Close shards to everybody who does not know of ``layout``; whether all of them are empty, as
-    they have to be.
+    Close shards to every node that does not know ``layout``.
+
+    Returns whether all of them are empty, as they have to be.
 
     ``same``: the queue stays in as many, so they may have schedules. Raises: as :func:`write`.
     """
@@ -70,8 +73,9 @@ async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
 
 async def look_at_lanes(shards: Sequence[Shard]) -> None:
     """
-    Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their
-    next event.
+    Lanes follow the new settings, in bounded pieces.
+
+    Where this breaks off, the rest do at their next event.
     """
     await asyncio.gather(*(_look_at_lanes(shard) for shard in shards))
 

@@ -1,6 +1,7 @@
 """
-The takes that wait in one shard, oldest first, and how many of them are tried when tasks may be
-ready there.
+The takes that wait in one shard, oldest first.
+
+It decides how many of them are tried when tasks may be ready there.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Waiter(Protocol):
 
     def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
         """
-        Take from ``shard`` now, and tell ``tries`` what became of it. ``more``: further takes wait
-        there.
+        Take from ``shard`` now, and tell ``tries`` what became of it.
+
+        ``more``: further takes wait there.
         """
 
     def try_later(self, shard: Shard) -> None:
@@ -48,8 +50,9 @@ class Waiter(Protocol):
 
 class Tries(Protocol):
     """
-    Who hears what became of tries. ``along``: they go with others' puts, whose failure is not
-    theirs.
+    Who hears what became of tries.
+
+    ``along``: they go with others' puts, whose failure is not theirs.
     """
 
     along: bool
@@ -60,8 +63,9 @@ class Tries(Protocol):
 
 class Waitlist:
     """
-    Tries those who wait in ``shard``, in rounds: one, then, as long as all find something and there
-    is more, twice as many.
+    Tries the takes that wait in ``shard``, in rounds.
+
+    It tries one, then, as long as all find something and there is more, twice as many.
 
     A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``),
     so that whoever makes the next task ready wakes it; while a take waits here, its node is
@@ -103,9 +107,10 @@ class Waitlist:
 
     def go_along(self, ids: Sequence[Arg], tasks: int, tasks_max: int) -> None:
         """
-        Try the oldest in the call that puts ``ids``, of which ``tasks`` are ready at once: as many
-        as these suffice for, and who wants one of them alone. Together they take at most
-        ``tasks_max``.
+        Try the oldest takes in the call that puts ``ids``.
+
+        As many are tried as its ``tasks`` ready at once suffice for, and those that want one of
+        them by its id. Together they take at most ``tasks_max``.
         """
         if not self._along.pays:
             return
@@ -167,8 +172,10 @@ class Waitlist:
 
     def retry_later(self) -> None:
         """
-        The store has struck this node from those that it wakes, perhaps, and nobody has put it
-        there again.
+        Try again after a while.
+
+        The store may have removed this node from those that it wakes, and nobody has put it there
+        again.
         """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
@@ -180,8 +187,9 @@ class Waitlist:
 
 class _Along:
     """
-    Hears of tries that went along with puts. ``pays``: whether the latest found something, or there
-    was a wake-up since.
+    Hears of tries that went along with puts.
+
+    ``pays``: whether the latest found something, or there was a wake-up since.
     """
 
     along = True

@@ -266,8 +266,9 @@ class Lobby:
 
     def send_away(self, door: object = None) -> float:
         """
-        Hang up on the oldest stranger of the host that has most of them here, so that others may
-        come.
+        Close the oldest unauthenticated peer of the host with the most of them.
+
+        So others may come.
 
         Args:
             door: at which; None: at any.

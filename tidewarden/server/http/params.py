@@ -78,8 +78,9 @@ def integer_field(fields: dict[str, Any], name: str) -> int:
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
     """
-    A body as it was before ``encoding``, a Content-Encoding. Raises: BadArg, TooBig: it has more
-    than ``most`` bytes.
+    A body as it was before ``encoding``, a Content-Encoding.
+
+    Raises: BadArg, TooBig: it has more than ``most`` bytes.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):

@@ -79,8 +79,9 @@ class RequestReader:
 
     def feed(self, data: bytes) -> list[Request]:
         """
-        The requests that ``data`` completes, in order. With :attr:`more` there are others, for
-        :meth:`go_on`.
+        The requests that ``data`` completes, in order.
+
+        With :attr:`more` there are others, for :meth:`go_on`.
         """
         if self.failure is not None:
             return []

@@ -27,8 +27,9 @@ CHUNK = 1 << 16
 
 class LineSender:
     """
-    Hands the first process ends of lines, by the socket of packets between the two; waits while
-    that is full.
+    Hands ends of lines to the first process, by the socket of packets between the two.
+
+    It waits while that is full.
     """
 
     def __init__(self, wire: socket.socket) -> None:
@@ -37,8 +38,9 @@ class LineSender:
 
     async def __call__(self, end: socket.socket, user: str | None, resp: int) -> None:
         """
-        Hand over ``end``, for a user and a RESP version. Raises: OSError: the first process has
-        gone.
+        Hand over ``end``, for a user and a RESP version.
+
+        Raises: OSError: the first process has gone.
         """
         message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
         rights = array.array("i", [end.fileno()])

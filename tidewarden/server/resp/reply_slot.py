@@ -44,8 +44,9 @@ class ReplyOrder(Protocol):
 
 class Slot:
     """
-    Empty until its result has come, as a future's (``come``) or straight from where it arises
-    (``set_result``).
+    The place of a reply, empty until its result has come.
+
+    The result comes as a future's (``come``), or directly (``set_result``).
 
     ``begun``: the connection counts it among what is under way, and has to be told. ``work``: what
     to cancel when nobody waits any longer.

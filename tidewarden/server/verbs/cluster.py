@@ -15,29 +15,29 @@ from .options import number, text
 
 
 def status(connection: Connection, request: Request) -> bytes:
-    """R.STATUS"""
+    """R.STATUS."""
     return encoder.encode(dict(connection.server.services.cluster.status()), connection.resp)
 
 
 def transfer(connection: Connection, request: Request) -> Pending:
-    """R.TRANSFER"""
+    """R.TRANSFER."""
     node = text("A node's name", request[1]) if len(request) > 1 else None
     return Pending(_operations(connection).transfer(node), encoder.encode)
 
 
 def join(connection: Connection, request: Request) -> Pending:
-    """R.JOIN"""
+    """R.JOIN."""
     name, address = text("A node's name", request[1]), text("A node's address", request[2])
     return Pending(_operations(connection).join(name, address), encoder.encode)
 
 
 def leave(connection: Connection, request: Request) -> Pending:
-    """R.LEAVE"""
+    """R.LEAVE."""
     return Pending(_operations(connection).leave(text("A node's name", request[1])), encoder.encode)
 
 
 def backup(connection: Connection, request: Request) -> Pending:
-    """R.BACKUP: make one; READ a piece of it; DROP it"""
+    """R.BACKUP: make one; READ a piece of it; DROP it."""
     backups = connection.server.services.backups
     if backups is None:
         raise Error("This node makes no backups.")

@@ -1,6 +1,7 @@
 """
-What a verb is to the door: a name, a handler, and who may use it. No business logic lives on this
-side.
+What a verb is to the door: a name, a handler, and who may use it.
+
+No business logic lives on this side.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Command(Generic[Caller]):
 @functools.lru_cache(maxsize=1024)
 def meant(unknown: str, known: tuple[str, ...]) -> str:
     """
-    ``; did you mean Q.PUT?`` of a word that is nearly one of these verbs, or nothing: those of
-    Redis have no dot.
+    Return ``; did you mean Q.PUT?`` for a misspelt verb, or nothing.
+
+    Verbs of Redis have no dot.
 
     It takes a quarter of a millisecond, so strangers are not told, and a client that goes wrong in
     a loop asks once.
@@ -86,8 +88,9 @@ def meant(unknown: str, known: tuple[str, ...]) -> str:
 
 def unsupported(name: str, why: str) -> Command[Any]:
     """
-    A verb of the protocol that this version does not serve; its error names it, and says why and
-    what there is instead.
+    Make a verb of the protocol that this version does not serve.
+
+    Its error names it, and says why and what there is instead.
     """
 
     def refuse(caller: Any, request: Request) -> bytes:

@@ -23,7 +23,7 @@ LIST = Options("L.LIST", {"COUNT": Option("count", number), "AFTER": Option("aft
 
 
 def acquire(connection: Connection, request: Request) -> Pending:
-    """L.ACQUIRE"""
+    """L.ACQUIRE."""
     name, lease_ms = _name(request), number("The lease (ms)", request[2])
     fields = ACQUIRE.parse(request, 3)
     if fields.get("key") == b"":
@@ -44,7 +44,7 @@ def acquire(connection: Connection, request: Request) -> Pending:
 
 
 def renew(connection: Connection, request: Request) -> Pending:
-    """L.RENEW"""
+    """L.RENEW."""
     name, fence, lease_ms = (
         _name(request),
         number("A fence", request[2]),
@@ -54,18 +54,18 @@ def renew(connection: Connection, request: Request) -> Pending:
 
 
 def release(connection: Connection, request: Request) -> Pending:
-    """L.RELEASE"""
+    """L.RELEASE."""
     name, fence = _name(request), number("A fence", request[2])
     return Pending(_locks(connection).release(connection.open_session(), name, fence), ok)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """L.PEEK"""
+    """L.PEEK."""
     return Pending(_locks(connection).peek(_name(request)), encoder.encode)
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """L.LIST"""
+    """L.LIST."""
     fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
     return Pending(_seen(_locks(connection).page(**fields), connection.peer.rights), _page)
 

@@ -58,7 +58,7 @@ def queue_name(argument: bytes) -> str:
 
 
 def put(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.PUT"""
+    """Q.PUT."""
     if len(request) == 3 and (slot := fast_path.put(connection, request)) is not None:
         return slot
     queue = queue_name(request[1])
@@ -78,7 +78,7 @@ def put(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def take(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.TAKE"""
+    """Q.TAKE."""
     if len(request) <= 5 and (slot := fast_path.take(connection, request)) is not None:
         return slot
     server = connection.server
@@ -98,7 +98,7 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def ack(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.ACK"""
+    """Q.ACK."""
     if len(request) == 4 and (slot := fast_path.ack(connection, request)) is not None:
         return slot
     result = b""
@@ -124,7 +124,7 @@ def ack(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def release(connection: Connection, request: Request) -> Pending:
-    """Q.RELEASE"""
+    """Q.RELEASE."""
     queue, task_id, lease = _leased(request)
     fields = RELEASE.parse(request, 4)
     return Pending(
@@ -136,7 +136,7 @@ def release(connection: Connection, request: Request) -> Pending:
 
 
 def fail(connection: Connection, request: Request) -> Pending:
-    """Q.FAIL"""
+    """Q.FAIL."""
     queue, task_id, lease = _leased(request)
     fields = {"delay_ms": None, **FAIL.parse(request, 4)}
     return Pending(
@@ -146,7 +146,7 @@ def fail(connection: Connection, request: Request) -> Pending:
 
 
 def bury(connection: Connection, request: Request) -> Pending:
-    """Q.BURY"""
+    """Q.BURY."""
     queue, task_id, lease = _leased(request)
     reason = BURY.parse(request, 4).get("reason", "")
     return Pending(
@@ -155,7 +155,7 @@ def bury(connection: Connection, request: Request) -> Pending:
 
 
 def touch(connection: Connection, request: Request) -> Pending:
-    """Q.TOUCH"""
+    """Q.TOUCH."""
     queue, task_id, lease = _leased(request)
     lease_ms = TOUCH.parse(request, 4).get("lease_ms", 0)
     return Pending(

@@ -1,6 +1,7 @@
 """
-``Q.*`` that look at tasks and queues and steer them: from arguments to one call, and from its
-result to a reply.
+Serves the ``Q.*`` that look at tasks and queues and steer them.
+
+Each goes from arguments to one call, and from its result to a reply.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ PAGE_COUNT = 100
 
 
 def kick(connection: Connection, request: Request) -> Pending:
-    """Q.KICK"""
+    """Q.KICK."""
     fields = KICK.parse(request, 2)
     if "task_id" in fields:
         if len(fields) > 1:
@@ -108,7 +109,7 @@ def _count_of(fields: dict[str, Any], missing: str) -> None:
 
 
 def update(connection: Connection, request: Request) -> Pending:
-    """Q.UPDATE"""
+    """Q.UPDATE."""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     fields = UPDATE.parse(request, 3)
     if not fields.keys() - {"lease"}:
@@ -119,7 +120,7 @@ def update(connection: Connection, request: Request) -> Pending:
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """Q.DELETE"""
+    """Q.DELETE."""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     return Pending(
         connection.server.queues.admin.delete(queue, task_id, **DELETE.parse(request, 3)), integer
@@ -127,7 +128,7 @@ def delete(connection: Connection, request: Request) -> Pending:
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """Q.PEEK of one task, or of a page of those in one state"""
+    """Q.PEEK of one task, or of a page of those in one state."""
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 3:
@@ -144,7 +145,7 @@ def peek(connection: Connection, request: Request) -> Pending:
 
 
 def wait(connection: Connection, request: Request) -> Pending:
-    """Q.WAIT"""
+    """Q.WAIT."""
     server = connection.server
     queue, task_id, wait_ms = (
         queue_name(request[1]),
@@ -160,18 +161,18 @@ def wait(connection: Connection, request: Request) -> Pending:
 
 
 def pause(connection: Connection, request: Request) -> Pending:
-    """Q.PAUSE"""
+    """Q.PAUSE."""
     ms = PAUSE.parse(request, 2).get("ms")
     return Pending(connection.server.queues.admin.pause(queue_name(request[1]), ms), ok)
 
 
 def resume(connection: Connection, request: Request) -> Pending:
-    """Q.RESUME"""
+    """Q.RESUME."""
     return Pending(connection.server.queues.admin.resume(queue_name(request[1])), ok)
 
 
 def purge(connection: Connection, request: Request) -> Pending:
-    """Q.PURGE"""
+    """Q.PURGE."""
     queue = queue_name(request[1])
     return Pending(
         connection.server.queues.bulk.purge(queue, PURGE.parse(request, 2).get("state", "")),
@@ -180,12 +181,12 @@ def purge(connection: Connection, request: Request) -> Pending:
 
 
 def release_all(connection: Connection, request: Request) -> Pending:
-    """Q.RELEASEALL"""
+    """Q.RELEASEALL."""
     return Pending(connection.server.queues.bulk.release_all(queue_name(request[1])), integer)
 
 
 def move(connection: Connection, request: Request) -> Pending:
-    """Q.MOVE"""
+    """Q.MOVE."""
     fields = MOVE.parse(request, 2)
     _count_of(fields, "Q.MOVE needs COUNT n, or ALL, and TO queue.")
     if "target" not in fields:
@@ -197,7 +198,7 @@ def move(connection: Connection, request: Request) -> Pending:
 
 
 def link(connection: Connection, request: Request) -> Pending:
-    """Q.LINK"""
+    """Q.LINK."""
     return Pending(
         connection.server.queues.topics.link(queue_name(request[1]), queue_name(request[2])),
         integer,
@@ -205,7 +206,7 @@ def link(connection: Connection, request: Request) -> Pending:
 
 
 def unlink(connection: Connection, request: Request) -> Pending:
-    """Q.UNLINK"""
+    """Q.UNLINK."""
     return Pending(
         connection.server.queues.topics.unlink(queue_name(request[1]), queue_name(request[2])),
         integer,
@@ -213,7 +214,7 @@ def unlink(connection: Connection, request: Request) -> Pending:
 
 
 def check(connection: Connection, request: Request) -> Pending:
-    """Q.CHECK of one queue, or of all, the system's too: it shows no task's content"""
+    """Q.CHECK of one queue, or of all, the system's too: it shows no task's content."""
     queues = connection.server.queues
     if len(request) == 1:
         request = [request[0], b"*"]
@@ -234,7 +235,7 @@ def check(connection: Connection, request: Request) -> Pending:
 
 
 def stats(connection: Connection, request: Request) -> Pending:
-    """Q.STATS of one queue, or of all"""
+    """Q.STATS of one queue, or of all."""
     queues = connection.server.queues
     rights = connection.peer.rights
     if len(request) > 1:
@@ -262,7 +263,7 @@ def stats(connection: Connection, request: Request) -> Pending:
 
 
 def names(connection: Connection, request: Request) -> Pending:
-    """Q.LIST"""
+    """Q.LIST."""
     queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
         return Pending(_seen_topics(queues, rights), encoder.encode)
@@ -284,7 +285,7 @@ async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
 
 
 def config(connection: Connection, request: Request) -> Pending:
-    """Q.CONFIG, reading or setting"""
+    """Q.CONFIG, reading or setting."""
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 2:

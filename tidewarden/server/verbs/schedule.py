@@ -24,7 +24,7 @@ TRIGGER_WORDS_MAX = 6
 
 
 def put(connection: Connection, request: Request) -> Pending:
-    """S.PUT"""
+    """S.PUT."""
     schedules = _schedules(connection)
     name = text("A schedule's name", request[1])
     words = [
@@ -40,7 +40,7 @@ def put(connection: Connection, request: Request) -> Pending:
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """S.LIST"""
+    """S.LIST."""
     rights, schedules = connection.peer.rights, _schedules(connection)
 
     async def seen() -> list[dict[str, Any]]:
@@ -50,17 +50,17 @@ def listing(connection: Connection, request: Request) -> Pending:
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """S.DELETE"""
+    """S.DELETE."""
     return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
 
 
 def pause(connection: Connection, request: Request) -> Pending:
-    """S.PAUSE"""
+    """S.PAUSE."""
     return Pending(_schedules(connection).pause(text("A schedule's name", request[1])), _ok)
 
 
 def resume(connection: Connection, request: Request) -> Pending:
-    """S.RESUME"""
+    """S.RESUME."""
     return Pending(_schedules(connection).resume(text("A schedule's name", request[1])), _integer)
 
 

@@ -1,6 +1,7 @@
 """
-``T.*``: from arguments to one call of the tokens, and from its result to a reply. A secret is in no
-error text.
+``T.*``: from arguments to one call of the tokens, and from its result to a reply.
+
+A secret is in no error text.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def subject_name(argument: bytes) -> str:
 
 
 def put(connection: Connection, request: Request) -> Pending:
-    """T.PUT"""
+    """T.PUT."""
     options = PUT.parse(request, 3)
     account, fields, keep = (
         account_name(request[1]),
@@ -97,14 +98,14 @@ def put(connection: Connection, request: Request) -> Pending:
 
 
 def get(connection: Connection, request: Request) -> Pending:
-    """T.GET"""
+    """T.GET."""
     fields = GET.parse(request, 2)
     waits = _waits(connection, fields)
     return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
 
 
 def get_many(connection: Connection, request: Request) -> Pending:
-    """T.MGET"""
+    """T.MGET."""
     fields, start = MGET.parse_until(request, 1)
     names = [account_name(word) for word in request[start:]]
     if not names:
@@ -125,22 +126,22 @@ def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """T.LIST"""
+    """T.LIST."""
     return Pending(_tokens(connection).list(**LIST.parse(request, 1)), encoder.encode)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """T.PEEK"""
+    """T.PEEK."""
     return Pending(_tokens(connection).peek(account_name(request[1])), encoder.encode)
 
 
 def why(connection: Connection, request: Request) -> Pending:
-    """T.WHY"""
+    """T.WHY."""
     return Pending(_tokens(connection).why(subject_name(request[1])), encoder.encode)
 
 
 def provider(connection: Connection, request: Request) -> Pending:
-    """T.PROVIDER"""
+    """T.PROVIDER."""
     action, name = lowered("An action", request[1]), provider_name(request[2])
     if action not in STEERED:
         allowed = ", ".join(STEERED).upper()
@@ -160,23 +161,23 @@ async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
 
 
 def refresh(connection: Connection, request: Request) -> Pending:
-    """T.REFRESH"""
+    """T.REFRESH."""
     fields = REFRESH.parse(request, 2)
     return Pending(_tokens(connection).refresh(account_name(request[1]), **fields), _ok)
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """T.DELETE"""
+    """T.DELETE."""
     return Pending(_tokens(connection).delete(account_name(request[1])), _integer)
 
 
 def stats(connection: Connection, request: Request) -> Pending:
-    """T.STATS"""
+    """T.STATS."""
     return Pending(_tokens(connection).stats(), encoder.encode)
 
 
 def export(connection: Connection, request: Request) -> Pending:
-    """T.EXPORT"""
+    """T.EXPORT."""
     return Pending(
         _tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)),
         encoder.encode,
@@ -184,7 +185,7 @@ def export(connection: Connection, request: Request) -> Pending:
 
 
 def import_sealed(connection: Connection, request: Request) -> Pending:
-    """T.IMPORT"""
+    """T.IMPORT."""
     return Pending(
         _tokens(connection).custody.import_sealed(_sealing(request), request[4:]), encoder.encode
     )
@@ -200,17 +201,17 @@ def _sealing(request: Request) -> tuple[bytes, bytes, int]:
 
 
 def answers(connection: Connection, request: Request) -> Pending:
-    """T.ANSWERS"""
+    """T.ANSWERS."""
     return Pending(_tokens(connection).custody.answers(account_name(request[1])), encoder.encode)
 
 
 def vault_status(connection: Connection, request: Request) -> Pending:
-    """V.STATUS"""
+    """V.STATUS."""
     return Pending(_tokens(connection).custody.status(), encoder.encode)
 
 
 def vault_rotate(connection: Connection, request: Request) -> Pending:
-    """V.ROTATE"""
+    """V.ROTATE."""
     return Pending(_tokens(connection).custody.rotate(**ROTATE.parse(request, 1)), encoder.encode)
 
 

@@ -1,6 +1,7 @@
 """
-What the answer of a revocation endpoint means (RFC 7009, 2.2). Plain functions; times are handed
-in.
+What the answer of a revocation endpoint means (RFC 7009, 2.2).
+
+Plain functions; times are handed in.
 """
 
 from __future__ import annotations

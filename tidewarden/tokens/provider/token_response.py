@@ -1,6 +1,7 @@
 """
-What a token endpoint's answer means: its class, and whose matter it is. Plain functions; times are
-handed in.
+What a token endpoint's answer means: its class, and whose matter it is.
+
+Plain functions; times are handed in.
 """
 
 from __future__ import annotations
@@ -177,8 +178,9 @@ def rules_of(
 
 def classify(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """
-    The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is
-    read.
+    The verdict on one refresh.
+
+    ``unix_ms`` is this host's time, against which a Retry-After date is read.
     """
     if isinstance(outcome, HttpAnswer):
         return _judge_answer(outcome, unix_ms, rules)
