@@ -357,7 +357,7 @@ GUARDS = (
     ),
     Guard(
         "tick",
-        (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.place then", " then"),),
+        (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.position then", " then"),),
         ("rooms/scheduling/test_firing",),
     ),
     Guard(

@@ -17,12 +17,12 @@ from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, 
 from .queues import Queues
 from .results import AGAIN_S, AWAY_S
 from .sessions.session import Session
+from .settings import LOCKS_QUEUE as QUEUE
 from .shards.reply_durability import Unconfirmed
 from .shards.shard import Shard
 from .take import hand_back
 from .task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
 
-QUEUE = "_locks"  # the system's queue that the locks are tasks of
 KEY_MAX = 200
 FENCE_BYTES = 8  # of a lock's payload; its KEY follows
 SOON_S = 0.001  # a lease that is just ending is looked at again so soon

@@ -105,7 +105,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         return fields
 
 
-OWN_QUEUES = {"_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0)}
+LOCKS_QUEUE = "_locks"
+OWN_QUEUES = {LOCKS_QUEUE: QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0)}
 """The settings of the system's queue that the locks are tasks of."""
 
 

@@ -51,5 +51,10 @@ def test_two_functions_of_one_name() -> None:
         trim(SHARED + "local function small(n) return n end\n", "")
 
 
+def test_a_script_with_a_function_of_the_same_name() -> None:
+    with pytest.raises(ValueError, match="a Lua script has a function small of its own"):
+        trim(SHARED, "local function small(n) return n end\nreturn small(1)")
+
+
 def test_nothing_shared() -> None:
     assert trim("", "return 1") == ""

@@ -3,8 +3,8 @@
 -- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 schedules at most
--- RETURNS {now_ms, next tick ms | -1, {name, place in the order of ticks ms, true tick ms, stamp,
---         anchor ms, spec} …}
+-- RETURNS {now_ms, next tick ms | -1, {name, position in the order of ticks ms, true tick ms,
+--         stamp, anchor ms, spec} …}
 open()
 local most = int(3, 'schedules', 1, 1000)
 local names =
@@ -12,15 +12,15 @@ local names =
 local rows = {}
 for i = 1, #names, 2 do
   local row = row_get(names[i])
-  local place = tonumber(names[i + 1])
-  if row and (place < 0 or place % 1 ~= 0) then -- no tick is so: somebody else wrote it
-    place = math.max(0, math.floor(place))
+  local position = tonumber(names[i + 1])
+  if row and (position < 0 or position % 1 ~= 0) then -- no tick is so: somebody else wrote it
+    position = math.max(0, math.floor(position))
     -- A removal first: a full store lets the script go on.
     redis.call('ZREM', key('ticks'), names[i])
-    redis.call('ZADD', key('ticks'), text(place), names[i])
+    redis.call('ZADD', key('ticks'), text(position), names[i])
   end
   if row then
-    rows[#rows + 1] = { names[i], place, tick_of(names[i]), row.stamp, row.anchor, row.spec }
+    rows[#rows + 1] = { names[i], position, tick_of(names[i]), row.stamp, row.anchor, row.spec }
   else
     row_drop(names[i])
     count('strays')

@@ -6,8 +6,8 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch
 --         4 the leader's holder
---         5… per schedule: name, stamp, place in the order of ticks ms, new place ms (-1: it is
---           over and removed), stuck 0|1 (1: nothing is put, the true tick is kept for later),
+--         5… per schedule: name, stamp, position in the order of ticks ms, new position ms (-1: it
+--           is over and removed), stuck 0|1 (1: nothing is put, the true tick is kept for later),
 --           number of tasks, then per task: tick ms, id
 -- RETURNS {next tick ms | -1, per schedule: tasks put | -1 when it had moved on}; error STALE
 --         unless (epoch, holder) is the fence's or newer
@@ -20,7 +20,7 @@ while at <= #ARGV do
   local round = {
     name = ARGV[at],
     stamp = ARGV[at + 1],
-    place = int(at + 2, 'place', 0, NEVER),
+    position = int(at + 2, 'position', 0, NEVER),
     following = int(at + 3, 'next tick', -1, NEVER - 1),
     stuck = int(at + 4, 'stuck', 0, 1) == 1,
     tasks = {},
@@ -71,10 +71,10 @@ local reply = {}
 for i = 1, #rounds do
   local round = rounds[i]
   local stored = redis.call('ZSCORE', key('ticks'), round.name)
-  if not round.row or round.row.stamp ~= round.stamp or tonumber(stored) ~= round.place then
+  if not round.row or round.row.stamp ~= round.stamp or tonumber(stored) ~= round.position then
     reply[i + 1] = -1
   elseif round.stuck then
-    redis.call('HSETNX', key('stuck'), round.name, text(round.place))
+    redis.call('HSETNX', key('stuck'), round.name, text(round.position))
     redis.call('ZADD', key('ticks'), text(round.following), round.name)
     reply[i + 1] = 0
   else

@@ -72,10 +72,16 @@ def trim(shared: str, body: str) -> str:
     """
     Remove the top-level functions from ``shared`` that ``body`` does not use.
 
-    Uses through other functions count.
+    Uses through other functions count. Raises: ValueError: a function of ``body`` has the name of
+    one of ``shared``, or two of these have the same: a reader would take one for the other.
     """
     blocks = _blocks(shared)
     functions = {block.name: block for block in blocks if block.name}
+    for name in _FUNCTION.findall(body):
+        if name in functions:
+            raise ValueError(
+                f"a Lua script has a function {name} of its own, and so have the files before it"
+            )
     wanted: set[str] = set()
     unread = [frozenset(_WORD.findall(body)), *(block.words for block in blocks if not block.name)]
     while unread:

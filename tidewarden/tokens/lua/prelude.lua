@@ -1,6 +1,7 @@
 -- prelude: the accounts that lie beside the tasks of a token queue's shard; local functions only.
 -- Keys of a shard:
---   accounts          hash account → row (see accounts/account_record.py; its head is read here)
+--   accounts          hash account → row (see tokens/accounts/account_record.py; only its head is
+--                     read here)
 --   account_intents   hash account → grant 4, generation 4, started_ms 6, until_ms 6,
 --                     fingerprint 8, lease 8, holder
 --   account_spares    hash account → a row whose grant or generation no longer fitted when it came,

@@ -1,5 +1,5 @@
 -- record: what every script begins with: its arguments, the shard's record, and how it refuses.
--- The shared files are put, in the order that queue/catalog.py names, before every verb's, after
+-- The shared files are put, in the order of queue/shared_lua.py, before every verb's text, after
 -- the names KEYS and ARGV. They hold local functions only.
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`
 --         2 the store's view counter, on an embedded store only; last, on a cluster only, the first
