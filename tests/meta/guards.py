@@ -284,7 +284,7 @@ GUARDS = (
     ),
     Guard(
         "one-request",
-        (("tokens/refresh/refresher.py", "busy = place in self._tools.asking", "busy = False"),),
+        (("tokens/refresh/refresher.py", "busy = place in self._under_way.asking", "busy = False"),),
         ("live/tokens/refresh/test_refresher_crash",),
     ),
     Guard(

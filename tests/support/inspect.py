@@ -130,26 +130,24 @@ def note_subscription(ears: Any, *reply: Any) -> None:
 # Tokens
 ledger_of = attrgetter("_ledger")
 journal_of = attrgetter("_journal")
-vault_of = attrgetter("_vault")
-keyring_of = attrgetter("_keyring")
+vault_of = attrgetter("_reader._vault")
+keyring_of = attrgetter("_reader._vault.keyring")
 reader_of = attrgetter("_reader")  # of tokens; a connection's: of its requests
 cache_of = attrgetter("_cache")
 pools_of = attrgetter("_pools")  # by provider
-token_endpoint_of = attrgetter("_exchange")
-offline_refresh_of = attrgetter("_unstored")
-rescue_of = attrgetter("_rescue")
-revoker_of = attrgetter("_revoker")
-event_service_of = attrgetter("_outlets")
-outbox_of = attrgetter("_outbox")
-queue_names_of = attrgetter("_queue_of")  # by provider
+token_endpoint_of = attrgetter("_grants._revoker._exchange")
+journal_replay_of = attrgetter("_replay")
+revoker_of = attrgetter("_grants._revoker")
+outbox_of = attrgetter("_grants._lifecycle._outbox")
+queue_names_of = attrgetter("_directory.queues")  # by provider
 is_running = attrgetter("_running")
-companion_workers_of = attrgetter("_outlets._companions._lines")
+companion_workers_of = attrgetter("_companions._lines")
 watchers_of = attrgetter("_watchers")  # readers that wait, by account
-settled_of = attrgetter("_settled")
+settled_of = attrgetter("_settled._events")
 answers_of = attrgetter("_answers")  # of a journal
 committing_of = attrgetter("_committing")  # the lock of a journal's writes
 thread_of = attrgetter("_thread")  # in which a journal writes
-context_of = attrgetter("_tools")  # what a refresher works with
+under_way_of = attrgetter("_under_way")  # accounts that are asked about, or written back
 refresher_of = attrgetter("_refresher")
 is_eager = attrgetter("_eager")
 owed_of = attrgetter("_owed")  # what a refresher has still to write down
@@ -167,7 +165,12 @@ CONNECT = "_connect"
 
 def idle_connections_of(tokens: Any, provider: str) -> Any:
     """Connections to a provider that are kept open, by address."""
-    return tokens._exchange._lines[provider].poster._connector._conns
+    return token_endpoint_of(tokens)._lines[provider].poster._connector._conns
+
+
+def rescue_of(tokens: Any) -> Any:
+    """What looks for the refreshes of dead nodes."""
+    return next(job.__self__ for job in tokens._jobs if type(job.__self__).__name__ == "Rescue")
 
 
 async def note_outcome(refresher: Any, *outcome: Any) -> Any:

@@ -35,7 +35,7 @@ from tidewarden.store.embedded.server import EmbeddedStore, store_password
 from tidewarden.store.preflight import warn_of_settings
 from tidewarden.store.removal_first import small_writes
 from tidewarden.store.snapshot import snapshot
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import Tokens, open_tokens
 
 from .advertised_address import told_address
 from .connected_store import ConnectedStore, open_connected_store
@@ -63,7 +63,8 @@ class Rooms:
     parts: ProcessParts
     leader: LeaderParts
     schedules: Schedules
-    tokens: Tokens
+    accounts: StoreClient
+    """Writes what is of accounts."""
 
 
 class Daemon:
@@ -181,25 +182,7 @@ class Daemon:
         await stack.enter_async_context(parts.subscriber.listening())
         parts.nodes.address = await told_address(config, control.at)
         leader = build_leader(config, self._secret, clock, parts, sweep)
-        tokens = self._tokens(parts, leader.raft, accounts)
-        return Rooms(url, store, parts, leader, schedules, tokens)
-
-    def _tokens(self, parts: ProcessParts, raft: ClusterView, accounts: StoreClient) -> Tokens:
-        nodes = parts.nodes
-        told = dataclasses.replace(
-            self.config, node=dataclasses.replace(self.config.node, advertise=nodes.address)
-        )
-        return Tokens(
-            told,
-            parts.queues,
-            self.clock,
-            small_writes(parts.control.call),
-            script=functools.partial(parts.queues.scripts.items_on, accounts),
-            connected=lambda: accounts.up,
-            cluster_secret=self._secret,
-            nodes=lambda: nodes.living(),
-            members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},
-        )
+        return Rooms(url, store, parts, leader, schedules, accounts)
 
     async def _join(self, stack: contextlib.AsyncExitStack, rooms: Rooms) -> asyncio.Task[None]:
         """Take part in Raft, register, and begin to say that this node lives."""
@@ -219,25 +202,43 @@ class Daemon:
             stack.push_async_callback(_end, asyncio.create_task(heartbeat.run(), name="heartbeat"))
         return beating
 
+    async def _open_tokens(self, rooms: Rooms) -> Tokens:
+        parts, accounts, raft = rooms.parts, rooms.accounts, rooms.leader.raft
+        nodes = parts.nodes
+        told = dataclasses.replace(
+            self.config, node=dataclasses.replace(self.config.node, advertise=nodes.address)
+        )
+        return await open_tokens(
+            told,
+            parts.queues,
+            self.clock,
+            small_writes(parts.control.call),
+            script=functools.partial(parts.queues.scripts.items_on, accounts),
+            connected=lambda: accounts.up,
+            cluster_secret=self._secret,
+            nodes=lambda: nodes.living(),
+            members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},
+        )
+
     # --- serving and stopping
 
     async def _serve(
         self, stack: contextlib.AsyncExitStack, rooms: Rooms, beating: asyncio.Task[None]
     ) -> None:
-        await rooms.tokens.start()
-        stack.push_async_callback(rooms.tokens.stop)
+        tokens = await self._open_tokens(rooms)
+        stack.push_async_callback(tokens.stop)
         # from here to the first door nothing waits: no reload is missed
-        self._doors = doors = self._build_doors(rooms)
+        self._doors = doors = self._build_doors(rooms, tokens)
         self._warn_of_doors()
         refreshing: set[asyncio.Task[None]] = set()
         await doors.open(stack, rooms.url, refreshing)
         calm_collector()
         tell_supervisor("READY=1")
         log.info("READY %s: %s", self.config.node.name, doors.shown())
-        await self._until_stopped(rooms, doors.status, beating, refreshing)
+        await self._until_stopped(rooms, tokens, doors.status, beating, refreshing)
         log.info("going down")
 
-    def _build_doors(self, rooms: Rooms) -> Doors:
+    def _build_doors(self, rooms: Rooms, tokens: Tokens) -> Doors:
         config, clock = self.config, self.clock
         secondaries = Secondaries(config, clock, functools.partial(self._register, rooms))
         status = Status(
@@ -257,7 +258,7 @@ class Daemon:
             self._budget,
             status,
             secondaries,
-            rooms.tokens,
+            tokens,
             rooms.schedules,
             rooms.leader.member,
             backups,
@@ -288,12 +289,13 @@ class Daemon:
     async def _until_stopped(
         self,
         rooms: Rooms,
+        tokens: Tokens,
         status: Status,
         beating: asyncio.Task[None],
         refreshing: set[asyncio.Task[None]],
     ) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
-        refresh = asyncio.create_task(rooms.tokens.run(), name="tokens")
+        refresh = asyncio.create_task(tokens.run(), name="tokens")
         refreshing.add(refresh)
         jobs: list[asyncio.Task[None]] = [
             refresh,

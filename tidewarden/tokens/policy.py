@@ -123,6 +123,16 @@ def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an account is asked about before it is given up."""
+
+    confirm_s: float = CONFIRM_S
+    """Between the first refusal that counts and the second."""
+    give_up_s: float = GIVE_UP_S
+    """Without success, by whatever."""
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """What is known when a refresh has failed."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.cluster.nursery import begin
-from support.inspect import companion_workers_of, do_task, event_service_of, ledger_of, outbox_of
+from support.inspect import companion_workers_of, do_task, ledger_of, outbox_of
 from support.tokens import harness
 from support.tokens.dying_node import FAILING, play
 
@@ -111,7 +111,7 @@ async def test_killed_after_it_told_it_is_told_again_under_the_same_id(
             side.go()
             async with asyncio.timeout(30):
                 while len(found := await told(side, 1)) < 2:  # its claim ends first
-                    outbox_of(event_service_of(side.tokens)).look("p", "a")
+                    outbox_of(side.tokens).look("p", "a")
                     await asyncio.sleep(0.1)
             assert {(event.type, event.id) for event in found} == {("account.dead", first.id)}
 
@@ -144,7 +144,7 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
     ) as side:
         outbox, entries = (
-            outbox_of(event_service_of(side.tokens)),
+            outbox_of(side.tokens),
             [
                 b"half an entry",
                 b"e\naccount.dead\nsoon\na\n",

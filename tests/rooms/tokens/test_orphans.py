@@ -17,7 +17,7 @@ from aiohttp import web
 from support.inspect import (
     cache_of,
     journal_of,
-    offline_refresh_of,
+    journal_replay_of,
     pools_of,
     reader_of,
     refill,
@@ -153,7 +153,7 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         await tokens.put(
             "p/b", {"refresh_token": "b.new", "access_token": "secret-newer", "expires_in": 3600}
         )
-        await offline_refresh_of(tokens).replay()
+        await journal_replay_of(tokens).replay()
         assert tokens.metrics()["orphans_dropped"] == 1
         token = await tokens.get("p/a")
         assert (token.access_token, token.state, token.generation) == ("secret-a.0-2", "fresh", 2)
@@ -274,5 +274,5 @@ async def test_without_the_store_an_account_is_asked_about_as_itself(
             )
         assert asked == [("urn:one", "app-one:hush-a"), ("urn:two", "app-two:hush-b")]
         await here.store_back()
-        await offline_refresh_of(here.tokens).replay()
+        await journal_replay_of(here.tokens).replay()
         assert (await here.tokens.peek("p/b"))["extras"] == {"api": "https://eu.example"}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.inspect import cache_of, offline_refresh_of, reader_of, say_connected, use_clock
+from support.inspect import cache_of, journal_replay_of, reader_of, say_connected, use_clock
 from support.providers.certificate import make
 from support.providers.grant_endpoint import Grantor, claims_of, grantor
 from support.tokens import harness
@@ -339,7 +339,7 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
             assert (token.access_token, token.state) == ("at-mail-1", "stale")
             process, _ = begin()
             await eventually(lambda: side.link.up)
-            await offline_refresh_of(side.tokens).replay()
+            await journal_replay_of(side.tokens).replay()
             assert (await side.tokens.get("p/a")).access_token == "at-mail-1"
     finally:
         process.kill()

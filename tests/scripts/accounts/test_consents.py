@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import clock_of
+from support.inspect import cache_of, clock_of
 from support.tokens import harness
 from support.tokens.harness import eventually
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
@@ -207,7 +207,7 @@ async def test_they_are_events_and_figures_of_every_door(valkey: Any, tmp_path: 
     sections = {"tokens": Tokens(consent_notice_days=(30,))}
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False, sections=sections) as side:
-        soon_ms = clock_of(side.tokens).unix_ms() + 30 * DAY_MS + 300
+        soon_ms = clock_of(cache_of(side.tokens)).unix_ms() + 30 * DAY_MS + 300
         await side.tokens.put(
             "p/a",
             {
@@ -218,7 +218,7 @@ async def test_they_are_events_and_figures_of_every_door(valkey: Any, tmp_path: 
             },
         )
         assert (await side.tokens.stats())["p"]["consents_30d"] == 0
-        await eventually(lambda: clock_of(side.tokens).unix_ms() > soon_ms - 30 * DAY_MS)
+        await eventually(lambda: clock_of(cache_of(side.tokens)).unix_ms() > soon_ms - 30 * DAY_MS)
         side.go()
         (event,) = await eventually(lambda: side.tokens.events.after("0-0"))
         assert (event[1].type, event[1].data["account"]) == ("account.consent_expiring", "p/a")

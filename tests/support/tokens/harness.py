@@ -21,7 +21,7 @@ from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
 from tidewarden.store import StoreConnection
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import Tokens, open_tokens
 from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
@@ -191,15 +191,16 @@ async def node(
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.catalog.holder}", "{t}:queues")
 
-    tokens = Tokens(config, queues, clock, link.call, **settings)
     try:
-        await tokens.start()
-        side = Side(tokens, queues, link)
-        if go:
-            side.go()
-        yield side
+        tokens = await open_tokens(config, queues, clock, link.call, **settings)
+        try:
+            side = Side(tokens, queues, link)
+            if go:
+                side.go()
+            yield side
+        finally:
+            await tokens.stop()
     finally:
-        await tokens.stop()
         await heard.stop()
         await link.stop()
         await asyncio.sleep(0)  # Closed transports end in the next turn.

@@ -28,11 +28,6 @@ log = logging.getLogger("tidewarden.tokens")
 ITEMS_MAX = 200
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
-OnSettled = Callable[[str, int], None]
-"""
-Hears of each account (with its provider) whose refresh this node has ended, and its generation
-then.
-"""
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
 RunEach = Callable[[str, str, Sequence[str | bytes | int]], Awaitable[list[Any]]]

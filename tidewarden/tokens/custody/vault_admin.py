@@ -5,15 +5,14 @@ cluster and back, read what refreshers could not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config
-from tidewarden.errors import NotFound
 from tidewarden.queue import Queues
 from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.accounts.names import split
+from tidewarden.tokens.accounts.directory import Directory
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Peers
 from tidewarden.tokens.vault.key_store import KeyStore
@@ -41,20 +40,20 @@ class VaultAdmin:
         journal: Journal,
         clock: Clock,
         put: Put,
-        queue_of: Mapping[str, str],
+        directory: Directory,
         peers: Peers,
     ) -> None:
-        """``put`` puts an account, ``queue_of`` names the queue of each provider."""
+        """``put`` puts an account of ``provider/name``."""
         node = config.node.name
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
-        self._exporting = Export(ledger, vault, config.providers, queue_of)
+        self._exporting = Export(ledger, vault, config.providers, directory.queues)
         self.unreadable = UnreadableAnswers(
-            node, queue_of, journal, vault, shelf, ledger, peers, clock
+            node, directory.queues, journal, vault, shelf, ledger, peers, clock
         )
         self._put = put
         self._journal = journal
-        self._names = sorted(queue_of)
+        self._directory = directory
 
     async def start(self) -> None:
         """Say what this node knows. Raises what the store raises."""
@@ -86,11 +85,9 @@ class VaultAdmin:
         self, sealing: Sealing, provider: str = "", count: int = 100, after: str = ""
     ) -> Page:
         """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
-        if provider:
-            self._check(provider)
-        return await self._exporting.page(
-            sealing, [provider] if provider else self._names, count, after
-        )
+        directory = self._directory
+        names = [directory.provider(provider).name] if provider else sorted(directory.providers)
+        return await self._exporting.page(sealing, names, count, after)
 
     async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
         """
@@ -104,13 +101,5 @@ class VaultAdmin:
         What providers answered for ``provider/account`` with success and could not be read; see
         :meth:`UnreadableAnswers.of`.
         """
-        provider, name = split(account)
-        self._check(provider)
-        return await self.unreadable.of(provider, name)
-
-    def _check(self, provider: str) -> None:
-        if provider not in self._names:
-            raise NotFound(
-                f"there is no provider {provider[:60]!r}; configured:"
-                f" {', '.join(self._names) or 'none'}"
-            )
+        provider, _, name = self._directory.account(account)
+        return await self.unreadable.of(provider.name, name)

@@ -32,7 +32,7 @@ from .gathering import Ended, Gathering
 from .judgement import ClientEvent
 from .node_limits import NodeLimits
 from .node_trouble import NodeTrouble
-from .shared_record import SharedRecord
+from .shared_record import Change, SharedRecord
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -91,12 +91,31 @@ class ClientLimits:
         self._telling: asyncio.Task[None] | None = None
         shared.hosts.add(provider)
 
+    async def change(self, change: Change) -> None:
+        """Change what all nodes know of the client. Raises what the store raises."""
+        await self.known.change(change)
+
     # --- before a request
 
     @property
     def rated(self) -> bool:
         """Whether the provider's host has a rate."""
         return self._shared.hosts.rated(self.provider)
+
+    @property
+    def size(self) -> int:
+        """How many requests may be under way on this node."""
+        return self.concurrency.size
+
+    @property
+    def learnt_rate(self) -> float:
+        """Requests a second that the provider seems to bear; 0: it has shown no bound."""
+        rate = self.known.record.rate
+        return rate.per_second if rate is not None else 0.0
+
+    def began(self, *, late: bool) -> None:
+        """A request is sent for an account that was not tried before; ``late``: past its time."""
+        self.concurrency.began(late=late)
 
     @property
     def held(self) -> bool:

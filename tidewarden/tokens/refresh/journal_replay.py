@@ -10,12 +10,15 @@ import logging
 from collections.abc import Mapping
 
 from tidewarden import errors
-from tidewarden.clock import sleep
+from tidewarden.clock import Clock, sleep
 from tidewarden.tokens.accounts.account_record import parse_row
+from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, kept_of, open_question, reply_to
+from tidewarden.tokens.vault.vault import Vault
 
+from .outcomes import RefreshOutcomes
 from .pool import Pool
-from .refresh_context import RefreshContext
+from .under_way import UnderWay
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -26,37 +29,53 @@ REPLAY_MAX = 500
 class JournalReplay:
     """The answers of one node's journal on their way."""
 
-    def __init__(self, tools: RefreshContext, pools: Mapping[str, Pool], mac: Mac | None) -> None:
+    def __init__(
+        self,
+        node: str,
+        journal: Journal,
+        vault: Vault,
+        clock: Clock,
+        outcomes: RefreshOutcomes,
+        under_way: UnderWay,
+        pools: Mapping[str, Pool],
+        mac: Mac | None,
+    ) -> None:
         """
-        ``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered.
+        ``node``: this one's name. ``pools``: by provider. ``mac``: by which nodes prove themselves;
+        None: none is answered.
         """
-        self._tools = tools
+        self._node = node
+        self._journal = journal
+        self._vault = vault
+        self._clock = clock
+        self._outcomes = outcomes
+        self._under_way = under_way
         self._pools = pools
         self._mac = mac
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await sleep(self._tools.clock, REPLAY_S)
+            await sleep(self._clock, REPLAY_S)
             await self.replay()
-            await self._tools.journal.flush()
+            await self._journal.flush()
 
     async def replay(self) -> None:
         """Offer the store what it has not confirmed; it knows by itself what it has."""
-        tools = self._tools
         pools = {pool.queue: pool for pool in self._pools.values()}
         # Not those whose provider is not configured now (it may be again), nor those on their way.
         waiting = [
             answer
-            for answer in tools.journal.pending()
-            if answer.queue in pools and (answer.queue, answer.account) not in tools.storing
+            for answer in self._journal.pending()
+            if answer.queue in pools
+            and (answer.queue, answer.account) not in self._under_way.storing
         ]
         for at in range(0, len(waiting), REPLAY_MAX):
             some = waiting[at : at + REPLAY_MAX]
             results = await asyncio.gather(
                 *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
             )
-            tools.counts.replayed += results.count(None)
+            self._outcomes.replayed(results.count(None))
             for answer, result in zip(some, results, strict=True):
                 if isinstance(result, errors.StoreDown):
                     log.warning("%d answers wait in the journal: %s", len(waiting), result)
@@ -75,20 +94,16 @@ class JournalReplay:
         if self._mac is None:
             return None
         question = open_question(raw, self._mac)
-        if question is None or question.node not in (
-            "",
-            self._tools.queues.catalog.holder.rpartition(".")[0],
-        ):
+        if question is None or question.node not in ("", self._node):
             return None
-        tools, place = self._tools, (question.queue, question.account)
+        journal, vault = self._journal, self._vault
+        place = (question.queue, question.account)
         reply = PeerReply("none")
         if question.kept:
-            reply = PeerReply("none", kept=kept_of(tools.journal, tools.vault, *place))
-        elif answer := tools.journal.find(*place, question.grant, question.generation):
-            reply = PeerReply(
-                "answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh)
-            )
-        elif place in tools.asking:
+            reply = PeerReply("none", kept=kept_of(journal, vault, *place))
+        elif answer := journal.find(*place, question.grant, question.generation):
+            reply = PeerReply("answer", answer, *vault.wrapped_key(parse_row(answer.row).refresh))
+        elif place in self._under_way.asking:
             reply = PeerReply("busy")
         elif any(
             pool.queue == question.queue and pool.unsent(question.account)

@@ -12,60 +12,56 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from random import Random
 
 from tidewarden import errors
-from tidewarden.config import placeholders
+from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
-from tidewarden.tokens.accounts import details
-from tidewarden.tokens.accounts.account_record import AccountRow
-from tidewarden.tokens.accounts.cache import CachedToken
+from tidewarden.tokens.accounts.cache import Cache, CachedToken
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.provider import token_response
-from tidewarden.tokens.provider.grant_request import (
-    as_account,
-    check_fit,
-    following,
-    granted_scope,
-    marked,
-)
-from tidewarden.tokens.provider.token_response import HttpAnswer, Verdict
-from tidewarden.tokens.vault.vault import Place
+from tidewarden.tokens.provider.token_response import Verdict
 
-from .refresh_context import RefreshContext
+from .outcomes import RefreshOutcomes
+from .token_request import TokenRequest
+from .write_back import WriteBack
 
 log = logging.getLogger("tidewarden.tokens")
 
 HOLD_S = 30.0  # After an answer that tells all of a client's accounts to wait and names no time.
 
 
+@dataclass(frozen=True, slots=True)
+class OfflineClient:
+    """What a refresh without the store asks and writes with: that of the refresher."""
+
+    request: TokenRequest
+    write_back: WriteBack
+    limits: ClientLimits
+
+
 class OfflineRefresher:
     """
-    What one node refreshes while the store is away.
+    Refreshes accounts of one node while the store is away.
 
-    Args:
-        tools: what the refreshers of this node work with.
-        limits: of the providers' clients that may be refreshed so, by name.
-        queues: their accounts' queues.
+    ``clients``: those that may be refreshed so, by their providers' names.
     """
 
     def __init__(
         self,
-        tools: RefreshContext,
-        limits: Mapping[str, ClientLimits],
-        queues: Mapping[str, str],
+        clients: Mapping[str, OfflineClient],
+        cache: Cache,
+        outcomes: RefreshOutcomes,
+        clock: Clock,
+        dice: Random,
     ) -> None:
-        self._limits = limits
-        self._queues = queues
-        self._cache = tools.cache
-        self._vault = tools.vault
-        self._journal = tools.journal
-        self._exchange = tools.exchange
-        self._clock = tools.clock
-        self._dice = tools.dice
-        self._counts = tools.counts
+        self._clients = clients
+        self._cache = cache
+        self._outcomes = outcomes
+        self._clock = clock
+        self._dice = dice
         self._work: dict[str, asyncio.Task[None]] = {}
         self._tries: dict[str, tuple[int, float]] = {}
         """Failures in a row of an account, and until when it waits for them."""
@@ -74,7 +70,7 @@ class OfflineRefresher:
 
     def serves(self, provider: str) -> bool:
         """Whether this provider's accounts may be refreshed without the store."""
-        return provider in self._limits
+        return provider in self._clients
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """
@@ -134,7 +130,7 @@ class OfflineRefresher:
     def _may_begin(self, provider: Provider) -> bool:
         """Whether there is room for another request; counts it if so."""
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
-        return self._limits[provider.name].acquire_alone(under_way)
+        return self._clients[provider.name].limits.acquire_alone(under_way)
 
     async def _refresh(self, provider: Provider, name: str, kept: CachedToken) -> None:
         account = f"{provider.name}/{name}"
@@ -149,7 +145,7 @@ class OfflineRefresher:
         now = self._clock.monotonic()
         if verdict.pair is not None:
             self._tries.pop(account, None)
-            self._counts.orphans += 1
+            self._outcomes.succeeded_alone()
             return
         tries = self._tries.get(account, (0, 0.0))[0] + 1
         if len(self._tries) > len(self._cache):
@@ -161,71 +157,11 @@ class OfflineRefresher:
         log.info("%s, without the store: %s %s", account, verdict.outcome, verdict.message)
 
     async def _ask(self, provider: Provider, name: str, kept: CachedToken) -> Verdict:
-        """
-        The request, by each of the client's secrets; a pair is in the journal and the cache when
-        this returns.
-        """
-        row, began = kept.row, self._cache.now_ms(kept)
-        sealed_for = self._place(provider, name, "refresh", row)
-        token = check_fit(provider, (await self._vault.unseal(row.refresh, sealed_for)).decode())
-        rules = token_response.rules_of(
-            provider.paths, provider.errors, provider.extras, renews=provider.renews
-        )
-        its, sent = as_account(placeholders.filled(provider, row.details.parameters), token)
-        for number in self._exchange.credentials.order(provider):
-            outcome = await self._exchange.refresh(its, sent, number, account=name)
-            verdict = token_response.classify(outcome, self._clock.unix_ms(), rules)
-            if verdict.outcome != "invalid_client":
-                break
-        verdict = self._limits[provider.name].release(Ended(name, verdict, witness=False))
-        pair = verdict.pair
-        if pair is None or not isinstance(outcome, HttpAnswer):
-            return verdict
-        brought = following(token, pair.refresh_token)
-        expires_at_ms, due_ms = policy.due_after(began, pair.life_s, provider, self._dice.random())
-        new = replace(
-            row,
-            generation=kept.base[1] + 1,
-            stored_ms=began,
-            expires_at_ms=expires_at_ms,
-            due_ms=due_ms,
-            current=self._vault.fingerprint(provider.name, name, marked(brought))
-            if provider.renews
-            else row.current,
-            token_type=pair.token_type,
-            scope=granted_scope(provider, token, pair.scope, row.scope),
-            refreshed=True,
-            details=details.refreshed(provider, row.details, pair, began),
-        )
-        new = replace(
-            new,
-            access=self._vault.seal(
-                pair.access_token.encode(), self._place(provider, name, "access", new)
-            ),
-            refresh=self._vault.seal(brought.encode(), self._place(provider, name, "refresh", new)),
-        )
-        await self._keep(provider, name, kept, new)
+        """Asks for a pair, which is in the journal and the cache when this returns."""
+        client, began_ms = self._clients[provider.name], self._cache.now_ms(kept)
+        token = await client.request.unseal(name, kept.row)
+        _, verdict = await client.request.ask(name, kept.row, token)
+        verdict = client.limits.release(Ended(name, verdict, witness=False))
+        if verdict.pair is not None:
+            await client.write_back.settle_offline(name, kept, verdict.pair, token, began_ms)
         return verdict
-
-    async def _keep(
-        self, provider: Provider, name: str, kept: CachedToken, new: AccountRow
-    ) -> None:
-        """
-        The answer into the journal, in the place of an earlier one that the store has not seen
-        either, and into the cache.
-        """
-        queue, journal = self._queues[provider.name], self._journal
-        former = journal.find(queue, name, *kept.base)
-        due, key = (new.due_ms, new.expires_at_ms), self._vault.wrapped_key(new.refresh)
-        try:
-            await journal.add_answer(queue, name, *kept.base, new.pack_all(), due, key, orphan=True)
-        except OSError as error:
-            log.error(
-                "the journal does not take an answer of %s/%s: %s", provider.name, name, error
-            )
-        if former is not None:
-            journal.stored(former)
-        self._cache.renew(f"{provider.name}/{name}", kept, new)
-
-    def _place(self, provider: Provider, name: str, field: str, row: AccountRow) -> Place:
-        return Place(provider.name, name, field, row.grant, row.generation)

@@ -11,16 +11,17 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidewarden import errors
-from tidewarden.clock import sleep
+from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Provider
-from tidewarden.queue import Taken
+from tidewarden.queue import Queues, Taken
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.journal_records import JournalAnswer
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.node_limits import NodeLimits
+from tidewarden.tokens.vault.vault import Vault
 
 from .load_leveller import Leveller
-from .refresh_context import RefreshContext
-from .refresher import Refresher, lease_ms_of
+from .refresher import Refresher
 from .write_back import WriteBack
 
 log = logging.getLogger("tidewarden.tokens")
@@ -53,7 +54,17 @@ class Pool:
     """
 
     def __init__(
-        self, provider: Provider, queue: str, tools: RefreshContext, shared: NodeLimits
+        self,
+        provider: Provider,
+        queue: str,
+        queues: Queues,
+        ledger: AccountStore,
+        vault: Vault,
+        journal: Journal,
+        limits: ClientLimits,
+        refresher: Refresher,
+        write_back: WriteBack,
+        clock: Clock,
     ) -> None:
         if provider.unconfirmed:
             log.warning(
@@ -64,19 +75,17 @@ class Pool:
             )
         self.queue = queue
         self._provider = provider
-        self._tools = tools
-        self.limits = ClientLimits(provider, queue, shared, lease_ms_of(provider))
-        self._settler = WriteBack(provider, queue, tools)
-        self._refresher = Refresher(provider, queue, tools, self._settler, self.limits)
+        self._queues = queues
+        self._vault = vault
+        self._journal = journal
+        self._clock = clock
+        self.limits = limits
+        self._write_back = write_back
+        self._refresher = refresher
         self.leveller = Leveller(
-            provider,
-            queue,
-            tools.ledger,
-            tools.clock,
-            lambda: self._settler.life_s,
-            lambda: self._idle,
+            provider, queue, ledger, clock, lambda: write_back.life_s, lambda: self._idle
         )
-        self._session = tools.queues.open_session("_tokens")
+        self._session = queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
         self._takes: dict[asyncio.Task[bool], int] = {}
         """Takes under way, and for how many tasks each."""
@@ -87,12 +96,12 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.limits.held and len(self._work) < self.limits.concurrency.size
+        return not self.limits.held and len(self._work) < self.limits.size
 
     @property
     def _rest(self) -> int:
         """How many more may be begun, whatever has become of those that were."""
-        return SETTLING * self.limits.concurrency.size - len(self._work)
+        return SETTLING * self.limits.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -107,7 +116,7 @@ class Pool:
         """
         Write a journalled answer of this client's into the store; see :meth:`WriteBack.store`.
         """
-        await self._settler.store(answer)
+        await self._write_back.store(answer)
 
     async def run(self) -> None:
         """
@@ -129,7 +138,7 @@ class Pool:
                     log.warning(
                         "refreshers of %s pause: %s %s", self._provider.name, error.code, error
                     )
-                    await sleep(self._tools.clock, PAUSE_S)
+                    await sleep(self._clock, PAUSE_S)
         finally:
             for task in (*beside, *self._takes):
                 task.cancel()
@@ -140,7 +149,7 @@ class Pool:
         """Beside the takes, which may be parked: what is told late keeps an account waiting."""
         while True:
             await self._refresher.owing.wait()
-            await sleep(self._tools.clock, PAUSE_S)
+            await sleep(self._clock, PAUSE_S)
             try:
                 await self._refresher.pay()
             except errors.Error as error:
@@ -179,12 +188,12 @@ class Pool:
 
     async def _begin(self, room: int) -> bool:
         """Take what is due, as much as may be begun, and begin it; whether there was as much."""
-        tools, name = self._tools, self._provider.name
-        await tools.vault.ready()
+        name = self._provider.name
+        await self._vault.ready()
         if not self._refresher.writable:
-            await tools.journal.heal()
+            await self._journal.heal()
             if not self._refresher.writable:
-                await sleep(tools.clock, PAUSE_S)
+                await sleep(self._clock, PAUSE_S)
                 return False
         taken = await self._take(room)
         loop = asyncio.get_running_loop()
@@ -234,16 +243,16 @@ class Pool:
         if granted:
             return taken
         for task in taken:
-            await self._tools.queues.release(self._session, self.queue, task.id, task.lease)
+            await self._queues.release(self._session, self.queue, task.id, task.lease)
         await self.limits.give_back(1, 0)
         return ()
 
     async def _wait_for_leave(self, wait_s: float) -> None:
-        await sleep(self._tools.clock, min(max(wait_s, 0.01), LEAVE_S))
+        await sleep(self._clock, min(max(wait_s, 0.01), LEAVE_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """At most ``count`` tasks, waiting for the first unless all are held back meanwhile."""
-        taking = self._tools.queues.take(
+        taking = self._queues.take(
             self._session,
             [self.queue],
             count=count,
@@ -309,7 +318,7 @@ class Pool:
             async with asyncio.timeout(1):
                 await self._refresher.pay()
                 await self.limits.close()
-                await self._tools.queues.close_session(self._session)
+                await self._queues.close_session(self._session)
         except TimeoutError:
             log.warning("leases of %s were not given back: no answer in time", name)
         except errors.Error as error:
@@ -321,11 +330,11 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
-        "refreshers": {name: pool.limits.concurrency.size for name, pool in pools.items()},
+        "refreshers": {name: pool.limits.size for name, pool in pools.items()},
         "held": {name: int(pool.limits.held) for name, pool in pools.items()},
         "rate": {
-            name: rate.per_second
+            name: per_second
             for name, pool in pools.items()
-            if (rate := pool.limits.known.record.rate)
+            if (per_second := pool.limits.learnt_rate)
         },
     }

@@ -11,29 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from random import Random
 
 from tidewarden import errors
-from tidewarden.clock import sleep
+from tidewarden.clock import Clock, sleep
 from tidewarden.config import placeholders
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.tokens import policy
-from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
-from tidewarden.tokens.accounts.account_store import Opened
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import AccountStore, Opened
+from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.limits.adaptive_concurrency import late
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.evidence import is_refusal, kind_of
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.policy import Case
+from tidewarden.tokens.policy import Case, Patience
 from tidewarden.tokens.provider import token_response
 from tidewarden.tokens.provider.advice import after_refusal
-from tidewarden.tokens.provider.grant_request import Unfit, as_account, check_fit
+from tidewarden.tokens.provider.grant_request import Unfit
 from tidewarden.tokens.provider.token_response import Verdict
-from tidewarden.tokens.vault.vault import Place, Unsealable
+from tidewarden.tokens.vault.vault import Unsealable
 
 from .log_sampler import LogSampler
-from .refresh_context import RefreshContext
+from .outcomes import RefreshOutcomes
+from .token_request import TokenRequest
+from .under_way import UnderWay
 from .unknown_outcome import BUSY_S, UnknownOutcomes
 from .write_back import WriteBack
 
@@ -43,8 +47,6 @@ log = logging.getLogger("tidewarden.tokens")
 LEASE_SLACK_S = 10.0
 # Until the next try, when something of ours stood in the way before anything was sent.
 UNSENT_S = 5.0
-# Of the lease that must be left beyond the longest request when the first byte is sent.
-SEND_SLACK_S = 3.0
 
 
 def lease_ms_of(provider: Provider) -> int:
@@ -71,22 +73,34 @@ class Refresher:
         self,
         provider: Provider,
         queue: str,
-        tools: RefreshContext,
-        settler: WriteBack,
+        ledger: AccountStore,
+        journal: Journal,
+        request: TokenRequest,
+        unknown: UnknownOutcomes,
+        write_back: WriteBack,
+        outcomes: RefreshOutcomes,
         limits: ClientLimits,
+        under_way: UnderWay,
+        clock: Clock,
+        dice: Random,
+        patience: Patience,
     ) -> None:
         self.provider = provider
         self.queue = queue
         self.lease_ms = lease_ms_of(provider)
         self.stopping = False
-        self._tools = tools
-        self._settler = settler
+        self._ledger = ledger
+        self._journal = journal
+        self._request = request
+        self._unknown = unknown
+        self._write_back = write_back
+        self._outcomes = outcomes
         self._limits = limits
-        self._doubts = UnknownOutcomes(provider, queue, tools, settler)
-        self._digest = LogSampler(provider.name, tools.clock)
-        self._rules = token_response.rules_of(
-            provider.paths, provider.errors, provider.extras, renews=provider.renews
-        )
+        self._under_way = under_way
+        self._clock = clock
+        self._dice = dice
+        self._patience = patience
+        self._log = LogSampler(provider.name, clock)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
         """Set while the store has to be told something by :meth:`pay`."""
@@ -97,7 +111,7 @@ class Refresher:
         Whether the journal takes answers, or need not: one that would be the only one is not asked
         for else.
         """
-        return self._tools.journal.healthy or self.provider.rotation != "single_use"
+        return self._journal.healthy or self.provider.rotation != "single_use"
 
     async def refresh(self, task: Taken) -> None:
         """
@@ -105,13 +119,13 @@ class Refresher:
         or in the log.
         """
         account, place = f"{self.provider.name}/{task.id}", (self.queue, task.id)
-        busy = place in self._tools.asking
-        self._tools.asking.add(place)
+        busy = place in self._under_way.asking
+        self._under_way.asking.add(place)
         try:
             # This process was paused past the lease of a request whose answer may lie in its
             # socket.
             if busy:
-                await self._tools.ledger.failed(
+                await self._ledger.failed(
                     self.queue, task.id, task.lease, Step("hold", BUSY_S, RefreshTroubles())
                 )
             else:
@@ -124,7 +138,7 @@ class Refresher:
             log.exception("refresh of %s failed for a reason of ours", account)
         finally:
             if not busy:
-                self._tools.asking.discard(place)
+                self._under_way.asking.discard(place)
 
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
@@ -139,13 +153,13 @@ class Refresher:
         """
         while self._owed:
             task, step = self._owed[0]
-            await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
+            await self._ledger.failed(self.queue, task.id, task.lease, step)
             self._owed.pop(0)
         self.owing.clear()
 
     async def _note(self, task: Taken, step: Step) -> bool:
         try:
-            return await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
+            return await self._ledger.failed(self.queue, task.id, task.lease, step)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning(
                 "what became of %s/%s is told later: %s", self.provider.name, task.id, error
@@ -160,16 +174,16 @@ class Refresher:
 
     async def _refresh(self, task: Taken) -> None:
         """One refresh, from a leased task to a stored pair or a note of what went wrong."""
-        tools, provider = self._tools, self.provider
-        asked = tools.clock.monotonic()
+        provider, clock = self.provider, self._clock
+        asked = clock.monotonic()
         opened = await self._open(task)
         if opened is None:
             return
-        begun = tools.clock.monotonic()
+        begun = clock.monotonic()
         base = (opened.row.grant, opened.row.generation)
-        if answer := tools.journal.find(self.queue, task.id, *base):
+        if answer := self._journal.find(self.queue, task.id, *base):
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
-            await self._settler.store(answer)
+            await self._write_back.store(answer)
             return
         # From the moment before the intent was asked for, which the store saw later: the lease
         # lasts at least so long.
@@ -187,10 +201,9 @@ class Refresher:
         if not opened.troubles.tries:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
-            self._limits.concurrency.began(late=behind)
-        its, sent = as_account(placeholders.filled(provider, opened.row.details.parameters), token)
+            self._limits.began(late=behind)
         while True:
-            outcome, verdict = await self._ask(its, task.id, sent, until)
+            outcome, verdict = await self._request.ask(task.id, opened.row, token, until)
             if verdict.outcome == "late":  # As if it had been found out before.
                 await self._hold(task, 0, opened)
                 return
@@ -213,7 +226,7 @@ class Refresher:
         The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the
         store knows.
         """
-        resolved = await self._doubts.resolve(task.id, opened)
+        resolved = await self._unknown.resolve(task.id, opened)
         if resolved == "stored":
             return None
         if isinstance(resolved, Step):
@@ -225,7 +238,7 @@ class Refresher:
         spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         try:
             placeholders.filled(self.provider, opened.row.details.parameters)
-            token = await self._unsealed(
+            token = await self._request.unseal(
                 task.id, opened.spare if spare and opened.spare is not None else opened.row
             )
         except (Unfit, Unsealable) as error:
@@ -243,7 +256,7 @@ class Refresher:
                 task, opened, await self._case(opened, verdict, spare, opened.now_ms)
             )
             return None
-        if not self._may_send(until) or self.stopping or not self.writable:
+        if not self._request.may_send(until) or self.stopping or not self.writable:
             await self._hold(task, 0, opened)
             return None
         return token, spare
@@ -262,33 +275,32 @@ class Refresher:
         The answer into the store, or what follows from there being none; the case when it is sent
         again in its place.
         """
-        tools = self._tools
         kept = ""
         unread = (
             outcome.body
             if verdict.keep_body and isinstance(outcome, token_response.HttpAnswer)
             else b""
         )
-        if unread and (keeper := await self._settler.keep_raw(task.id, opened, unread)):
+        if unread and (keeper := await self._write_back.keep_raw(task.id, opened, unread)):
             opened.troubles.kept = keeper
             kept = f"; it is kept: tidewarden token answers {self.provider.name}/{task.id}"
         if verdict.pair is not None:
             if verdict.message:
-                self._digest.say(
+                self._log.say(
                     task.id,
                     "fresh",
                     f"{verdict.message}: its old one is used on{kept}",
                     logging.ERROR,
                 )
-            tools.storing.add((self.queue, task.id))
+            self._under_way.storing.add((self.queue, task.id))
             try:
-                await self._settler.settle(task.id, opened, verdict.pair, token)
+                await self._write_back.settle(task.id, opened, verdict.pair, token)
             finally:
-                tools.storing.discard((self.queue, task.id))
+                self._under_way.storing.discard((self.queue, task.id))
             return None
         if unread:
-            self._digest.say(task.id, "failing", f"answered {verdict.message}{kept}")
-        now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
+            self._log.say(task.id, "failing", f"answered {verdict.message}{kept}")
+        now_ms = opened.now_ms + int((self._clock.monotonic() - begun) * 1000)
         case = await self._case(opened, verdict, spare, now_ms)
         if policy.replay_after(case) is not None:
             return case
@@ -300,13 +312,12 @@ class Refresher:
         Until when (monotonic seconds) a request may be sent again under its intent, which runs on
         from now; None: it may not.
         """
-        tools = self._tools
-        await sleep(tools.clock, wait_s)
+        await sleep(self._clock, wait_s)
         if self.stopping or not self.writable:
             return None
-        asked = tools.clock.monotonic()
+        asked = self._clock.monotonic()
         try:
-            renewed = await tools.ledger.renew(self.queue, task.id, task.lease, self.lease_ms)
+            renewed = await self._ledger.renew(self.queue, task.id, task.lease, self.lease_ms)
         except errors.Error as error:
             log.info("%s/%s is not sent again in its place: %s", self.provider.name, task.id, error)
             return None
@@ -318,31 +329,6 @@ class Refresher:
             opened.spare, opened.row, self.provider.grace_s, opened.now_ms
         )
 
-    def _may_send(self, until: float) -> bool:
-        """
-        Whether a request that begins now surely ends before a lease that lasts until then
-        (monotonic seconds).
-        """
-        return until - self._tools.clock.monotonic() >= self.provider.timeout_s + SEND_SLACK_S
-
-    async def _ask(
-        self, provider: Provider, account: str, token: str, until: float
-    ) -> tuple[token_response.Outcome, Verdict]:
-        """
-        The request, by each of the client's secrets until one is taken: a refused client has
-        touched no grant.
-        """
-        tools = self._tools
-        exchange = tools.exchange
-        for number in exchange.credentials.order(provider):
-            outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S, account)
-            verdict = token_response.classify(outcome, tools.clock.unix_ms(), self._rules)
-            if verdict.outcome != "invalid_client" or not self._may_send(until):
-                break
-        if verdict.scope in ("ok", "account") and exchange.credentials.prefer(provider, number):
-            log.warning("%s now takes our %s secret", provider.name, ("first", "next")[number])
-        return outcome, verdict
-
     async def _open(self, task: Taken) -> Opened | None:
         """The intent, written down; None when nothing is to be sent."""
         untouched = Step("hold", 0, RefreshTroubles())
@@ -350,7 +336,7 @@ class Refresher:
             await self._note(task, untouched)
             return None
         try:
-            opened = await self._tools.ledger.intend(self.queue, task.id, task.lease, self.lease_ms)
+            opened = await self._ledger.intend(self.queue, task.id, task.lease, self.lease_ms)
         except (errors.StoreDown, errors.NoQuorum):
             # It may have been written; nothing was sent, so it is closed again.
             self._owe(task, untouched)
@@ -379,12 +365,6 @@ class Refresher:
             )
         await self._note(task, step)
 
-    async def _unsealed(self, account: str, row: AccountRow) -> str:
-        place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
-        return check_fit(
-            self.provider, (await self._tools.vault.unseal(row.refresh, place)).decode()
-        )
-
     async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
         """What is known of a failure, of the client's other accounts, too."""
         if kind_of(verdict) in ("refused", "client"):
@@ -399,62 +379,52 @@ class Refresher:
             left_s=(row.expires_at_ms - now_ms) / 1000,
             used_spare=used_spare,
             has_spare=self._spare_may_do(opened),
-            dice=self._tools.dice.random(),
-            confirm_s=self._tools.confirm_s,
+            dice=self._dice.random(),
+            confirm_s=self._patience.confirm_s,
             assessment=self._limits.assess(verdict),
-            give_up_s=self._tools.give_up_s,
+            give_up_s=self._patience.give_up_s,
             begun_ms=opened.now_ms,
             stored_ms=row.stored_ms,
         )
 
     async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:
-        tools, name = self._tools, self.provider.name
+        name, generation = self.provider.name, opened.row.generation
         step = policy.after_failure(case)
-        if tools.tidings is not None:
-            step = replace(step, event=tools.tidings.event_of(opened.troubles, step.troubles))
+        step = replace(step, event=self._outcomes.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the
         # lease, and a refusal of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-            tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+            self._outcomes.moved_on(name, task.id, generation)
             return
-        if tools.tidings is not None:
-            tools.tidings.failed(name, task.id, step.event)
-        if step.what == "lost":
-            tools.counts.lost_rotations += 1
-        elif step.what == "dead":
-            # Of one that is stopped the grant may live, and so may its token.
-            tools.cache.drop(f"{name}/{task.id}")
         self._say(task.id, opened.troubles, step)
-        tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+        self._outcomes.failed(name, task.id, generation, step)
 
     def _say(self, account: str, before: RefreshTroubles, step: Step) -> None:
         """What became of an account, where it is the account's own matter and news."""
         now = step.troubles
         if step.what == "lost":
-            self._digest.say(
-                account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR
-            )
+            self._log.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)
         elif step.what == "dead":
             mend = (
                 "its owner has to consent again"
                 if self.provider.renews
                 else after_refusal(self.provider)
             )
-            self._digest.say(account, "dead", f"is dead: {now.message}; {mend}")
+            self._log.say(account, "dead", f"is dead: {now.message}; {mend}")
         elif step.what == "stop":
             asked = (
                 f"asked in vain since {(now.last_ms - now.first_ms) / 86_400_000:.1f} days,"
                 f" {now.tries} times"
             )
-            self._digest.say(account, "stopped", f"is stopped: {now.message}; {asked}")
+            self._log.say(account, "stopped", f"is stopped: {now.message}; {asked}")
         elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
             again = (
                 f"asked again in {step.delay_s / 60:.0f} min"
                 if step.delay_s >= 60
                 else "asked again"
             )
-            self._digest.say(
+            self._log.say(
                 account, "failing", f"is refused: {now.message}; {again}, before it is given up"
             )
         elif (
@@ -462,7 +432,7 @@ class Refresher:
             and now.outcome != before.outcome
             and (level := class_of(now.outcome).log_level)
         ):
-            self._digest.say(
+            self._log.say(
                 account,
                 "failing",
                 f"fails ({now.outcome}): {now.message}; tried again by itself",

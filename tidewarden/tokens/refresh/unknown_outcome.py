@@ -15,10 +15,9 @@ from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import Step
-from tidewarden.tokens.accounts.account_store import Opened
-from tidewarden.tokens.journal.peer_queries import PeerReply
+from tidewarden.tokens.accounts.account_store import AccountStore, Opened
+from tidewarden.tokens.journal.peer_queries import PeerReply, Peers
 
-from .refresh_context import RefreshContext
 from .write_back import WriteBack
 
 log = logging.getLogger("tidewarden.tokens")
@@ -30,12 +29,21 @@ class UnknownOutcomes:
     """Resolves the doubts about the accounts of one provider's client."""
 
     def __init__(
-        self, provider: Provider, queue: str, tools: RefreshContext, settler: WriteBack
+        self,
+        provider: Provider,
+        queue: str,
+        node: str,
+        ledger: AccountStore,
+        peers: Peers,
+        write_back: WriteBack,
     ) -> None:
+        """``node``: this one's name."""
         self._provider = provider
         self._queue = queue
-        self._tools = tools
-        self._settler = settler
+        self._node = node
+        self._ledger = ledger
+        self._peers = peers
+        self._write_back = write_back
 
     async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
         """
@@ -50,16 +58,14 @@ class UnknownOutcomes:
         if not holder:
             return "go"
         reply = PeerReply("none")  # This node's own journal was looked into before.
-        if _node_of(holder) != _node_of(self._tools.queues.catalog.holder):
-            reply = await self._tools.peers.ask(
-                holder, self._queue, account, row.grant, row.generation
-            )
+        if holder.rpartition(".")[0] != self._node:
+            reply = await self._peers.ask(holder, self._queue, account, row.grant, row.generation)
         if reply.state == "answer" and reply.answer is not None:
             log.info(
                 "%s/%s: its answer is in the journal of %s", self._provider.name, account, holder
             )
             try:
-                await self._settler.adopt(reply)
+                await self._write_back.adopt(reply)
             except errors.Error as error:
                 log.warning(
                     "%s/%s: that answer is not stored yet: %s", self._provider.name, account, error
@@ -98,7 +104,7 @@ class UnknownOutcomes:
         return "go"
 
     async def _moved_on(self, account: str, opened: Opened) -> bool:
-        row = (await self._tools.ledger.get(self._queue, account)).row
+        row = (await self._ledger.get(self._queue, account)).row
         return row is None or (row.grant, row.generation) != (
             opened.row.grant,
             opened.row.generation,
@@ -115,7 +121,3 @@ class UnknownOutcomes:
             troubles,
             until_ms=policy.saved_until_ms(self._provider, troubles, opened.now_ms),
         )
-
-
-def _node_of(holder: str) -> str:
-    return holder.rpartition(".")[0]

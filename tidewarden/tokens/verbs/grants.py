@@ -15,8 +15,10 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details, names
 from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails, AccountRow
-from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore, OnSettled
+from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.names import brought
+from tidewarden.tokens.accounts.sealing import seal_pair
+from tidewarden.tokens.accounts.settled import SettledAccounts
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.policy import State
@@ -62,22 +64,22 @@ class Grants:
         ledger: AccountStore,
         vault: Vault,
         dice: Random,
-        on_settled: OnSettled,
-        tidings: AccountLifecycle,
+        settled: SettledAccounts,
+        lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
-        self._on_settled = on_settled
-        self._tidings = tidings
+        self._settled = settled
+        self._lifecycle = lifecycle
         self._revoker = revoker
 
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
         noted = {row.current for row in await self._revoker.deleting(provider.name, name)}
         gone = await self._ledger.delete(queue, name)
-        self._tidings.deleted(provider.name, name)
+        self._lifecycle.deleted(provider.name, name)
         for row in gone or ():
             if row.current not in noted:  # It came in between.
                 await self._revoker.abandoned(provider.name, name, row)
@@ -132,9 +134,9 @@ class Grants:
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
             if stored:
-                self._on_settled(f"{provider.name}/{name}", row.generation)
+                self._settled.tell(f"{provider.name}/{name}", row.generation)
                 living = row.expires_at_ms > reading.now_ms
-                self._tidings.granted(provider.name, name, living=living, recovered=stored == 2)
+                self._lifecycle.granted(provider.name, name, living=living, recovered=stored == 2)
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(
@@ -180,7 +182,7 @@ class Grants:
             await self._ledger.refresh(
                 queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation)
             )
-        self._on_settled(f"{provider.name}/{name}", row.generation)
+        self._settled.tell(f"{provider.name}/{name}", row.generation)
         return noted
 
     async def take_in(
@@ -259,18 +261,17 @@ class Grants:
     async def _keep_spare(
         self, provider: str, queue: str, name: str, row: AccountRow, token: str
     ) -> None:
-        base = (row.grant, ELSEWHERE)
+        base, at = (row.grant, ELSEWHERE), (row.grant, ELSEWHERE + 1)
+        _, refresh = seal_pair(self._vault, provider, name, at, "", token)
         spare = AccountRow(
-            grant=base[0],
-            generation=ELSEWHERE + 1,
+            grant=at[0],
+            generation=at[1],
             stored_ms=row.stored_ms,
             expires_at_ms=0,
             due_ms=row.due_ms,
             origin=row.origin,
             current=self._vault.fingerprint(provider, name, marked(token)),
-            refresh=self._vault.seal(
-                token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)
-            ),
+            refresh=refresh,
         )
         # It fits nowhere, and what comes and does not fit is kept as a spare.
         await self._ledger.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
@@ -285,7 +286,6 @@ class Grants:
         mark: bytes,
     ) -> AccountRow:
         number, generation = base[0] + 1, base[1] + 1
-        vault = self._vault
         expires_at_ms = grant.expires_at_ms or (
             now_ms + int(grant.expires_in_s * 1000) if grant.expires_in_s else 0
         )
@@ -300,12 +300,14 @@ class Grants:
         due_ms = (
             policy.due_before(end_ms, life_s, provider, self._dice.random()) if life_s else now_ms
         )
-        access = b""
-        if grant.access_token:
-            access = vault.seal(
-                grant.access_token.encode(),
-                Place(provider.name, name, "access", number, generation),
-            )
+        access, refresh = seal_pair(
+            self._vault,
+            provider.name,
+            name,
+            (number, generation),
+            grant.access_token,
+            brought(provider, grant),
+        )
         return AccountRow(
             grant=number,
             generation=generation,
@@ -317,10 +319,7 @@ class Grants:
             token_type=grant.token_type,
             scope=grant.scope or provider.scope,
             access=access,
-            refresh=vault.seal(
-                brought(provider, grant).encode(),
-                Place(provider.name, name, "refresh", number, generation),
-            ),
+            refresh=refresh,
         )
 
 

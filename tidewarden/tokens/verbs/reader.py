@@ -19,6 +19,7 @@ from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.accounts.settled import SettledAccounts
 from tidewarden.tokens.policy import State
 from tidewarden.tokens.provider.token_response import Scalar
 from tidewarden.tokens.vault.vault import Place, Vault
@@ -88,6 +89,8 @@ class Reader:
         vault: Vault,
         clock: Clock,
         cache: Cache,
+        settled: SettledAccounts,
+        offline: OfflineRefresh,
         connected: Callable[[], bool],
         forced_ms: int,
     ) -> None:
@@ -96,14 +99,13 @@ class Reader:
         self._vault = vault
         self._clock = clock
         self._cache = cache
+        self._settled = settled
+        self._offline = offline
         self._connected = connected
         self._away = False  # when it was asked last
         self._stopped = False
         self.stale_served = 0
-        self.orphans: OfflineRefresh | None = None
-        """What refreshes while the store is away; None: no provider lets it."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
-        self._settled: dict[str, asyncio.Event] = {}
 
     async def get(
         self,
@@ -127,8 +129,8 @@ class Reader:
                 why = str(error)
         else:
             why = "it is not connected"
-        if self.orphans is not None and self._serves_alone(account):
-            await self.orphans.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
+        if self._serves_alone(account):
+            await self._offline.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account)
         if row is None or row.generation <= newer:
             raise errors.StoreDown(f"{why}; no living token of {account} is known here")
@@ -212,10 +214,8 @@ class Reader:
 
     def _serves_alone(self, account: str) -> bool:
         """Whether this node could refresh the account without the store."""
-        orphans = self.orphans
         return (
-            orphans is not None
-            and orphans.serves(account.partition("/")[0])
+            self._offline.serves(account.partition("/")[0])
             and self._cache.whole(account) is not None
         )
 
@@ -235,14 +235,6 @@ class Reader:
                 raise errors.StoreDown(f"it has not answered for {STALE_AFTER_S:g} s") from None
         self._away = False
         return answer
-
-    def settled(self, account: str) -> None:
-        """
-        A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put.
-        """
-        event = self._settled.get(account)
-        if event is not None:
-            event.set()
 
     def stop(self) -> None:
         """
@@ -313,26 +305,24 @@ class Reader:
         self, account: str, queue: str, name: str, before: tuple[int, int], limit_s: float
     ) -> None:
         # This node's own refresher wakes it at once; another node's shows in the row alone.
-        event = self._settled[account] = asyncio.Event()
         pause_s, most_s = WATCH_S
-        try:
-            async with asyncio.timeout(limit_s):
-                while not event.is_set():
-                    try:
-                        async with asyncio.timeout(pause_s):
-                            await event.wait()
-                    except TimeoutError:
-                        pause_s = min(pause_s * 1.5, most_s)
-                        reading = await self._ledger.get(queue, name)
-                        if _mark(reading.row) != before or _given_up(reading):
-                            return
-        except TimeoutError:
-            return  # Whoever still waits begins another watch.
-        except errors.Error as error:
-            # Each reader asks the store again, and hears it there.
-            log.debug("waiting for %s: %s", account, error)
-        finally:
-            del self._settled[account]
+        with self._settled.watching(account) as event:
+            try:
+                async with asyncio.timeout(limit_s):
+                    while not event.is_set():
+                        try:
+                            async with asyncio.timeout(pause_s):
+                                await event.wait()
+                        except TimeoutError:
+                            pause_s = min(pause_s * 1.5, most_s)
+                            reading = await self._ledger.get(queue, name)
+                            if _mark(reading.row) != before or _given_up(reading):
+                                return
+            except TimeoutError:
+                return  # Whoever still waits begins another watch.
+            except errors.Error as error:
+                # Each reader asks the store again, and hears it there.
+                log.debug("waiting for %s: %s", account, error)
 
 
 def lives(reading: AccountReading, min_ttl_ms: int) -> bool:

@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 from support.inspect import (
     answers_of,
-    context_of,
     journal_of,
+    journal_replay_of,
     ledger_of,
-    offline_refresh_of,
+    under_way_of,
     vault_of,
 )
 from support.tokens import harness
@@ -32,6 +32,7 @@ from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
+from tidewarden.tokens.refresh import token_request as token_request_module
 from tidewarden.tokens.refresh.unknown_outcome import UnknownOutcomes
 
 SECRET = "the cluster's"
@@ -48,7 +49,7 @@ class Scene:
     def __init__(self, store: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.folder = store, folder
         monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 1.4)
-        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+        monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
         monkeypatch.setattr(pool_module, "STOP_S", 0.0)
         self.doors = contextlib.AsyncExitStack()
         self.held = asyncio.Event()
@@ -188,7 +189,7 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
                 words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
                 assert await harness.AccountStore.stored(ledger_of(one.tokens), *words) == "STORED"
                 journal_of(one.tokens).stored(answer)
-                context_of(offline_refresh_of(one.tokens)).asking.clear()
+                under_way_of(journal_replay_of(one.tokens)).asking.clear()
                 return web.Response(body=one.tokens.answer_peer(await request.read()))
 
             async with served(store_first) as address, scene.other(chosen, address) as two:
@@ -229,17 +230,14 @@ async def test_an_account_that_was_given_up_waits_for_no_node(dead: bool) -> Non
     async def away(*_args: Any) -> PeerReply:
         return PeerReply("away")
 
-    tools: Any = SimpleNamespace(
-        queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away)
-    )
+    nothing: Any = SimpleNamespace()
+    peers: Any = SimpleNamespace(ask=away)
     chosen = harness.provider("http://127.0.0.1:9/token", rotation="single_use")
     row = AccountRow(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
     opened = Opened(
         2_000, row, RefreshTroubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None
     )
-    found = await UnknownOutcomes(chosen, "q", tools, settler=SimpleNamespace()).resolve(
-        "a", opened
-    )  # type: ignore[arg-type]
+    found = await UnknownOutcomes(chosen, "q", "n1", nothing, peers, nothing).resolve("a", opened)
     assert found == "go" if dead else isinstance(found, Step)
 
 

@@ -16,6 +16,7 @@ from support.tokens import harness
 
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
+from tidewarden.tokens.refresh import token_request as token_request_module
 
 answers, cut, rotate_and_cut, eventually = (
     harness.answers,
@@ -97,7 +98,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
         endpoint.faults.append(rotate_and_cut)
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S)
         monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
-        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+        monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
         monkeypatch.setattr(pool_module, "STOP_S", 0.0)
         async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
             died = asyncio.Event()
@@ -127,7 +128,7 @@ async def test_a_pause_past_the_lease_sends_nothing(
     ended.
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
-    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
@@ -157,7 +158,7 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
     end the grant.
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
-    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:

@@ -1,0 +1,37 @@
+"""Finds the provider and the queue of an account by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidewarden import errors
+from tidewarden.config.load import Provider
+from tidewarden.config.provider import queue_of
+
+from . import names
+
+
+class Directory:
+    """The configured providers, and the queue in which the accounts of each lie."""
+
+    def __init__(self, providers: Mapping[str, Provider]) -> None:
+        self.providers = providers
+        self.queues = {name: queue_of(name, one.client_id) for name, one in providers.items()}
+        """By provider."""
+
+    def provider(self, name: str) -> Provider:
+        """The provider of that name. Raises: NotFound."""
+        found = self.providers.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.providers)) or "none"
+            raise errors.NotFound(f"there is no provider {name[:60]!r}; configured: {known}")
+        return found
+
+    def account(self, account: str) -> tuple[Provider, str, str]:
+        """
+        The provider, the queue and the name of ``provider/name``.
+
+        Raises: BadArg: it is no such name. NotFound: that provider is not configured.
+        """
+        provider, name = names.split(account)
+        return self.provider(provider), self.queues[provider], name

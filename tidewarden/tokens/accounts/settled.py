@@ -1,0 +1,33 @@
+"""Tells the readers of a node that an account's refresh has ended here, or a grant was put."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from .cache import Cache
+
+
+class SettledAccounts:
+    """Wakes who waits for an account; an older token of it leaves the cache."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._events: dict[str, asyncio.Event] = {}
+
+    def tell(self, account: str, generation: int) -> None:
+        """A refresh of ``provider/name`` has ended, well or not; it has this generation now."""
+        self._cache.outdate(account, generation)
+        event = self._events.get(account)
+        if event is not None:
+            event.set()
+
+    @contextlib.contextmanager
+    def watching(self, account: str) -> Iterator[asyncio.Event]:
+        """An event that is set when a refresh of the account ends; one watcher an account."""
+        event = self._events[account] = asyncio.Event()
+        try:
+            yield event
+        finally:
+            del self._events[account]

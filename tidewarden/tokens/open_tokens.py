@@ -1,0 +1,436 @@
+"""Opens the tokens of a node: reads vault and journal, and puts the parts together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tidewarden.clock import Clock
+from tidewarden.config.load import Config, Provider
+from tidewarden.queue import Queues
+
+from . import policy
+from .accounts.account_store import AccountStore, RunScript
+from .accounts.cache import Cache
+from .accounts.directory import Directory
+from .accounts.settled import SettledAccounts
+from .accounts.unconfigured_accounts import UnconfiguredAccounts
+from .custody.key_sync import restore_keys
+from .custody.vault_admin import VaultAdmin
+from .events.companion_cleanup import CompanionCleanup
+from .events.companions import Companions
+from .events.consents import Consents
+from .events.events import Call, Events
+from .events.lifecycle import AccountLifecycle
+from .events.outbox import Outbox
+from .events.revocation import Revoker
+from .events.webhooks import Webhooks
+from .journal import peer_queries
+from .journal.journal import Journal
+from .journal.peer_queries import Peers
+from .limits.client_limits import ClientLimits
+from .limits.host_rate_limit import HostRateLimits
+from .limits.node_limits import NodeLimits
+from .provider.token_endpoint import TokenEndpoint
+from .refresh.journal_replay import JournalReplay
+from .refresh.offline_refresh import OfflineClient, OfflineRefresher
+from .refresh.outcomes import Counts, RefreshOutcomes
+from .refresh.pool import Pool
+from .refresh.refresher import Refresher, lease_ms_of
+from .refresh.rescue import Rescue
+from .refresh.token_request import TokenRequest
+from .refresh.under_way import UnderWay
+from .refresh.unknown_outcome import UnknownOutcomes
+from .refresh.write_back import WriteBack
+from .tokens import FORCED_MS, Job, Tokens
+from .vault.key_store import KeyStore
+from .vault.keyring import Keyring
+from .vault.vault import Vault, open_vault
+from .verbs.figures import Figures
+from .verbs.grants import Grants
+from .verbs.listing import Listing
+from .verbs.reader import Reader
+from .why.stories import Stories
+
+OPENED_TOGETHER = 32  # queues that are made, or read, at a time
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What is open before the parts are put together upon it."""
+
+    config: Config
+    queues: Queues
+    call: Call
+    clock: Clock
+    dice: Random
+    nodes: Callable[[], int]
+    directory: Directory
+    accounts: AccountStore
+    key_store: KeyStore
+    vault: Vault
+    journal: Journal
+    endpoint: TokenEndpoint
+    peers: Peers
+    cache: Cache
+    settled: SettledAccounts
+    counts: Counts
+    patience: policy.Patience
+
+    @property
+    def node(self) -> str:
+        """This node's name."""
+        return self.queues.catalog.holder.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What tells others what becomes of accounts."""
+
+    events: Events
+    webhooks: Webhooks
+    companions: Companions
+    cleanup: CompanionCleanup
+    outbox: Outbox
+    consents: Consents
+    lifecycle: AccountLifecycle
+    revoker: Revoker
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """What refreshes the accounts of one provider's client."""
+
+    provider: Provider
+    queue: str
+    limits: ClientLimits
+    request: TokenRequest
+    write_back: WriteBack
+
+
+async def open_tokens(
+    config: Config,
+    queues: Queues,
+    clock: Clock,
+    call: Call,
+    *,
+    exchange: TokenEndpoint | None = None,
+    dice: Random | None = None,
+    environ: Mapping[str, str] | None = None,
+    confirm_s: float = policy.CONFIRM_S,
+    forced_ms: int = FORCED_MS,
+    script: RunScript | None = None,
+    connected: Callable[[], bool] = lambda: True,
+    cluster_secret: str = "",
+    members: Callable[[], Mapping[str, str]] | None = None,
+    nodes: Callable[[], int] = lambda: 1,
+) -> Tokens:
+    """
+    Open vault and journal and the providers' queues; offer the store what the journal holds.
+
+    Args:
+        call: sends one command to the store, for what is the cluster's and of no shard.
+        script: runs a token script and returns when its write is as durable as the store can make
+            it; ``queues.scripts.run`` when absent.
+        connected: whether the store is, as far as is known: while it is not, nobody need wait for
+            it to say so.
+        cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and
+            nobody answered.
+        members: their ``host:base_port`` by name, as they are now; None: as configured.
+        nodes: how many nodes live, this one included.
+
+    Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal
+    cannot be used.
+    """
+    mac = peer_queries.mac_of(cluster_secret) if cluster_secret else None
+    closing = contextlib.AsyncExitStack()
+    try:
+        key_store = KeyStore(call, config.cluster.name)
+        peers = Peers(config, mac, members, key_store.address_of)
+        closing.push_async_callback(peers.close)
+        endpoint = exchange or TokenEndpoint(clock=clock)
+        closing.push_async_callback(endpoint.close)
+        key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
+        keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
+        vault = await open_vault(keyring, key_store, clock)
+        journal = Journal(Path(config.node.data_dir) / "tokens.journal")
+        closing.push_async_callback(journal.close)
+        journal.open()
+        await restore_keys(journal, vault)
+        cache = Cache(config.tokens.cache_max, clock, _served_offline(config))
+        ground = _Ground(
+            config,
+            queues,
+            call,
+            clock,
+            dice or Random(),
+            nodes,
+            Directory(config.providers),
+            AccountStore(
+                script or queues.scripts.run, queues.catalog.shard_of, queues.scripts.run_each
+            ),
+            key_store,
+            vault,
+            journal,
+            endpoint,
+            peers,
+            cache,
+            SettledAccounts(cache),
+            Counts(),
+            policy.Patience(confirm_s, config.tokens.give_up_s),
+        )
+        await _open_queues(queues, list(ground.directory.queues.values()))
+        return await _put_together(ground, closing, connected, forced_ms, mac)
+    except BaseException:
+        await closing.aclose()
+        raise
+
+
+def _served_offline(config: Config) -> frozenset[str]:
+    """The providers whose accounts are refreshed while the store is away."""
+    return frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
+
+
+async def _open_queues(queues: Queues, names: list[str]) -> None:
+    """Make the queues, or read them; one after the other, thousands took many seconds."""
+    for first in range(0, len(names), OPENED_TOGETHER):
+        await asyncio.gather(
+            *(queues.catalog.shard_count(name) for name in names[first : first + OPENED_TOGETHER])
+        )
+
+
+async def _put_together(
+    ground: _Ground,
+    closing: contextlib.AsyncExitStack,
+    connected: Callable[[], bool],
+    forced_ms: int,
+    mac: peer_queries.Mac | None,
+) -> Tokens:
+    directory, accounts, clock = ground.directory, ground.accounts, ground.clock
+    outside = _outside(ground)
+    grants = Grants(
+        accounts, ground.vault, ground.dice, ground.settled, outside.lifecycle, outside.revoker
+    )
+    custody = _custody(ground, grants)
+    await custody.start()
+    closing.push_async_callback(custody.stop)
+    closing.push_async_callback(outside.outbox.stop)
+    listing = Listing(accounts, directory.queues, directory.providers)
+    figures = Figures(directory.queues, listing.stats, clock)
+    closing.push_async_callback(figures.stop)
+    outcomes = RefreshOutcomes(
+        ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
+    )
+    clients = _clients(ground, outside, outcomes)
+    offline = _offline(ground, clients, outcomes)
+    closing.push_async_callback(offline.stop)
+    reader = Reader(
+        accounts, ground.vault, clock, ground.cache, ground.settled, offline, connected, forced_ms
+    )
+    closing.callback(reader.stop)
+    under_way = UnderWay()
+    pools = {name: _pool(ground, one, outcomes, under_way) for name, one in clients.items()}
+    replay = JournalReplay(
+        ground.node, ground.journal, ground.vault, clock, outcomes, under_way, pools, mac
+    )
+    await replay.replay()
+    return Tokens(
+        config=ground.config,
+        directory=directory,
+        ledger=accounts,
+        grants=grants,
+        reader=reader,
+        listing=listing,
+        figures=figures,
+        stories=_stories(ground),
+        custody=custody,
+        pools=pools,
+        replay=replay,
+        journal=ground.journal,
+        cache=ground.cache,
+        counts=ground.counts,
+        events=outside.events,
+        webhooks=outside.webhooks,
+        companions=outside.companions,
+        forced_ms=forced_ms,
+        jobs=(
+            *(pool.run for pool in pools.values()),
+            replay.run,
+            *custody.jobs(),
+            *_other_jobs(ground, outside),
+        ),
+        closing=closing,
+    )
+
+
+def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:
+    accounts, clock, directory = ground.accounts, ground.clock, ground.directory
+    rescue = Rescue(directory.providers, directory.queues, accounts.script, clock, ground.nodes)
+    unconfigured = UnconfiguredAccounts(
+        accounts, ground.queues.catalog.names, directory.queues.values()
+    )
+    return (
+        rescue.run,
+        outside.outbox.run,
+        outside.consents.run,
+        outside.webhooks.run,
+        outside.companions.run,
+        outside.cleanup.run,
+        unconfigured.say,
+        outside.revoker.run,
+    )
+
+
+def _offline(
+    ground: _Ground, clients: Mapping[str, _Client], outcomes: RefreshOutcomes
+) -> OfflineRefresher:
+    served = {
+        name: OfflineClient(one.request, one.write_back, one.limits)
+        for name, one in clients.items()
+        if name in _served_offline(ground.config)
+    }
+    return OfflineRefresher(served, ground.cache, outcomes, ground.clock, ground.dice)
+
+
+def _outside(ground: _Ground) -> _Outside:
+    config, queues, clock, accounts = ground.config, ground.queues, ground.clock, ground.accounts
+    queue_of = ground.directory.queues
+    name = config.cluster.name
+    events = Events(ground.call, name, queues.put, config.webhooks, config.events.kept)
+    drop = functools.partial(queues.admin.delete, force=True)
+    companions = Companions(config.companions, queues.put, drop, clock)
+    outbox = Outbox(
+        accounts,
+        queue_of,
+        queues.catalog.shard_of,
+        queues.scripts.having,
+        events,
+        companions,
+        clock,
+    )
+    days = config.tokens.consent_notice_days
+    return _Outside(
+        events,
+        Webhooks(queues, config.webhooks, clock),
+        companions,
+        CompanionCleanup(config.companions, config.providers, queues, ground.call, name, clock),
+        outbox,
+        Consents(accounts, queue_of.values(), queues.scripts.having, days, outbox.look_at, clock),
+        AccountLifecycle(outbox, companions, config.events.failing_s),
+        Revoker(
+            config.providers,
+            queue_of,
+            queues,
+            accounts,
+            ground.vault,
+            ground.endpoint,
+            clock,
+            ground.counts.revocations,
+        ),
+    )
+
+
+def _custody(ground: _Ground, grants: Grants) -> VaultAdmin:
+    async def put(account: str, fields: Mapping[str, object]) -> bool:
+        return await grants.take_in(*ground.directory.account(account), fields)
+
+    return VaultAdmin(
+        ground.config,
+        ground.queues,
+        ground.accounts,
+        ground.vault,
+        ground.key_store,
+        ground.journal,
+        ground.clock,
+        put,
+        ground.directory,
+        ground.peers,
+    )
+
+
+def _stories(ground: _Ground) -> Stories:
+    return Stories(
+        ground.accounts,
+        ground.directory.queues,
+        ground.cache,
+        ground.clock,
+        confirm_s=ground.patience.confirm_s,
+        give_up_s=ground.patience.give_up_s,
+    )
+
+
+def _clients(
+    ground: _Ground, outside: _Outside, outcomes: RefreshOutcomes
+) -> Mapping[str, _Client]:
+    """By provider."""
+    shared = NodeLimits(
+        ground.queues,
+        ground.accounts.script,
+        ground.clock,
+        ground.dice,
+        ground.queues.catalog.holder.partition(".")[0],
+        ground.nodes,
+        hosts=HostRateLimits(ground.accounts.script, ground.nodes),
+        on_event=outside.lifecycle.of_provider,
+        refreshes=ground.counts.refreshes,
+        quarantines=ground.counts.quarantines,
+    )
+    found = {}
+    for name, provider in ground.directory.providers.items():
+        queue = ground.directory.queues[name]
+        found[name] = _Client(
+            provider,
+            queue,
+            ClientLimits(provider, queue, shared, lease_ms_of(provider)),
+            TokenRequest(provider, ground.endpoint, ground.vault, ground.clock),
+            WriteBack(
+                provider,
+                queue,
+                ground.node,
+                ground.accounts,
+                ground.vault,
+                ground.journal,
+                ground.cache,
+                outcomes,
+                ground.clock,
+                ground.dice,
+            ),
+        )
+    return found
+
+
+def _pool(ground: _Ground, client: _Client, outcomes: RefreshOutcomes, under_way: UnderWay) -> Pool:
+    provider, queue, write_back = client.provider, client.queue, client.write_back
+    refresher = Refresher(
+        provider,
+        queue,
+        ground.accounts,
+        ground.journal,
+        client.request,
+        UnknownOutcomes(provider, queue, ground.node, ground.accounts, ground.peers, write_back),
+        write_back,
+        outcomes,
+        client.limits,
+        under_way,
+        ground.clock,
+        ground.dice,
+        ground.patience,
+    )
+    return Pool(
+        provider,
+        queue,
+        ground.queues,
+        ground.accounts,
+        ground.vault,
+        ground.journal,
+        client.limits,
+        refresher,
+        write_back,
+        ground.clock,
+    )

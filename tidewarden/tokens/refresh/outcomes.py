@@ -1,0 +1,132 @@
+"""Tells the rest of a node what became of a refresh: its readers, its events, its counters."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step, parse_row
+from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.events.lifecycle import AccountLifecycle
+from tidewarden.tokens.events.revocation import Revoker
+from tidewarden.tokens.journal.journal_records import JournalAnswer
+
+log = logging.getLogger("tidewarden.tokens")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a node's refreshers have done since its start."""
+
+    refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By provider and class of outcome."""
+    late: Counter[str] = field(default_factory=Counter)
+    """Refreshes that succeeded after the old access token had expired, by provider."""
+    spares: int = 0
+    """Answers that found their row moved on and were kept aside."""
+    lost_rotations: int = 0
+    """
+    Accounts whose new refresh token was lost with its answer, for which consent is needed anew.
+    """
+    quarantines: Counter[str] = field(default_factory=Counter)
+    """Times that a provider's refusals jumped and nobody was declared dead for it."""
+    revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Deleted accounts' tokens by provider and what became of them there."""
+    adopted: int = 0
+    """Answers that were found in another node's journal."""
+    orphans: int = 0
+    """Pairs that came while the store was away."""
+    orphans_dropped: int = 0
+    """Answers that came without the store, and whose accounts had moved on when it was back."""
+    replayed: int = 0
+    """Answers that came from the journal into the store."""
+
+    def figures(self) -> dict[str, Any]:
+        """Each by its name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: dict(value) if isinstance(value, Counter) else value
+            for name, value in found.items()
+        }
+
+
+class RefreshOutcomes:
+    """Of one node. Every method but :meth:`stored` returns at once and raises nothing."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        cache: Cache,
+        settled: SettledAccounts,
+        lifecycle: AccountLifecycle,
+        revoker: Revoker,
+    ) -> None:
+        self._counts = counts
+        self._cache = cache
+        self._settled = settled
+        self._lifecycle = lifecycle
+        self._revoker = revoker
+
+    async def stored(self, provider: str, answer: JournalAnswer, word: str) -> None:
+        """
+        The store has taken an answer, as ``word`` of :meth:`AccountStore.stored` says.
+
+        Raises what the store raises, where the account is gone and its pair is to be revoked.
+        """
+        account = f"{provider}/{answer.account}"
+        if word in ("SPARE", "PAST", "GONE", "MOVED"):
+            self._cache.drop(account)
+        if word in ("STORED", "RECOVERED"):
+            self._lifecycle.refreshed(provider, answer.account, recovered=word == "RECOVERED")
+        elif word == "SPARE":
+            self._counts.spares += 1
+            log.warning("%s had moved on when its answer came: kept as a spare", account)
+        elif word == "PAST":
+            log.info("%s was refreshed again since its answer came", account)
+        elif word == "MOVED" and not answer.orphan:
+            # Without a refresh token there is nothing to spare.
+            log.info("%s had moved on when its answer came: it is dropped", account)
+        elif word == "MOVED":
+            self._counts.orphans_dropped += 1
+            log.info("%s had moved on: what came for it without the store is dropped", account)
+        elif word == "GONE":
+            log.info("%s was deleted while it was refreshed", account)
+            await self._revoker.abandoned(provider, answer.account, parse_row(answer.row))
+        self._settled.tell(account, answer.generation + 1)
+
+    def succeeded_late(self, provider: str) -> None:
+        """A refresh went well after the old access token had expired."""
+        self._counts.late[provider] += 1
+
+    def adopted(self) -> None:
+        """An answer was found in another node's journal."""
+        self._counts.adopted += 1
+
+    def succeeded_alone(self) -> None:
+        """A pair came while the store was away."""
+        self._counts.orphans += 1
+
+    def replayed(self, answers: int) -> None:
+        """So many answers came from the journal into the store."""
+        self._counts.replayed += answers
+
+    def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
+        """The event that a failed refresh is; empty: none."""
+        return self._lifecycle.event_of(before, now)
+
+    def failed(self, provider: str, account: str, generation: int, step: Step) -> None:
+        """A refresh has failed, and that is noted."""
+        self._lifecycle.failed(provider, account, step.event)
+        if step.what == "lost":
+            self._counts.lost_rotations += 1
+        elif step.what == "dead":
+            # Of one that is stopped the grant may live, and so may its token.
+            self._cache.drop(f"{provider}/{account}")
+        self._settled.tell(f"{provider}/{account}", generation)
+
+    def moved_on(self, provider: str, account: str, generation: int) -> None:
+        """The account has another pair since its refresh began."""
+        self._settled.tell(f"{provider}/{account}", generation)
