@@ -32,6 +32,7 @@ from .gathering import Ended, Gathering
 from .judgement import ClientEvent
 from .node_limits import NodeLimits
 from .node_trouble import NodeTrouble
+from .rate_bucket import RateBucket
 from .shared_record import Change, SharedRecord
 
 log = logging.getLogger("tidewarden.tokens")
@@ -82,7 +83,7 @@ class ClientLimits:
         """Set when there may be room for another; whoever looks for room clears it."""
         self._probing: set[str] = set()
         self._looked_s = float("-inf")
-        self._spent_s = 0.0
+        self._offline_bucket = RateBucket()
         self._told_s = shared.clock.monotonic()
         self._tell_at_s = NEVER_S
         self._news = False
@@ -203,13 +204,12 @@ class ClientLimits:
         if not self.breaker.allowed(now_s, self.concurrency.size, under_way):
             return False
         per_second = self.provider.client_rate / max(1, self._shared.nodes())
-        each_s = 1 / per_second if per_second else 0.0
-        spent_s = max(self._spent_s, now_s - max(1.0, each_s))
-        if per_second and spent_s + each_s > now_s + 1e-9:
+        if per_second and not self._offline_bucket.has(per_second, now_s):
             return False
         if not self._shared.hosts.alone(self.provider, now_s):
             return False
-        self._spent_s = spent_s + each_s
+        if per_second:
+            self._offline_bucket.take(per_second, now_s)
         return True
 
     async def give_back(self, of_client: int, of_host: int) -> None:

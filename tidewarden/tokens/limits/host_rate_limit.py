@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from tidewarden.config.load import Provider
 
 from .client_store import RunScript
+from .rate_bucket import RateBucket
 
 QUEUE = "_hosts"
-BURST_S = 1.0
 
 
 class HostRateLimits:
@@ -33,11 +33,8 @@ class HostRateLimits:
         self._script = script
         self._nodes = nodes
         self._rates: dict[str, float] = {}
-        self._spent: dict[str, float] = {}
-        """
-        Up to when each host's rate is used up (monotonic seconds), of what is sent without the
-        store.
-        """
+        self._buckets: dict[str, RateBucket] = {}
+        """By host: of what is sent without the store."""
 
     def add(self, provider: Provider) -> None:
         """Mind the rate of this provider."""
@@ -76,10 +73,10 @@ class HostRateLimits:
         if host not in self._rates:
             return True
         rate = self._rates[host] / max(1, self._nodes())
-        spent = max(self._spent.get(host, 0.0), now - max(BURST_S, 1 / rate))
-        if (now - spent) * rate + 1e-9 < 1:
+        bucket = self._buckets.setdefault(host, RateBucket())
+        if not bucket.has(rate, now):
             return False
-        self._spent[host] = spent + 1 / rate
+        bucket.take(rate, now)
         return True
 
     async def _call(self, verb: str, provider: Provider, requests: int) -> tuple[int, int]:
