@@ -15,7 +15,7 @@ import msgspec
 
 from .evidence import Bucket
 
-HoldKind = Literal["client", "erring", "operator"]
+HoldKind = Literal["client", "erring"]
 
 
 class Hold(msgspec.Struct, array_like=True):

@@ -28,10 +28,10 @@ FIRST_MS = 2_000
 GROWTH = 1.5
 PROBES = 3
 """Probes by different accounts that fail before the pause grows."""
-MAX_MS = {"client": 3_000, "erring": 15_000, "operator": 15_000}
+MAX_MS = {"client": 3_000, "erring": 15_000}
 LONG_MS = 900_000
 """After so long a client that is refused is asked more rarely: nobody is mending it just now."""
-MAX_LONG_MS = {"client": 30_000, "erring": 15_000, "operator": 15_000}
+MAX_LONG_MS = {"client": 30_000, "erring": 15_000}
 NAMED_MS = 60_000
 """
 A time to wait that an answer names is believed to be meant for all so far, and twice as far after
@@ -77,7 +77,7 @@ def shared(record: ClientRecord, kind: str, clock_ms: int, untold: Bucket | None
 
     The kind is ``client`` or ``erring``.
     """
-    if record.hold is not None and record.hold.kind in (kind, "operator"):
+    if record.hold is not None and record.hold.kind == kind:
         return True
     return share_of(record, kind, clock_ms, SHARED_LEAST, untold) is not None
 

@@ -114,8 +114,6 @@ def said(record: ClientRecord) -> str:
     held = record.hold
     if held is None:
         return ""
-    if held.kind == "operator":
-        return "operator held by an operator"
     share = f"({held.failed} of {held.asked} accounts that were well)"
     return f"{held.outcome} {held.brief} {share}".strip()
 

@@ -24,7 +24,6 @@ Accounts = Mapping[str, int]
 _HELD = {
     "client": "refuses our client",
     "erring": "answers with errors",
-    "operator": "is held by an operator",
 }
 LISTED = ("late", "failing", "stopped", "dead", "lost_rotation")
 
@@ -243,19 +242,16 @@ def _held(seen: ClientSeen) -> list[Finding]:
     if found is None:
         return []
     since = when(seen.unix(found.since_ms), seen.now_ms)
-    if found.kind == "operator":
-        text = f"An operator holds all requests back since {since}."
-    else:
-        whose = "our client is refused, not single accounts"
-        if found.kind != "client":
-            whose = "it is the provider's matter, no account's"
-        well = found.asked - found.failed
-        text = (
-            f"At {since} {found.failed} of {count(found.asked, 'account')} that had been well,"
-            f" asked within half a minute, got {found.brief or found.outcome}, and {well or 'none'}"
-            f" {'was' if well <= 1 else 'were'} refreshed: {whose}. So all wait, and nothing counts"
-            " against an account."
-        )
+    whose = "our client is refused, not single accounts"
+    if found.kind != "client":
+        whose = "it is the provider's matter, no account's"
+    well = found.asked - found.failed
+    text = (
+        f"At {since} {found.failed} of {count(found.asked, 'account')} that had been well,"
+        f" asked within half a minute, got {found.brief or found.outcome}, and {well or 'none'}"
+        f" {'was' if well <= 1 else 'were'} refreshed: {whose}. So all wait, and nothing counts"
+        " against an account."
+    )
     if found.probes:
         text += f" {count(found.probes, 'probe')} since, each by one account, failed, too."
     figures = {
@@ -444,7 +440,7 @@ def _next_sample(found: Quarantine, seen: ClientSeen) -> Next:
 def _advice(provider: Provider, seen: ClientSeen, accounts: Accounts) -> list[str]:
     record, name = seen.record, provider.name
     outcomes = {one.outcome for one in silences(seen).values()}
-    if record.hold is not None and record.hold.kind != "operator":
+    if record.hold is not None:
         outcomes.add(record.hold.outcome)
     if record.rate is not None and record.hold is None:
         outcomes.add("rate_limited")
