@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Companion
+from tidewarden.log import OncePer
 from tidewarden.queue.task import TaskSpec
 
 log = logging.getLogger("tidewarden.tokens")
@@ -80,8 +81,7 @@ class _Line:
         self._clock = clock
         self._waiting: OrderedDict[str, bool] = OrderedDict()
         self._noted = asyncio.Event()
-        self._said = float("-inf")
-        """When the log last heard of something that is not put, monotonic seconds."""
+        self._complaints = OncePer(clock, SAY_S)
         self.lost = 0
 
     def note(self, account: str, lives: bool) -> None:
@@ -138,9 +138,7 @@ class _Line:
 
     def _say(self, what: str) -> None:
         """In the log, once a minute."""
-        now = self._clock.monotonic()
-        if now - self._said >= SAY_S:
-            self._said = now
+        if self._complaints.passes():
             log.warning("companion tasks of %s %s", self._companion.name, what)
 
 

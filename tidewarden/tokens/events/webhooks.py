@@ -21,6 +21,7 @@ import msgspec
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Secret, Webhook
+from tidewarden.log import OncePer
 from tidewarden.queue import Queues, Taken
 from tidewarden.tokens.provider.retry_after import retry_after
 from tidewarden.tokens.provider.token_endpoint import reason_of
@@ -68,8 +69,7 @@ class Webhooks:
             queues, QUEUE, clock, at_once=self._at_once, lease_ms=int(longest_s * 1000)
         )
         self._session = self._errands.session
-        self._said: dict[str, float] = {}
-        """When the log last heard of a webhook that takes no events, monotonic seconds."""
+        self._complaints = {name: OncePer(clock, SAY_S) for name in webhooks}
         self.sent: Counter[tuple[str, str]] = Counter()
 
     async def run(self) -> None:
@@ -103,7 +103,6 @@ class Webhooks:
 
     def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
         """In the log: each delivery that is given up, and of the others the first of a minute."""
-        now = self._clock.monotonic()
         if attempt >= ATTEMPTS:
             log.error(
                 "webhook %s: event %s is not delivered after %d tries, and buried: %s",
@@ -112,8 +111,7 @@ class Webhooks:
                 attempt,
                 fault,
             )
-        elif now - self._said.get(name, float("-inf")) >= SAY_S:
-            self._said[name] = now
+        elif self._complaints[name].passes():
             log.warning(
                 "webhook %s does not take events (%s): event %s, try %d of %d; tried again by"
                 " itself, for a minute nothing more is said",
