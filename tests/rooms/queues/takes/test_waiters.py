@@ -192,6 +192,9 @@ async def test_who_asks_beside_others_that_wait_leaves_the_node_registered(
     """A take that comes first to a task, which those who wait were to be woken for."""
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.admin.configure("q", {"order": order})
+    await n1.queues.catalog.shard_count("q")
+    # Who waits while a node hears of another order ends empty, and asks again.
+    await eventually(lambda: n1.queues.catalog.settings["q"] == n0.queues.catalog.settings["q"])
     takes = await many(eventually, n1, 3)
     (shard,) = shards_of(n1.queues, "q")
     woken, shard.wake = shard.wake, lambda: None  # its message is not heard yet
