@@ -362,22 +362,22 @@ GUARDS = (
     ),
     Guard(
         "strangers",
-        (("server/access/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:", "if self.over:"),),
-        ("unit/server/access/test_lobby", "unit/server/resp/test_flow", "unit/server/http/test_listener"),
+        (("server/access/admission.py", "if self._budget.left_s(now) < 0 or admission.budget.left_s(now) < least_s:", "if self.over:"),),
+        ("unit/server/access/test_admission", "unit/server/resp/test_flow", "unit/server/http/test_listener"),
     ),
     Guard(
         "strangers-at-once",
-        (("server/access/lobby.py", "if lobby.budget.left_s(now) < 0:", "if self.over:"),),
-        ("unit/server/access/test_lobby",),
+        (("server/access/admission.py", "if admission.budget.left_s(now) < 0:", "if self.over:"),),
+        ("unit/server/access/test_admission",),
     ),
     Guard(
         "places",
-        (("server/access/lobby.py", "return 0.0 if self._count < self._places else self.send_away()", "return 0.0"),),
-        ("unit/server/access/test_lobby", "unit/server/resp/test_listening"),
+        (("server/access/admission.py", "return 0.0 if self._count < self._places else self.evict()", "return 0.0"),),
+        ("unit/server/access/test_admission", "unit/server/resp/test_listening"),
     ),
     Guard(
         "one-at-a-time",
-        (("server/resp/connection.py", "        if self.peer.may is STRANGER:\n            return 1\n", ""),),
+        (("server/resp/connection.py", "        if self.peer.may is UNAUTHENTICATED:\n            return 1\n", ""),),
         ("unit/server/resp/test_flow",),
     ),
     Guard(

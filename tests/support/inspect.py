@@ -264,7 +264,7 @@ def hears_lost(process: Any, hears: Any) -> None:
 
 # Doors
 listener_of = attrgetter("_listener")
-lobby_of = attrgetter("_lobby")
+admission_of = attrgetter("_admission")
 http_runner_of = attrgetter("_listener._runner")
 http_handlers_of = attrgetter("_listener._runner.server.connections")
 users_read_at = attrgetter("_reading._users")  # by whom the HTTP door is read

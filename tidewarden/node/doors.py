@@ -76,7 +76,7 @@ class Doors:
             warning=status.warning,
             stats={"node": status.stats, "resp": self._resp.stats},
             internal={PEERS_PATH: tokens.answer_peer},
-            lobby=self._resp.lobby,
+            admission=self._resp.admission,
             connections_max=budget.http,
         )
         status.look_at_certificate()

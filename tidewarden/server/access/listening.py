@@ -1,5 +1,5 @@
 """
-The sockets of a port: accepts peers while the lobby has room.
+The sockets of a port: accepts peers while admission control has room.
 
 Bytes of unauthenticated peers are read in small pieces.
 
@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from .lobby import CHUNK_BYTES, Lobby, Stranger
+from .admission import CHUNK_BYTES, AdmissionControl, UnauthenticatedPeer
 from .peer import ask_after
 
 log = logging.getLogger("tidewarden.server")
@@ -26,10 +26,10 @@ AGAIN_S = 1.0  # after an accept that failed because the process, or the host, i
 BESIEGED_BACKLOG = 128
 OUT_OF = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
-Meet = Callable[[Stranger | None], asyncio.BaseProtocol]
+Meet = Callable[[UnauthenticatedPeer | None], asyncio.BaseProtocol]
 
 
-class Anteroom(asyncio.BufferedProtocol):
+class MeteredProtocol(asyncio.BufferedProtocol):
     """
     Between a stranger's socket and its protocol: a piece at a time, each paid for.
 
@@ -39,13 +39,13 @@ class Anteroom(asyncio.BufferedProtocol):
     _piece = bytearray(CHUNK_BYTES)  # one for all: it is filled and copied in one go
     _view = memoryview(_piece)
 
-    def __init__(self, stranger: Stranger, inner: asyncio.BaseProtocol) -> None:
-        self._stranger = stranger
+    def __init__(self, unauthenticated: UnauthenticatedPeer, inner: asyncio.BaseProtocol) -> None:
+        self._unauthenticated = unauthenticated
         self._inner: Any = inner
         self._plain = isinstance(inner, asyncio.Protocol)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._stranger.sit(cast(asyncio.Transport, transport), self._inner)
+        self._unauthenticated.attach(cast(asyncio.Transport, transport), self._inner)
         self._inner.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> Any:
@@ -53,9 +53,9 @@ class Anteroom(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._plain:
-            self._stranger.run(self._inner.data_received, bytes(self._view[:nbytes]))
+            self._unauthenticated.run(self._inner.data_received, bytes(self._view[:nbytes]))
         else:
-            self._stranger.run(self._inner.buffer_updated, nbytes)
+            self._unauthenticated.run(self._inner.buffer_updated, nbytes)
 
     def eof_received(self) -> bool | None:
         return cast("bool | None", self._inner.eof_received())
@@ -67,7 +67,7 @@ class Anteroom(asyncio.BufferedProtocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stranger.gone()
+        self._unauthenticated.gone()
         self._inner.connection_lost(exc)
 
 
@@ -76,16 +76,16 @@ class Listener:
     Listens for one door.
 
     Args:
-        lobby: where strangers are; who comes is one unless ``open_to_all``.
-        meet: makes the protocol of who has come; None: no stranger.
+        admission: bounds unauthenticated peers; who comes is one unless ``open_to_all``.
+        meet: makes the protocol of who has come; None: it need not log in.
         backlog: how many may wait in the kernel.
         open_to_all: whether everybody is let in who comes.
     """
 
     def __init__(
-        self, lobby: Lobby, meet: Meet, backlog: int, open_to_all: Callable[[], bool]
+        self, admission: AdmissionControl, meet: Meet, backlog: int, open_to_all: Callable[[], bool]
     ) -> None:
-        self._lobby = lobby
+        self._admission = admission
         self._meet = meet
         self._backlog = backlog
         self._open_to_all = open_to_all
@@ -115,7 +115,7 @@ class Listener:
         ask_after(self._sockets)
         for one in self._sockets:
             one.listen(self._backlog)
-        self._lobby.on_room.add(self._resume)
+        self._admission.on_room.add(self._resume)
         self._resume()
 
     @property
@@ -128,7 +128,7 @@ class Listener:
         self._pause()
         if self._again is not None:
             self._again.cancel()
-        self._lobby.on_room.discard(self._resume)
+        self._admission.on_room.discard(self._resume)
         for one in self._sockets:
             one.close()
 
@@ -152,8 +152,8 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_MAX):
             everybody = self._open_to_all()
-            if not everybody and (wait_s := self._lobby.wait_s()):
-                if self._lobby.spent:
+            if not everybody and (wait_s := self._admission.wait_s()):
+                if self._admission.spent:
                     self._keep_few(True)
                 self._pause(wait_s)
                 return
@@ -172,7 +172,7 @@ class Listener:
                 return
             self._take_in(
                 accepted,
-                None if everybody else self._lobby.enter(self, f"{address[0]}:{address[1]}"),
+                None if everybody else self._admission.enter(self, f"{address[0]}:{address[1]}"),
             )
 
     def _keep_few(self, besieged: bool) -> None:
@@ -187,22 +187,24 @@ class Listener:
             for one in self._sockets:
                 one.listen(min(BESIEGED_BACKLOG, self._backlog) if besieged else self._backlog)
 
-    def _take_in(self, accepted: socket.socket, stranger: Stranger | None) -> None:
+    def _take_in(
+        self, accepted: socket.socket, unauthenticated: UnauthenticatedPeer | None
+    ) -> None:
         accepted.setblocking(False)
-        protocol = self._meet(stranger)
-        if stranger is not None:
-            protocol = Anteroom(stranger, protocol)
+        protocol = self._meet(unauthenticated)
+        if unauthenticated is not None:
+            protocol = MeteredProtocol(unauthenticated, protocol)
         coroutine = self._loop.connect_accepted_socket(
             lambda: cast(asyncio.Protocol, protocol), accepted
         )
         task = self._loop.create_task(coroutine)
         self._meeting.add(task)
-        task.add_done_callback(lambda done: self._met(done, stranger))
+        task.add_done_callback(lambda done: self._met(done, unauthenticated))
 
-    def _met(self, done: asyncio.Task[Any], stranger: Stranger | None) -> None:
+    def _met(self, done: asyncio.Task[Any], unauthenticated: UnauthenticatedPeer | None) -> None:
         self._meeting.discard(done)
-        if stranger is not None and (done.cancelled() or done.exception() is not None):
-            stranger.gone()  # before there was a transport
+        if unauthenticated is not None and (done.cancelled() or done.exception() is not None):
+            unauthenticated.gone()  # before there was a transport
 
 
 def bound(family: int, address: Iterable[Any], shared: bool) -> socket.socket:

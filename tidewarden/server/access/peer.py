@@ -17,9 +17,9 @@ from .permissions import Level, missing_for
 # What a command may need of a peer that was not let in, of one that was, of one with a name, of one
 # whose rights are limited: what it asks is looked at one by one. The others' requests cost nothing
 # more for there being rights.
-STRANGER: tuple[Level, ...] = ("open",)
-GUEST: tuple[Level, ...] = ("right", "login", "open")
-FRIEND: tuple[Level, ...] = ("right", "login", "user", "open")
+UNAUTHENTICATED: tuple[Level, ...] = ("open",)
+DEFAULT_USER: tuple[Level, ...] = ("right", "login", "open")
+AUTHENTICATED: tuple[Level, ...] = ("right", "login", "user", "open")
 LIMITED: tuple[Level, ...] = ("login", "open")
 
 # A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and
@@ -38,15 +38,15 @@ class Peer:
     Args:
         address: for logs and CLIENT LIST.
         since: when it came, in seconds of the monotonic clock.
-        let_in: whether the door is open to those who have not said who they are.
+        open_to_all: whether the door is open to those who have not said who they are.
     """
 
-    __slots__ = ("_let_in", "address", "agent", "may", "name", "rights", "since", "user")
+    __slots__ = ("_open_to_all", "address", "agent", "may", "name", "rights", "since", "user")
 
-    def __init__(self, address: str, since: float, *, let_in: bool) -> None:
+    def __init__(self, address: str, since: float, *, open_to_all: bool) -> None:
         self.address = address
         self.since = since
-        self._let_in = let_in
+        self._open_to_all = open_to_all
         self.name = ""  # CLIENT SETNAME
         self.agent: dict[str, str] = {}  # CLIENT SETINFO
         # the named user; None: nobody, or the default one where the door is open
@@ -57,13 +57,13 @@ class Peer:
         """It has said who it is, or its user's rights have changed."""
         self.user = user
         self.rights = rights
-        self.may = FRIEND if rights.whole else LIMITED
+        self.may = AUTHENTICATED if rights.whole else LIMITED
 
     def leave(self) -> None:
         """It is nobody, as at first and after RESET."""
         self.user = None
-        self.rights = ALL if self._let_in else NONE
-        self.may = GUEST if self._let_in else STRANGER
+        self.rights = ALL if self._open_to_all else NONE
+        self.may = DEFAULT_USER if self._open_to_all else UNAUTHENTICATED
 
     def check(self, command: Command[Any], request: Request) -> None:
         """
@@ -72,9 +72,9 @@ class Peer:
         Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named.
         BadArg: what is asked cannot be told.
         """
-        if self.may is GUEST:
+        if self.may is DEFAULT_USER:
             raise NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
-        if self.may is STRANGER:
+        if self.may is UNAUTHENTICATED:
             self.refuse()
         if not command.least <= len(request) <= command.most:
             raise command.misused(request)

@@ -39,15 +39,15 @@ class TlsHandshakes:
     Args:
         context: how it encrypts.
         room: how many may be under way now; a further peer is hung up on.
-        strangers: hear of those that failed.
+        mismatches: counts those that failed.
     """
 
     def __init__(
-        self, context: ssl.SSLContext, room: Callable[[], int], strangers: ProtocolMismatch
+        self, context: ssl.SSLContext, room: Callable[[], int], mismatches: ProtocolMismatch
     ) -> None:
         self.context = context
         self._room = room
-        self.strangers = strangers
+        self.mismatches = mismatches
         self.under_way: set[asyncio.Future[None]] = set()
 
     def meet(self, make: Make) -> asyncio.BaseProtocol:
@@ -77,7 +77,7 @@ class TlsHandshakes:
         self.under_way.discard(done)
         error = None if done.cancelled() else done.exception()
         if isinstance(error, OSError) and (fault := fault_of(error)):
-            self.strangers.met(greeting.peer, fault)
+            self.mismatches.met(greeting.peer, fault)
 
 
 class _Later(asyncio.Protocol):
@@ -98,7 +98,7 @@ class _OneTooMany(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         many = len(self._door.under_way)
-        self._door.strangers.met(
+        self._door.mismatches.met(
             peer_of(transport), f"it is one too many: the handshakes of {many} are not over"
         )
         cast(asyncio.Transport, transport).abort()

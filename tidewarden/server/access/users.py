@@ -38,7 +38,7 @@ counted.
 STRETCHING_BURST_S = 2.0
 STRETCH_S = 0.06  # what one takes, about
 DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
-DEFAULT_USER = "default"
+DEFAULT_NAME = "default"
 
 
 class Users:
@@ -213,12 +213,12 @@ class Users:
     def _named(self, name: str) -> str:
         """Stock clients call themselves ``default`` when they were given a password alone."""
         if (
-            name in ("", DEFAULT_USER)
-            and DEFAULT_USER not in self._hashes
+            name in ("", DEFAULT_NAME)
+            and DEFAULT_NAME not in self._hashes
             and len(self._hashes) == 1
         ):
             return next(iter(self._hashes))
-        return name or DEFAULT_USER
+        return name or DEFAULT_NAME
 
     def _mark(self, name: str, secret: str) -> bytes:
         text = f"{len(name)}:{name}{secret}".encode("utf-8", "surrogateescape")

@@ -14,8 +14,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.config.addresses import listened
 from tidewarden.errors import BadArg, Full
+from tidewarden.server.access.admission import AdmissionControl, UnauthenticatedPeer
 from tidewarden.server.access.listening import Listener
-from tidewarden.server.access.lobby import Lobby, Stranger
 from tidewarden.server.access.peer import peer_of
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
@@ -28,10 +28,10 @@ BACKLOG = 1024
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 REFUSED_S = 1.0  # how long one of those may take to read it
-STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in
+UNAUTHENTICATED_BYTES = 16_384  # longest head of a request of a peer that has not been let in
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
 BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
-REQUEST_S = 0.000_3  # what a stranger pays for a request beside its parsing
+REQUEST_S = 0.000_3  # what an unauthenticated peer pays for a request beside its parsing
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -56,7 +56,7 @@ class HttpListener:
 
     Past ``connections_max`` peers a further one is told FULL and hung up on.
 
-    ``lobby``: where strangers are; who comes is one unless ``open_to_all``.
+    ``admission`` bounds unauthenticated peers; whoever comes is one unless ``open_to_all``.
 
     Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does
     not take in by itself.
@@ -67,13 +67,13 @@ class HttpListener:
         app: web.Application,
         connections_max: int,
         line_bytes: int,
-        strangers: ProtocolMismatch,
-        lobby: Lobby,
+        mismatches: ProtocolMismatch,
+        admission: AdmissionControl,
         open_to_all: Callable[[], bool],
     ) -> None:
         self._connections_max = connections_max
-        self._lobby = lobby
-        self._strangers = strangers
+        self._admission = admission
+        self._mismatches = mismatches
         self._options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": IDLE_S,
@@ -85,7 +85,7 @@ class HttpListener:
         }
         # Nobody waits for a token for who has gone.
         self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
-        self._listener = Listener(lobby, self._meet, BACKLOG, open_to_all)
+        self._listener = Listener(admission, self._meet, BACKLOG, open_to_all)
         self._tls: TlsHandshakes | None = None
         self.connections_total = 0
         self.refused_total = 0
@@ -94,24 +94,24 @@ class HttpListener:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         await self._runner.setup()
         if tls is not None:
-            self._tls = TlsHandshakes(tls, self._handshakes_max, self._strangers)
+            self._tls = TlsHandshakes(tls, self._handshakes_max, self._mismatches)
         await self._listener.start(listened(host), port)
 
     def _handshakes_max(self) -> int:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]
 
-    def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
+    def _meet(self, unauthenticated: UnauthenticatedPeer | None) -> asyncio.BaseProtocol:
         return (
-            self._admit(stranger)
+            self._admit(unauthenticated)
             if self._tls is None
-            else self._tls.meet(lambda: self._admit(stranger))
+            else self._tls.meet(lambda: self._admit(unauthenticated))
         )
 
-    def _admit(self, stranger: Stranger | None) -> asyncio.Protocol:
+    def _admit(self, unauthenticated: UnauthenticatedPeer | None) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
         full = len(server.connections) >= self._connections_max
-        if full and self._lobby.send_away(self._listener) > 0:
+        if full and self._admission.evict(self._listener) > 0:
             self.refused_total += 1
             return _Refusal(
                 Full(
@@ -121,7 +121,11 @@ class HttpListener:
             )
         self.connections_total += 1
         return HttpPeer(
-            self._strangers, stranger, server, loop=asyncio.get_running_loop(), **self._options
+            self._mismatches,
+            unauthenticated,
+            server,
+            loop=asyncio.get_running_loop(),
+            **self._options,
         )
 
     @property
@@ -142,7 +146,7 @@ class HttpListener:
             "connections": 0 if server is None else len(server.connections),
             "connections_total": self.connections_total,
             "refused_total": self.refused_total,
-            "strangers_refused_total": self._strangers.total,
+            "strangers_refused_total": self._mismatches.total,
         }
 
 
@@ -154,15 +158,19 @@ class HttpPeer(web.RequestHandler):
     one hangs up. Of a stranger it reads as much as its budget allows, and no long head.
     """
 
-    __slots__ = ("_ahead", "_stall", "_stranger", "_strangers")
+    __slots__ = ("_ahead", "_mismatches", "_stall", "_unauthenticated")
 
     def __init__(
-        self, strangers: ProtocolMismatch, stranger: Stranger | None, *args: Any, **options: Any
+        self,
+        mismatches: ProtocolMismatch,
+        unauthenticated: UnauthenticatedPeer | None,
+        *args: Any,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._strangers = strangers
-        self._stranger = stranger  # until it is let in
-        self._ahead = 0  # bytes read of a stranger since a whole request was
+        self._mismatches = mismatches
+        self._unauthenticated = unauthenticated  # until it is let in
+        self._ahead = 0  # bytes read since a whole request was, while unauthenticated
         self._stall: asyncio.TimerHandle | None = None
 
     def handle_error(
@@ -176,47 +184,49 @@ class HttpPeer(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         # aiohttp's own answer would quote what was sent, the Authorization header too.
         fault = fault_of(exc)
-        self._strangers.met(peer_of(self.transport), fault)
+        self._mismatches.met(peer_of(self.transport), fault)
         error = BadArg(f"This is the HTTP door of a node; the connection is closed: {fault}.")
         answer = problem(error, headers={"Server": "tidewarden"})
         answer.force_close()
         return answer
 
-    def let_in(self) -> None:
+    def authenticated(self) -> None:
         """A request of it proved to be a user's."""
-        stranger, self._stranger = self._stranger, None
-        if stranger is not None:
-            stranger.let_in()
+        unauthenticated, self._unauthenticated = self._unauthenticated, None
+        if unauthenticated is not None:
+            unauthenticated.authenticated()
             if self._reading_paused or self._buffer_paused:
                 self._pause_transport_reading()
 
     def data_received(self, data: bytes) -> None:
-        stranger = self._stranger
-        if stranger is None:
+        unauthenticated = self._unauthenticated
+        if unauthenticated is None:
             super().data_received(data)
             return
         before = self._request_count
         if data:
             super().data_received(data)
         else:  # aiohttp itself goes on with what it had put aside: not in a turn that is paid for
-            stranger.run(super().data_received, data)
+            unauthenticated.run(super().data_received, data)
         if found := self._request_count - before:
-            stranger.charge(found * REQUEST_S)
+            unauthenticated.charge(found * REQUEST_S)
             self._ahead = 0
             return
         if self._messages or self._current_request is not None:
-            stranger.charge(BODY_READ_S)  # it may be of a body, of which aiohttp keeps little
+            unauthenticated.charge(
+                BODY_READ_S
+            )  # it may be of a body, of which aiohttp keeps little
             return
         self._ahead += len(data)
-        if self._ahead > STRANGER_BYTES and self.transport is not None:
-            long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
-            self._strangers.met(peer_of(self.transport), long)
+        if self._ahead > UNAUTHENTICATED_BYTES and self.transport is not None:
+            long = f"the head of its request is longer than {UNAUTHENTICATED_BYTES} bytes"
+            self._mismatches.met(peer_of(self.transport), long)
             self.force_close()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        if self._stranger is not None and self._upgraded and not self._messages:
+        if self._unauthenticated is not None and self._upgraded and not self._messages:
             # aiohttp has kept what stands behind an upgrade and would read it here, where nobody
             # pays for it.
             self._message_tail = b""
@@ -225,16 +235,16 @@ class HttpPeer(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def _pause_transport_reading(self) -> None:
-        if self._stranger is None:
+        if self._unauthenticated is None:
             super()._pause_transport_reading()
         else:
-            self._stranger.pause_reading()
+            self._unauthenticated.pause_reading()
 
     def _resume_transport_reading(self) -> None:
-        if self._stranger is None:
+        if self._unauthenticated is None:
             super()._resume_transport_reading()
         else:
-            self._stranger.resume_reading()
+            self._unauthenticated.resume_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -245,7 +255,7 @@ class HttpPeer(web.RequestHandler):
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._stranger = None
+        self._unauthenticated = None
         self._watch_no_more()
         super().connection_lost(exc)
 

@@ -21,7 +21,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
-from tidewarden.server.access.lobby import Lobby
+from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.services import Services
@@ -51,7 +51,7 @@ class HttpServer:
         services: the rooms that answer.
         clock: for the delay after a wrong secret.
         users: shared with the RESP door; made from the configuration when absent.
-        lobby: where strangers are; likewise.
+        admission: bounds unauthenticated peers; likewise.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
         warning: what somebody should look at all the same; shown there.
@@ -69,7 +69,7 @@ class HttpServer:
         clock: Clock,
         users: Users | None = None,
         *,
-        lobby: Lobby | None = None,
+        admission: AdmissionControl | None = None,
         alive: Callable[[], str] = fine,
         ready: Callable[[], str] = fine,
         warning: Callable[[], str] = fine,
@@ -94,7 +94,7 @@ class HttpServer:
             warning=warning,
             stats={"http": self._listener_stats, **(stats or {})},
         )
-        self._lobby = Lobby(clock) if lobby is None else lobby
+        self._admission = AdmissionControl(clock) if admission is None else admission
         if connections_max is None:
             connections_max = config.limits.http_connections_max
         self._connections_max = connections_max
@@ -121,13 +121,13 @@ class HttpServer:
                 self._schedules, self._authorization.check_right, lambda request: request[RIGHTS]
             )
             add_routes(app.router, schedules.ROUTES, of_schedules)
-        strangers = ProtocolMismatch("HTTP", self._clock)
+        mismatches = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
             app,
             self._connections_max,
             self._config.limits.line_bytes,
-            strangers,
-            self._lobby,
+            mismatches,
+            self._admission,
             lambda: self._users.open,
         )
         at = self._config.node
@@ -167,7 +167,7 @@ class HttpServer:
             self._authorization.check_origin(request)
             user = await self._authorization.user_of(request)
             if user and isinstance(request.protocol, HttpPeer):
-                request.protocol.let_in()
+                request.protocol.authenticated()
             self._authorization.check_rights(request, user)
             # which took its time, in which users may have been read anew
             if await self._read_body(request):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tidewarden.server.access.lobby import Stranger
-from tidewarden.server.access.peer import STRANGER, Peer
+from tidewarden.server.access.admission import UnauthenticatedPeer
+from tidewarden.server.access.peer import UNAUTHENTICATED, Peer
 
 log = logging.getLogger("tidewarden.server")
 
@@ -22,8 +22,8 @@ SHORT_BYTES = 4096  # of a reply in the mean
 OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
 OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
 # of a peer that has not been let in: none has to send so much before it knows
-STRANGER_PIPELINE_MAX = 16
-STRANGER_BYTES = 16_384  # longest request of one, and most unread replies
+UNAUTHENTICATED_PIPELINE_MAX = 16
+UNAUTHENTICATED_BYTES = 16_384  # longest request of one, and most unread replies
 STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
 
 
@@ -34,7 +34,7 @@ class Backpressure:
     Args:
         transport: the peer's.
         peer: what is at its other end; less is read ahead of it while it is nobody.
-        stranger: pays for what is read, until it is let in.
+        unauthenticated: pays for what is read, until it has logged in.
         loop: for the time that a peer may leave its replies unread.
     """
 
@@ -55,12 +55,12 @@ class Backpressure:
         self,
         transport: asyncio.Transport,
         peer: Peer,
-        stranger: Stranger | None,
+        unauthenticated: UnauthenticatedPeer | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._transport = transport
         self._peer = peer
-        self._reads: Stranger | asyncio.Transport = stranger or transport
+        self._reads: UnauthenticatedPeer | asyncio.Transport = unauthenticated or transport
         self._loop = loop
         self.ahead = 0  # bytes read since there were no requests left to begin
         self.out: list[bytes] = []  # replies that are ready
@@ -68,13 +68,15 @@ class Backpressure:
         self.paused = False  # the peer does not read
         self.reading = True
         self._stall: asyncio.TimerHandle | None = None
-        transport.set_write_buffer_limits(OUTPUT_BYTES if stranger is None else STRANGER_BYTES)
+        transport.set_write_buffer_limits(
+            OUTPUT_BYTES if unauthenticated is None else UNAUTHENTICATED_BYTES
+        )
 
-    def let_in(self, stranger: Stranger) -> None:
+    def authenticated(self, unauthenticated: UnauthenticatedPeer) -> None:
         """Its bytes are a user's from now on."""
         self._reads = self._transport
         self._transport.set_write_buffer_limits(OUTPUT_BYTES)
-        stranger.let_in()
+        unauthenticated.authenticated()
         if not self.reading and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -121,12 +123,12 @@ class Backpressure:
 
     def has_room(self, unbegun: int) -> bool:
         """Whether more may be read while so many requests are not begun."""
-        if self._peer.may is STRANGER:
+        if self._peer.may is UNAUTHENTICATED:
             return not unbegun
         return unbegun <= PIPELINE_MAX // 2 and self.ahead <= AHEAD_BYTES
 
     def is_full(self, unbegun: int) -> bool:
         """Whether nothing more may be read while so many requests are not begun."""
-        if self._peer.may is STRANGER:
-            return unbegun > STRANGER_PIPELINE_MAX or self.ahead > STRANGER_BYTES
+        if self._peer.may is UNAUTHENTICATED:
+            return unbegun > UNAUTHENTICATED_PIPELINE_MAX or self.ahead > UNAUTHENTICATED_BYTES
         return unbegun > PIPELINE_MAX or self.ahead > AHEAD_BYTES

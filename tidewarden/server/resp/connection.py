@@ -17,13 +17,13 @@ from typing import cast
 
 from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth, TooBig, WrongPass
 from tidewarden.queue import Session
-from tidewarden.server.access.lobby import Stranger
-from tidewarden.server.access.peer import STRANGER, Peer, peer_of
-from tidewarden.server.access.users import DEFAULT_USER
+from tidewarden.server.access.admission import UnauthenticatedPeer
+from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, peer_of
+from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.verbs.command import TOGETHER_MAX, Command, meant
 
 from . import encoder
-from .backpressure import AHEAD_BYTES, PIPELINE_MAX, STRANGER_BYTES, Backpressure
+from .backpressure import AHEAD_BYTES, PIPELINE_MAX, UNAUTHENTICATED_BYTES, Backpressure
 from .context import ServerContext
 from .parser import Request, RequestReader
 from .relay_line import RelayLine
@@ -41,9 +41,9 @@ TURN_S = (
 )
 LOOK_EVERY = 16
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
-TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
-TURNED_AWAY_MAX = 200  # of those at a time; further ones are hung up on at once
-STRANGER_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
+LINGER_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
+LINGERING_MAX = 200  # of those at a time; further ones are hung up on at once
+UNAUTHENTICATED_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
     Args:
         server: what all connections of the door share.
         door: at which it came in.
-        stranger: pays for what the peer sends until it is let in; None: it is no stranger.
+        unauthenticated: pays for what the peer sends until it has logged in; None: it need not.
         relayed: what the process says of it where it came in; None: it came in here.
     """
 
@@ -90,12 +90,12 @@ class Connection(asyncio.Protocol):
         "last_command",
         "mute",
         "peer",
-        "plan",
         "relay",
         "resp",
         "server",
         "session",
-        "stranger",
+        "transaction",
+        "unauthenticated",
     )
 
     _flow: Backpressure
@@ -108,17 +108,17 @@ class Connection(asyncio.Protocol):
         self,
         server: ServerContext[Connection],
         door: object = None,
-        stranger: Stranger | None = None,
+        unauthenticated: UnauthenticatedPeer | None = None,
         relayed: RelayedPeer | None = None,
     ) -> None:
         self.server = server
-        self.stranger = stranger  # until it is let in
+        self.unauthenticated = unauthenticated  # until it is let in
         self.id: int = 0
         self.resp: int = 2 if relayed is None else relayed.resp
         self.session: Session | None = None
         self.last_command = ""
         self.mute = 0  # how many of the next replies are not to be sent (CLIENT REPLY)
-        self.plan: Transaction | None = None  # since MULTI
+        self.transaction: Transaction | None = None  # since MULTI
         self.relay: RelayLine | None = None  # to the first process, where this is a further one
         self._door = door
         self._relayed = relayed
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._last_said = False  # nothing follows any more, not even that its stream is unreadable
         self._lingers = False  # has been told the last, and may read it
-        # the end of the time that a stranger, or one too many, may stay
+        # the end of the time that a peer may stay without a login, or when it is one too many
         self._stay: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
@@ -144,8 +144,10 @@ class Connection(asyncio.Protocol):
         server = self.server
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        self.peer = Peer(peer_of(transport), server.clock.monotonic(), let_in=server.users.open)
-        self._flow = Backpressure(self._transport, self.peer, self.stranger, self._loop)
+        self.peer = Peer(
+            peer_of(transport), server.clock.monotonic(), open_to_all=server.users.open
+        )
+        self._flow = Backpressure(self._transport, self.peer, self.unauthenticated, self._loop)
         self._out = self._flow.out
         if self._relayed is not None:
             self._come_relayed(self._relayed.user)
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
         self.leave()
         if self.id == 0:
             full = "This node has as many connections as it may. Close one, or try another."
-            self.turn_away(Draining("This node is going down.") if server.draining else Full(full))
+            self.reject(Draining("This node is going down.") if server.draining else Full(full))
 
     def _come_relayed(self, user: str | None) -> None:
         """It counts where it came in; there is no limit to lines, for there is one to peers."""
@@ -173,7 +175,7 @@ class Connection(asyncio.Protocol):
 
     def _login_over(self) -> None:
         self._stay = None
-        if self.peer.may is STRANGER:
+        if self.peer.may is UNAUTHENTICATED:
             late = NoAuth(f"You have not said who you are within {LOGIN_S:g} s.")
             self._out.append(self.refuse(late))
             self.close()
@@ -223,10 +225,10 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._requests.clear()
         self._reader.drop()
-        self.stranger = None
+        self.unauthenticated = None
         if self._stay is not None:
             self._stay.cancel()
-        self.server.turned_away -= self._lingers
+        self.server.lingering -= self._lingers
         self._flow.stop()
         self.end_waits()
         if self.relay is not None:
@@ -247,21 +249,23 @@ class Connection(asyncio.Protocol):
             self.server.line_bytes,
         )
         self._reader.arguments_max = self.server.arguments_max
-        stranger, self.stranger = self.stranger, None
-        if stranger is not None:
-            self._flow.let_in(stranger)
+        unauthenticated, self.unauthenticated = self.unauthenticated, None
+        if unauthenticated is not None:
+            self._flow.authenticated(unauthenticated)
 
     def leave(self) -> None:
         """The peer is nobody again."""
         self.peer.leave()
-        if self.peer.may is STRANGER:
-            self._reader.request_bytes = min(STRANGER_BYTES, self.server.request_bytes)
-            self._reader.line_bytes = min(STRANGER_BYTES, self.server.line_bytes)
-            self._reader.arguments_max = min(STRANGER_ARGUMENTS_MAX, self.server.arguments_max)
+        if self.peer.may is UNAUTHENTICATED:
+            self._reader.request_bytes = min(UNAUTHENTICATED_BYTES, self.server.request_bytes)
+            self._reader.line_bytes = min(UNAUTHENTICATED_BYTES, self.server.line_bytes)
+            self._reader.arguments_max = min(
+                UNAUTHENTICATED_ARGUMENTS_MAX, self.server.arguments_max
+            )
             if self.id and self._stay is None:
                 self._stay = self._loop.call_later(LOGIN_S, self._login_over)
 
-    def run_plan(self, requests: list[Request]) -> None:
+    def run_transaction(self, requests: list[Request]) -> None:
         """Run ``requests`` before whatever else was read (EXEC)."""
         self._requests.extendleft(reversed(requests))
 
@@ -306,7 +310,7 @@ class Connection(asyncio.Protocol):
         """Its session, opened at the first need."""
         session = self.session
         if session is None:
-            session = self.session = self.server.queues.open_session(self.peer.user or DEFAULT_USER)
+            session = self.session = self.server.queues.open_session(self.peer.user or DEFAULT_NAME)
         return session
 
     # How it ends.
@@ -332,7 +336,7 @@ class Connection(asyncio.Protocol):
         """Hang up at once, whatever the peer has not read yet."""
         self._transport.abort()
 
-    def turn_away(self, error: Error) -> None:
+    def reject(self, error: Error) -> None:
         """Say why there is no room, and hang up."""
         self._out.append(self.refuse(error))
         self.hang_up()
@@ -352,12 +356,12 @@ class Connection(asyncio.Protocol):
         if self._stay is not None:
             self._stay.cancel()
         plain = transport.can_write_eof()
-        if server.turned_away < TURNED_AWAY_MAX:
+        if server.lingering < LINGERING_MAX:
             self._lingers = True
-            server.turned_away += 1
+            server.lingering += 1
             # with TLS it takes the peer's goodbye, too
             (transport.write_eof if plain else transport.close)()
-            self._stay = self._loop.call_later(TURNED_AWAY_S, transport.abort)
+            self._stay = self._loop.call_later(LINGER_S, transport.abort)
         else:
             (transport.close if plain else transport.abort)()
 
@@ -379,7 +383,7 @@ class Connection(asyncio.Protocol):
         self._flow.ahead += size
         if not self._flow.is_full(len(self._requests)):
             return
-        if self._held_up and self.peer.may is not STRANGER:
+        if self._held_up and self.peer.may is not UNAUTHENTICATED:
             # With its socket unread we would not see it go, and a task could be handed to a peer
             # that is gone.
             self._out.append(
@@ -472,13 +476,13 @@ class Connection(asyncio.Protocol):
         if self._begun_count == 0 and not requests and not self._reader.more:
             if self._reader.failure is not None and not self._last_said:
                 if self._reader.encrypted:
-                    self.server.strangers.met(
+                    self.server.mismatches.met(
                         self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)"
                     )
                 self._out.append(self.refuse(self._reader.failure))
                 self._closing = self._last_said = True
             if self._closing:
-                if self.stranger is not None and self._reader.failure is not None:
+                if self.unauthenticated is not None and self._reader.failure is not None:
                     self.linger()
                     return
                 self.flush()
@@ -499,7 +503,7 @@ class Connection(asyncio.Protocol):
 
     def _together(self, command: Command[Connection] | None) -> int:
         """How many requests of this verb may be under way at a time."""
-        if self.peer.may is STRANGER:
+        if self.peer.may is UNAUTHENTICATED:
             return 1
         if command is None:
             return TOGETHER_MAX
@@ -511,7 +515,7 @@ class Connection(asyncio.Protocol):
         self._beginning = True
         try:
             if command is None:
-                if self.peer.may is STRANGER:
+                if self.peer.may is UNAUTHENTICATED:
                     if self._reader.inline:
                         # perhaps a browser that was told to POST commands to us: no second try
                         self.hang_up()
@@ -524,11 +528,15 @@ class Connection(asyncio.Protocol):
                     self._check(command, request)
                 if len(request) < command.least or len(request) > command.most:
                     raise command.misused(request)
-                plan = None if command.immediate else self.plan
-                outcome = command.handler(self, request) if plan is None else plan.add(request)
+                transaction = None if command.immediate else self.transaction
+                outcome = (
+                    command.handler(self, request)
+                    if transaction is None
+                    else transaction.add(request)
+                )
         except Exception as error:
-            if self.plan is not None:
-                self.plan.spoiled = True
+            if self.transaction is not None:
+                self.transaction.failed = True
             outcome = self.refuse(error)
         self._beginning = False
         muted = self.mute > 0
@@ -568,8 +576,8 @@ class Connection(asyncio.Protocol):
     def _unknown(self, request: Request) -> bytes:
         shown = request[0][:40].decode("utf-8", "backslashreplace")
         self.server.count_error("ERR")
-        if self.plan is not None:
-            self.plan.spoiled = True
+        if self.transaction is not None:
+            self.transaction.failed = True
         reply = encoder.error_line(
             "ERR", f"unknown command '{shown}'{meant(shown, self.server.names)}"
         )

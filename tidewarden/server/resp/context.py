@@ -12,7 +12,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config
 from tidewarden.errors import Error
 from tidewarden.queue import Session
-from tidewarden.server.access.lobby import Lobby
+from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.services import Services
@@ -34,7 +34,7 @@ class ServerContext(Generic[Connected]):
         services: the rooms that answer.
         clock: for ages in CLIENT LIST.
         users: who may log in.
-        lobby: where strangers are.
+        admission: bounds unauthenticated peers.
         commands: the verbs.
         info: what INFO answers.
         connections_max: of peers at a time.
@@ -47,7 +47,7 @@ class ServerContext(Generic[Connected]):
         services: Services,
         clock: Clock,
         users: Users,
-        lobby: Lobby,
+        admission: AdmissionControl,
         *,
         commands: Mapping[bytes, Command[Connected]],
         info: Callable[[], str],
@@ -58,8 +58,8 @@ class ServerContext(Generic[Connected]):
         self.services = services
         self.clock = clock
         self.users = users
-        self.lobby = lobby
-        self.strangers = ProtocolMismatch("RESP", clock)
+        self.admission = admission
+        self.mismatches = ProtocolMismatch("RESP", clock)
         self.commands = commands
         self.names = tuple(command.name for command in commands.values())
         self.info = info
@@ -72,7 +72,7 @@ class ServerContext(Generic[Connected]):
         self.waiting_max = config.limits.waiting_max
         self.waiting = 0  # requests that wait now
         self.draining = False
-        self.turned_away = 0  # peers for whom there is no room, and who have yet to hang up
+        self.lingering = 0  # peers for whom there is no room, and who have yet to hang up
         self.connections: set[Connected] = set()
         self.relayed: set[Connected] = set()  # those that came in at another process
         self.connections_total = 0
@@ -92,7 +92,7 @@ class ServerContext(Generic[Connected]):
         over.
         """
         full = self.peers() >= self.connections_max
-        if self.draining or (full and self.lobby.send_away(door) > 0):
+        if self.draining or (full and self.admission.evict(door) > 0):
             self.refused_total += 1
             return 0
         self.connections.add(connection)

@@ -14,9 +14,9 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.addresses import listened
 from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.config.tls import renew, server_context
+from tidewarden.server.access.admission import SHARE, AdmissionControl, UnauthenticatedPeer
 from tidewarden.server.access.listening import Listener
-from tidewarden.server.access.lobby import SHARE, Lobby, Stranger
-from tidewarden.server.access.peer import GUEST
+from tidewarden.server.access.peer import DEFAULT_USER
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
 from tidewarden.server.access.users import Users
 from tidewarden.server.services import Services
@@ -24,7 +24,7 @@ from tidewarden.server.stats_merge import add_up
 from tidewarden.server.verbs.command import Command
 from tidewarden.server.verbs.table import COMMANDS
 
-from .connection import TURNED_AWAY_MAX, Connection, RelayedPeer
+from .connection import LINGERING_MAX, Connection, RelayedPeer
 from .context import ServerContext
 from .relay_line import HandOver
 
@@ -58,7 +58,7 @@ class RespServer:
         commands: its verbs.
         port: where it listens instead, together with the node's other processes (SO_REUSEPORT).
         hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
-        lobby: where strangers are, shared with the HTTP door; made when absent.
+        admission: bounds unauthenticated peers, shared with the HTTP door; made when absent.
         connections_max: less than the limits say, where the process has fewer files.
         others: the stats of the node's other processes, which are added to this one's.
     """
@@ -73,7 +73,7 @@ class RespServer:
         commands: Mapping[bytes, Command[Connection]] = COMMANDS,
         port: int = 0,
         hand_over: HandOver | None = None,
-        lobby: Lobby | None = None,
+        admission: AdmissionControl | None = None,
         connections_max: int | None = None,
         others: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
     ) -> None:
@@ -83,13 +83,17 @@ class RespServer:
         self._cluster = services.cluster
         self._clock = clock
         self.users = users or Users(config.users, clock, loopback=loopback)
-        self.lobby = Lobby(clock, share=SHARE / config.node.processes) if lobby is None else lobby
+        self.admission = (
+            AdmissionControl(clock, share=SHARE / config.node.processes)
+            if admission is None
+            else admission
+        )
         self.context: ServerContext[Connection] = ServerContext(
             config,
             services,
             clock,
             self.users,
-            self.lobby,
+            self.admission,
             commands=commands,
             info=self.info,
             connections_max=limits.connections_max if connections_max is None else connections_max,
@@ -100,7 +104,7 @@ class RespServer:
         self._port = port or config.node.resp_port
         self._started = 0.0
         self._tls: TlsHandshakes | None = None
-        self._listener = Listener(self.lobby, self._meet, BACKLOG, lambda: self.users.open)
+        self._listener = Listener(self.admission, self._meet, BACKLOG, lambda: self.users.open)
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
@@ -109,16 +113,16 @@ class RespServer:
         if context := server_context(node.tls_cert, node.tls_key):
             self._tls = TlsHandshakes(
                 context,
-                lambda: shared.connections_max + TURNED_AWAY_MAX - len(shared.connections),
-                shared.strangers,
+                lambda: shared.connections_max + LINGERING_MAX - len(shared.connections),
+                shared.mismatches,
             )
         await self._listener.start(listened(node.host), self._port, shared=self._shares_port)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
-    def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
+    def _meet(self, unauthenticated: UnauthenticatedPeer | None) -> asyncio.BaseProtocol:
         if self._tls is None:
-            return Connection(self.context, self._listener, stranger)
-        return self._tls.meet(lambda: Connection(self.context, self._listener, stranger))
+            return Connection(self.context, self._listener, unauthenticated)
+        return self._tls.meet(lambda: Connection(self.context, self._listener, unauthenticated))
 
     async def attach(self, end: socket.socket, user: str | None, resp: int) -> None:
         """Take an end of a line, to a peer that another process of the node has let in."""
@@ -188,10 +192,10 @@ class RespServer:
             "connections": shared.peers(),
             "connections_total": shared.connections_total,
             "refused_total": shared.refused_total,
-            "strangers_refused_total": shared.strangers.total,
-            "strangers": len(self.lobby),
-            "strangers_held_back_total": self.lobby.held_total,
-            "strangers_sent_away_total": self.lobby.sent_away_total,
+            "strangers_refused_total": shared.mismatches.total,
+            "strangers": len(self.admission),
+            "strangers_held_back_total": self.admission.held_total,
+            "strangers_sent_away_total": self.admission.evicted_total,
             "waiting": shared.waiting,
             "logins_refused_total": self.users.failures_total,
             "denied_total": dict(self.users.denied_total),
@@ -215,7 +219,7 @@ class RespServer:
         for connection in list(self.context.connections):
             name = connection.peer.user
             if name is None:
-                if connection.peer.may is GUEST and not self.users.open:
+                if connection.peer.may is DEFAULT_USER and not self.users.open:
                     connection.dismiss()
             elif name in gone or (name in changed and connection.waits()):
                 connection.dismiss()

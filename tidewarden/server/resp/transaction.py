@@ -12,13 +12,13 @@ BYTES_MAX = 16 << 20
 
 
 class Transaction:
-    """``spoiled``: one of the requests was refused, so that EXEC runs none."""
+    """``failed``: one of the requests was refused, so that EXEC runs none."""
 
-    __slots__ = ("_bytes", "requests", "spoiled")
+    __slots__ = ("_bytes", "failed", "requests")
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.spoiled = False
+        self.failed = False
         self._bytes = 0
 
     def add(self, request: Request) -> bytes:

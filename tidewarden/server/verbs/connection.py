@@ -12,7 +12,7 @@ from typing import Any
 from tidewarden import __version__
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NoAuth
-from tidewarden.server.access.peer import STRANGER
+from tidewarden.server.access.peer import UNAUTHENTICATED
 from tidewarden.server.access.permissions import ADMIN, LOGIN, OPEN, Arguments, Requirement, depends
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
@@ -26,7 +26,7 @@ from .options import shown, text
 
 MUTE_ALL = 1 << 60
 LINES_A_TURN = 500
-# what a stranger pays for having its secret looked at, beside the stretching of passwords
+# what an unauthenticated peer pays for a look at its secret, beside the stretching of passwords
 CHECK_S = 0.000_1
 
 
@@ -48,8 +48,8 @@ def auth(connection: Connection, request: Request) -> Pending:
 
 async def _enter(connection: Connection, user: str, secret: bytes) -> None:
     users = connection.server.users
-    if connection.stranger is not None:
-        connection.stranger.charge(CHECK_S)
+    if connection.unauthenticated is not None:
+        connection.unauthenticated.charge(CHECK_S)
     found = await users.authenticate(
         user, secret.decode("utf-8", "surrogateescape"), connection.peer.address
     )
@@ -89,7 +89,7 @@ def hello(connection: Connection, request: Request) -> bytes | Pending:
 
     if secret is not None:
         return Pending(_enter(connection, user, secret), greet)
-    if connection.peer.may is STRANGER:
+    if connection.peer.may is UNAUTHENTICATED:
         raise NoAuth("HELLO must be called with AUTH user secret, or after AUTH.")
     return greet(None, resp)
 
@@ -117,7 +117,7 @@ def reset(connection: Connection, request: Request) -> bytes:
     connection.resp = 2
     connection.peer.name = ""
     connection.mute = 0
-    connection.plan = None
+    connection.transaction = None
     connection.leave()
     return b"+RESET\r\n"
 
@@ -268,9 +268,9 @@ def _described(item: Command[Any] | None, resp: int) -> bytes:
 
 def multi(connection: Connection, request: Request) -> bytes:
     """MULTI"""
-    if connection.plan is not None:
+    if connection.transaction is not None:
         raise Error("MULTI calls can not be nested")
-    connection.plan = Transaction()
+    connection.transaction = Transaction()
     return encoder.OK
 
 
@@ -278,24 +278,24 @@ def execute(connection: Connection, request: Request) -> bytes:
     """
     EXEC: the header of its array here, the elements are the replies of the requests that run next
     """
-    plan = _end_plan(connection, "EXEC")
-    if plan.spoiled:
+    transaction = _end_transaction(connection, "EXEC")
+    if transaction.failed:
         return encoder.error_line("EXECABORT", "Transaction discarded because of previous errors.")
-    connection.run_plan(plan.requests)
-    return b"*%d\r\n" % len(plan.requests)
+    connection.run_transaction(transaction.requests)
+    return b"*%d\r\n" % len(transaction.requests)
 
 
 def discard(connection: Connection, request: Request) -> bytes:
     """DISCARD"""
-    _end_plan(connection, "DISCARD")
+    _end_transaction(connection, "DISCARD")
     return encoder.OK
 
 
-def _end_plan(connection: Connection, name: str) -> Transaction:
-    if connection.plan is None:
+def _end_transaction(connection: Connection, name: str) -> Transaction:
+    if connection.transaction is None:
         raise Error(f"{name} without MULTI")
-    plan, connection.plan = connection.plan, None
-    return plan
+    transaction, connection.transaction = connection.transaction, None
+    return transaction
 
 
 def _ok(result: object, resp: int) -> bytes:

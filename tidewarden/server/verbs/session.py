@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidewarden.errors import BadArg, Draining
 from tidewarden.server.access.permissions import LOGIN
-from tidewarden.server.access.users import DEFAULT_USER
+from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -26,7 +26,7 @@ def session(connection: Connection, request: Request) -> Pending:
         raise BadArg("SESSION takes a uuid that it answered, or none for a new session: found ''.")
     if server.draining:
         raise Draining("This node is going down and lets no session in. Connect to another.")
-    user = connection.peer.user or DEFAULT_USER
+    user = connection.peer.user or DEFAULT_NAME
     return Pending(
         server.queues.join_session(connection.open_session(), user, uuid, **fields), _uuid
     )

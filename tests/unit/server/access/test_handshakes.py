@@ -41,8 +41,8 @@ class Door:
     def __init__(self, cert: str, key: str, at_once: int = 100) -> None:
         context = server_context(cert, key)
         assert context is not None
-        self.strangers = ProtocolMismatch("RESP", SystemClock())
-        self.handshakes = TlsHandshakes(context, lambda: at_once, self.strangers)
+        self.mismatches = ProtocolMismatch("RESP", SystemClock())
+        self.handshakes = TlsHandshakes(context, lambda: at_once, self.mismatches)
         self.trusted = ssl.create_default_context(cafile=cert)
 
     async def dial(
@@ -60,7 +60,7 @@ class Door:
 
     async def refused(self, count: int) -> None:
         async with asyncio.timeout(20):
-            while self.strangers.total < count:
+            while self.mismatches.total < count:
                 await asyncio.sleep(0.01)
 
 
@@ -189,7 +189,7 @@ def test_who_looks_at_the_port_and_goes_is_not_worth_a_word(
                 while subject.handshakes.under_way:
                     await asyncio.sleep(0.01)
             await subject.echo()
-            assert subject.strangers.total == 0
+            assert subject.mismatches.total == 0
 
     run(scene())
     assert not caplog.messages

@@ -6,17 +6,25 @@ import pytest
 
 from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Denied, NoAuth
-from tidewarden.server.access.peer import FRIEND, GUEST, LIMITED, STRANGER, Peer
+from tidewarden.server.access.peer import (
+    AUTHENTICATED,
+    DEFAULT_USER,
+    LIMITED,
+    UNAUTHENTICATED,
+    Peer,
+)
 from tidewarden.server.access.permissions import every_as_user, on
 from tidewarden.server.verbs.command import Command
 
 
-@pytest.mark.parametrize(("let_in", "at_first"), [(True, GUEST), (False, STRANGER)])
-def test_entering_and_leaving(let_in: bool, at_first: tuple[str, ...]) -> None:
-    peer = Peer("127.0.0.1:5", 0.0, let_in=let_in)
+@pytest.mark.parametrize(
+    ("open_to_all", "at_first"), [(True, DEFAULT_USER), (False, UNAUTHENTICATED)]
+)
+def test_entering_and_leaving(open_to_all: bool, at_first: tuple[str, ...]) -> None:
+    peer = Peer("127.0.0.1:5", 0.0, open_to_all=open_to_all)
     assert peer.may == at_first
     peer.enter("admin")
-    assert (peer.user, peer.may) == ("admin", FRIEND)
+    assert (peer.user, peer.may) == ("admin", AUTHENTICATED)
     peer.leave()
     assert (peer.user, peer.may) == (None, at_first)
 
@@ -24,14 +32,14 @@ def test_entering_and_leaving(let_in: bool, at_first: tuple[str, ...]) -> None:
 def test_who_is_kept_out_hears_why() -> None:
     command = Command("T.GET", lambda connection, request: b"", 2, 6, every_as_user("token:read"))
     with pytest.raises(NoAuth, match=r"T.GET needs a named user"):
-        Peer("", 0.0, let_in=True).check(command, [b"T.GET"])
+        Peer("", 0.0, open_to_all=True).check(command, [b"T.GET"])
     with pytest.raises(NoAuth, match="Authentication required"):
-        Peer("", 0.0, let_in=False).check(command, [b"T.GET"])
+        Peer("", 0.0, open_to_all=False).check(command, [b"T.GET"])
 
 
 def test_rights_limit_whoever_entered_and_go_with_him() -> None:
     command = Command("Q.PUT", lambda connection, request: b"", 3, 6, on(("put",), 1))
-    peer = Peer("", 0.0, let_in=True)
+    peer = Peer("", 0.0, open_to_all=True)
     assert command.level in peer.may
     peer.enter("ada", Rights(("put:a",)))
     assert peer.may == LIMITED
@@ -41,4 +49,4 @@ def test_rights_limit_whoever_entered_and_go_with_him() -> None:
     with pytest.raises(BadArg, match="0 arguments"):
         peer.check(command, [b"Q.PUT"])
     peer.leave()
-    assert peer.may == GUEST
+    assert peer.may == DEFAULT_USER

@@ -24,17 +24,17 @@ async def enter(door: Any, user: str = "ada", secret: str = SECRET) -> Any:
 
 async def test_who_is_gone_is_cut_off_and_nobody_else() -> None:
     async with doubles.Door(users=(ADA, BOB)) as door:
-        ada, bob, stranger = (
+        ada, bob, unauthenticated = (
             await enter(door),
             await enter(door, "bob", "bob's own"),
             await door.dial(),
         )
-        assert str(await stranger.call("PING")).startswith("NOAUTH")
+        assert str(await unauthenticated.call("PING")).startswith("NOAUTH")
         door.server.reload((BOB,))
         assert await ada.rest() == b""
         assert await bob.call("PING") == b"PONG"
-        assert str(await stranger.call("AUTH", "ada", SECRET)).startswith("WRONGPASS")
-        assert await stranger.call("AUTH", "bob", "bob's own") == b"OK"
+        assert str(await unauthenticated.call("AUTH", "ada", SECRET)).startswith("WRONGPASS")
+        assert await unauthenticated.call("AUTH", "bob", "bob's own") == b"OK"
 
 
 async def test_another_secret_cuts_off_who_knew_the_old_one() -> None:
@@ -101,7 +101,7 @@ async def test_the_first_users_cut_off_whoever_had_no_name() -> None:
 async def test_a_stranger_gets_no_rights_by_a_change_of_the_user_default() -> None:
     users = (replace(ADA, name="default"),)
     async with doubles.Door(users=users) as door:
-        stranger = await door.dial()
-        assert str(await stranger.call("PING")).startswith("NOAUTH")
+        unauthenticated = await door.dial()
+        assert str(await unauthenticated.call("PING")).startswith("NOAUTH")
         door.server.reload((replace(users[0], rights=("put",)),))
-        assert str(await stranger.call("Q.PUT", "q", "body")).startswith("NOAUTH")
+        assert str(await unauthenticated.call("Q.PUT", "q", "body")).startswith("NOAUTH")

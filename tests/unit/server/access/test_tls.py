@@ -29,7 +29,7 @@ from tidewarden.config.load import load
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of, server_context
 from tidewarden.errors import ConfigError
 from tidewarden.server import HttpServer
-from tidewarden.server.access import lobby
+from tidewarden.server.access import admission
 from tidewarden.server.resp import connection
 from tidewarden.server.resp.server import RespServer
 
@@ -174,7 +174,7 @@ async def test_one_too_many_is_told_and_does_not_linger(
     pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it never says goodbye, for which TLS would wait half a minute."""
-    monkeypatch.setattr(connection, "TURNED_AWAY_S", 0.3)
+    monkeypatch.setattr(connection, "LINGER_S", 0.3)
 
     def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
         plain = socket.create_connection(("127.0.0.1", port), 20)
@@ -191,7 +191,7 @@ async def test_one_too_many_is_told_and_does_not_linger(
             async with asyncio.timeout(20):
                 while any(ends == (resp.port, first.getsockname()[1]) for ends in open_ends()):
                     await asyncio.sleep(0.05)
-                while resp.context.turned_away:
+                while resp.context.lingering:
                     await asyncio.sleep(0.01)
         assert resp.own_stats()["refused_total"] == 1
 
@@ -264,23 +264,26 @@ async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
     context = ssl.create_default_context(cafile=pem[0])
     async with doors(*pem) as (resp, _), asyncio.timeout(30):
         ticks = iter(range(1 << 30))
-        monkeypatch.setattr(resp.lobby, "meter", lambda: next(ticks) * 0.001)
+        monkeypatch.setattr(resp.admission, "meter", lambda: next(ticks) * 0.001)
         reader, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
         writer.write(doubles.framed(("AUTH", "admin", SECRET)))
         assert await reader.readline() == b"+OK\r\n"
-        assert resp.lobby.budget.left_s(resp.context.clock.monotonic()) == pytest.approx(
-            lobby.BURST_S, abs=0.001
+        assert resp.admission.budget.left_s(resp.context.clock.monotonic()) == pytest.approx(
+            admission.BURST_S, abs=0.001
         )
         before = next(ticks)
         writer.write(doubles.framed(("ECHO", "x" * 500_000)))
         assert len(await reader.readexactly(500_000 + 11)) == 500_011
         assert next(ticks) == before + 1, "its bytes are not measured any more"
-        _, stranger = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
-        assert resp.lobby.budget.left_s(resp.context.clock.monotonic()) < lobby.BURST_S - 0.000_5
+        _, unauthenticated = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
+        assert (
+            resp.admission.budget.left_s(resp.context.clock.monotonic())
+            < admission.BURST_S - 0.000_5
+        )
         for _ in range(20):
-            stranger.write(doubles.framed("PING"))
+            unauthenticated.write(doubles.framed("PING"))
             await asyncio.sleep(0.001)
-        while not resp.lobby.held_total:
+        while not resp.admission.held_total:
             await asyncio.sleep(0.005)
-        for one in (writer, stranger):
+        for one in (writer, unauthenticated):
             one.transport.abort()

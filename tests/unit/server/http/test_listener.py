@@ -18,12 +18,12 @@ import aiohttp.http_parser
 import pytest
 from support.doors import doubles
 from support.inspect import (
+    admission_of,
     authorization_of,
     cluster_of,
     http_handlers_of,
     is_reading_paused,
     listener_of,
-    lobby_of,
     look_at,
     messages_of,
     payload_read_by,
@@ -34,7 +34,7 @@ from support.inspect import (
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoAuth
 from tidewarden.server import HttpServer
-from tidewarden.server.access import lobby, peer
+from tidewarden.server.access import admission, peer
 from tidewarden.server.http import listener
 from tidewarden.server.http import server as http
 from tidewarden.server.resp.server import RespServer
@@ -336,7 +336,7 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
             while not is_reading_paused(handler):
                 await asyncio.sleep(0.01)
         payload = payload_read_by(handler)
-        assert 0 < payload.total_bytes <= 2 * listener.BODY_BUFFER_BYTES + lobby.CHUNK_BYTES
+        assert 0 < payload.total_bytes <= 2 * listener.BODY_BUFFER_BYTES + admission.CHUNK_BYTES
         decided.set()
         assert (await answer(stream))[1]["error"] == "NOAUTH"
         stream[1].transport.abort()
@@ -361,19 +361,19 @@ async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
     """
     asked = 0
     async with site() as server:
-        known, stranger = await connect(server), await connect(server)
+        known, unauthenticated = await connect(server), await connect(server)
         head = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n"
         for _ in range(300):
             known[1].write(head)
             assert (await answer(known))[0] == 200
-        assert lobby_of(server).held_total == 0
-        assert len(lobby_of(server)) == 1
-        stranger[1].write(LIVE * 2000)
+        assert admission_of(server).held_total == 0
+        assert len(admission_of(server)) == 1
+        unauthenticated[1].write(LIVE * 2000)
         async with asyncio.timeout(20):
-            while not lobby_of(server).held_total:
-                asked += (await answer(stranger))[0] == 200
-        stranger[1].transport.abort()
-        await hung_up(known, stranger)
+            while not admission_of(server).held_total:
+                asked += (await answer(unauthenticated))[0] == 200
+        unauthenticated[1].transport.abort()
+        await hung_up(known, unauthenticated)
     assert asked < 1000
 
 
@@ -386,16 +386,16 @@ async def test_what_stands_behind_a_strangers_upgrade_is_not_read() -> None:
     it.
     """
     async with site() as server:
-        stranger = await connect(server, (UPGRADE + b"\r\n") * 200)
-        assert (await answer(stranger))[0] == 200
+        unauthenticated = await connect(server, (UPGRADE + b"\r\n") * 200)
+        assert (await answer(unauthenticated))[0] == 200
         async with asyncio.timeout(20):
             with suppress(ConnectionResetError):
-                assert await stranger[0].read() == b""
+                assert await unauthenticated[0].read() == b""
         known = await connect(
             server, (UPGRADE + BEARER + b"\r\n\r\n").replace(b"/health/live", b"/v1/status") * 2
         )
         assert [(await answer(known))[0] for _ in range(2)] == [200, 200]
-        await hung_up(stranger, known)
+        await hung_up(unauthenticated, known)
 
 
 PACKED = gzip.compress(bytes(8 << 20), mtime=0)
@@ -454,10 +454,10 @@ async def test_a_users_body_is_unpacked_within_bounds(
         await hung_up(stream)
 
 
-async def test_both_doors_have_one_lobby() -> None:
+async def test_both_doors_have_one_admission_control() -> None:
     """One in which nobody is yet counts as nothing where only its truth is asked."""
     door = doubles.Door(users=(doubles.ADMIN,))
-    shared = lobby.Lobby(SystemClock())
+    shared = admission.AdmissionControl(SystemClock())
     rooms = door.services, SystemClock()
-    assert lobby_of(HttpServer(door.config, *rooms, lobby=shared)) is shared
-    assert RespServer(door.config, *rooms, lobby=shared).lobby is shared
+    assert admission_of(HttpServer(door.config, *rooms, admission=shared)) is shared
+    assert RespServer(door.config, *rooms, admission=shared).admission is shared

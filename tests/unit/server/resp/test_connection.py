@@ -225,23 +225,23 @@ async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.Monke
 async def test_a_strangers_requests_keep_nobody_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOGIN_S", 0.3)
     async with Door(users=(doubles.ADMIN,)) as door:
-        stranger = await door.dial()
+        unauthenticated = await door.dial()
 
         async def resets() -> None:
             while True:
-                stranger.send("RESET")
+                unauthenticated.send("RESET")
                 await asyncio.sleep(0.05)
 
         asking = asyncio.create_task(resets())
-        assert b"-NOAUTH You have not said who you are" in await stranger.rest()
+        assert b"-NOAUTH You have not said who you are" in await unauthenticated.rest()
         asking.cancel()
 
 
 async def test_a_stranger_holds_no_more_than_a_short_line_here() -> None:
     async with Door(users=(doubles.ADMIN,)) as door:
-        stranger, named = await door.dial(), await door.dial()
-        stranger.writer.write(b"x" * (module.STRANGER_BYTES + 1))
-        assert (await stranger.rest()).startswith(
+        unauthenticated, named = await door.dial(), await door.dial()
+        unauthenticated.writer.write(b"x" * (module.UNAUTHENTICATED_BYTES + 1))
+        assert (await unauthenticated.rest()).startswith(
             b"-TOOBIG An inline command may have 16384 bytes."
         )
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"

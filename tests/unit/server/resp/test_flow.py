@@ -201,23 +201,23 @@ async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(
 ) -> None:
     """Each read of it is paid for, whatever it was; who is let in is not held back."""
     async with Door(users=(doubles.ADMIN,)) as door:
-        lobby = door.server.lobby
+        admission = door.server.admission
         ticks = iter(range(1 << 30))
         # each read costs half a millisecond
-        monkeypatch.setattr(lobby, "meter", lambda: next(ticks) * 0.000_5)
-        stranger, known = await door.dial(), await door.dial()
+        monkeypatch.setattr(admission, "meter", lambda: next(ticks) * 0.000_5)
+        unauthenticated, known = await door.dial(), await door.dial()
         for _ in range(100):
-            stranger.writer.write(b"\n" * 100_000)
-        await reach(lambda: lobby.held_total)
+            unauthenticated.writer.write(b"\n" * 100_000)
+        await reach(lambda: admission.held_total)
         assert await known.call("AUTH", "admin", doubles.SECRET) == b"OK"
         reads = next(ticks)
         known.send(*["PING"] * 10_000)
         async with asyncio.timeout(60):
             await known.reader.readexactly(7 * 10_000)
         assert next(ticks) - reads < 1000, "its reads are not measured any more"
-        assert len(lobby) == 1
-        stranger.drop()
-        door.lines.remove(stranger)
+        assert len(admission) == 1
+        unauthenticated.drop()
+        door.lines.remove(unauthenticated)
 
 
 @pytest.mark.parametrize("ending", [b"", b"*1\r\n$-1\r\n"])

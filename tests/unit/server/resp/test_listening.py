@@ -15,16 +15,16 @@ import uvloop
 from support.inspect import ACCEPT, is_accepting, pause_listener, resume_listener, sockets_of
 
 from tidewarden.clock import SystemClock
-from tidewarden.server.access import listening, lobby
+from tidewarden.server.access import admission, listening
+from tidewarden.server.access.admission import CHUNK_BYTES, AdmissionControl, UnauthenticatedPeer
 from tidewarden.server.access.listening import Listener
-from tidewarden.server.access.lobby import CHUNK_BYTES, Lobby, Stranger
 
 
 class Recorder(asyncio.Protocol):
     """Keeps what it is given; lets its peer in at ``!``."""
 
-    def __init__(self, stranger: Stranger | None) -> None:
-        self.stranger = stranger
+    def __init__(self, unauthenticated: UnauthenticatedPeer | None) -> None:
+        self.unauthenticated = unauthenticated
         self.pieces: list[bytes] = []
         self.ended = False
 
@@ -33,8 +33,8 @@ class Recorder(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.pieces.append(data)
-        if data.endswith(b"!") and self.stranger is not None:
-            self.stranger.let_in()
+        if data.endswith(b"!") and self.unauthenticated is not None:
+            self.unauthenticated.authenticated()
         self.transport.write(b"%d " % len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,12 +43,12 @@ class Recorder(asyncio.Protocol):
 
 class Door:
     def __init__(self, places: int, everybody: bool) -> None:
-        self.lobby = Lobby(SystemClock(), places=places)
+        self.admission = AdmissionControl(SystemClock(), places=places)
         self.met: list[Recorder] = []
-        self.listener = Listener(self.lobby, self.meet, 100, lambda: everybody)
+        self.listener = Listener(self.admission, self.meet, 100, lambda: everybody)
 
-    def meet(self, stranger: Stranger | None) -> Recorder:
-        self.met.append(Recorder(stranger))
+    def meet(self, unauthenticated: UnauthenticatedPeer | None) -> Recorder:
+        self.met.append(Recorder(unauthenticated))
         return self.met[-1]
 
     async def dial(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -68,7 +68,7 @@ async def door(places: int = 10, *, everybody: bool = False) -> AsyncIterator[Do
         for one in made.met:
             one.transport.abort()
         await reach(lambda: all(one.ended for one in made.met))
-        assert len(made.lobby) == 0
+        assert len(made.admission) == 0
 
 
 async def reach(condition: Callable[[], object]) -> None:
@@ -93,9 +93,9 @@ def test_a_stranger_is_read_in_small_pieces_until_it_is_let_in(run: Scene) -> No
             await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 10_000)
             (peer,) = subject.met
             assert max(map(len, peer.pieces)) == CHUNK_BYTES
-            assert len(subject.lobby) == 1
+            assert len(subject.admission) == 1
             writer.write(b"!")
-            await reach(lambda: len(subject.lobby) == 0)
+            await reach(lambda: len(subject.admission) == 0)
             peer.pieces.clear()
             writer.write(b"y" * 1_000_000)
             await reach(lambda: sum(map(len, peer.pieces)) == 1_000_000)
@@ -111,7 +111,7 @@ def test_where_everybody_may_come_nobody_is_a_stranger(run: Scene) -> None:
         async with door(everybody=True) as subject:
             _, writer = await subject.dial(b"x" * 100_000)
             await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 100_000)
-            assert subject.met[0].stranger is None
+            assert subject.met[0].unauthenticated is None
             writer.close()
 
     run(scene())
@@ -124,7 +124,7 @@ def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
     It comes in as soon as another is let in, or has been a stranger for long enough to be sent
     away.
     """
-    monkeypatch.setattr(lobby, "GRACE_S", 1000.0)
+    monkeypatch.setattr(admission, "GRACE_S", 1000.0)
 
     async def scene() -> None:
         async with door(places=3) as subject:
@@ -139,12 +139,12 @@ def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
             lines.append(await subject.dial(b"!"))
             await asyncio.sleep(0.05)
             assert len(subject.met) == 5
-            monkeypatch.setattr(lobby, "GRACE_S", 0.0)
+            monkeypatch.setattr(admission, "GRACE_S", 0.0)
             lines[2][1].close()
             await reach(lambda: len(subject.met) == 6 and subject.met[5].pieces == [b"!"])
             lines += [await subject.dial() for _ in range(10)]
             await reach(lambda: len(subject.met) == 16)
-            assert subject.lobby.sent_away_total >= 7
+            assert subject.admission.evicted_total >= 7
             for _, writer in lines:
                 writer.close()
 
@@ -158,7 +158,7 @@ def test_one_that_is_gone_before_it_is_met(run: Scene) -> None:
                 sock = socket.create_connection(("127.0.0.1", subject.listener.port))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 sock.close()
-            await reach(lambda: len(subject.met) == 20 and len(subject.lobby) == 0)
+            await reach(lambda: len(subject.met) == 20 and len(subject.admission) == 0)
 
     run(scene())
 
@@ -195,7 +195,7 @@ async def test_out_of_files(
 
 async def test_a_port_that_is_taken_is_named() -> None:
     async with door() as subject:
-        other = Listener(Lobby(SystemClock()), subject.meet, 100, lambda: True)
+        other = Listener(AdmissionControl(SystemClock()), subject.meet, 100, lambda: True)
         with pytest.raises(OSError, match=rf"cannot listen at .*{subject.listener.port}.*in use"):
             await other.start("127.0.0.1", subject.listener.port)
 
@@ -228,11 +228,11 @@ def test_while_nobody_is_taken_in_few_wait_outside(
             assert kept_at_most(ours) == 100
             _, first = await subject.dial(b"x")
             await reach(lambda: subject.met and subject.met[0].pieces)
-            subject.lobby.budget.spend(1000.0, subject.lobby.clock.monotonic())
+            subject.admission.budget.spend(1000.0, subject.admission.clock.monotonic())
             _, second = await subject.dial(b"x")
             await reach(lambda: kept_at_most(ours) == 7)
             assert len(subject.met) == 1
-            subject.lobby.budget.give_back(1000.0)
+            subject.admission.budget.give_back(1000.0)
             first.close()  # which tells the door that there is room
             await reach(lambda: kept_at_most(ours) == 100)
             await reach(lambda: len(subject.met) == 2 and subject.met[1].pieces)

@@ -9,17 +9,17 @@ from tidewarden.server.resp.transaction import BYTES_MAX, REQUESTS_MAX, Transact
 
 
 def test_requests_are_kept_in_order() -> None:
-    plan = Transaction()
-    assert plan.add([b"PING"]) == plan.add([b"ECHO", b"x"]) == b"+QUEUED\r\n"
-    assert plan.requests == [[b"PING"], [b"ECHO", b"x"]]
-    assert not plan.spoiled
+    transaction = Transaction()
+    assert transaction.add([b"PING"]) == transaction.add([b"ECHO", b"x"]) == b"+QUEUED\r\n"
+    assert transaction.requests == [[b"PING"], [b"ECHO", b"x"]]
+    assert not transaction.failed
 
 
 def test_too_many_or_too_long() -> None:
-    plan = Transaction()
+    transaction = Transaction()
     for _ in range(REQUESTS_MAX):
-        plan.add([b"PING"])
+        transaction.add([b"PING"])
     with pytest.raises(TooBig):
-        plan.add([b"PING"])
+        transaction.add([b"PING"])
     with pytest.raises(TooBig):
         Transaction().add([b"ECHO", b"x" * BYTES_MAX])

@@ -28,9 +28,9 @@ BURST_EACH_S = 0.008
 # of the budget of all, for peers that have just come: who logs in is not behind those who do not
 KEPT_S = BURST_S / 2
 SLICE_S = 0.002  # of budget, with which the first of those who wait are read again
-PLACES = 1024  # so many strangers at a time, of which each keeps less than 32 KiB
-GRACE_S = 1.0  # a stranger that has been here for less is not sent away for another
-CHUNK_BYTES = 1024  # read of a stranger at a time
+PLACES = 1024  # so many at a time, of which each keeps less than 32 KiB
+GRACE_S = 1.0  # a peer that has been here for less is not evicted for another
+CHUNK_BYTES = 1024  # read of such a peer at a time
 ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
 LOGIN_S = 0.003  # what it costs at most to come in, a TLS handshake too
@@ -38,7 +38,7 @@ HOLD_EVERY_S = 0.01
 READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
 
 
-class Stranger:
+class UnauthenticatedPeer:
     """
     One peer until it is let in, or goes. ``over``: it is none any more.
 
@@ -46,10 +46,10 @@ class Stranger:
     """
 
     __slots__ = (
+        "_admission",
         "_budget",
         "_held",
         "_inner",
-        "_lobby",
         "_timer",
         "_transport",
         "_unwanted",
@@ -61,8 +61,8 @@ class Stranger:
         "spent_s",
     )
 
-    def __init__(self, lobby: Lobby, door: object, peer: str) -> None:
-        self._lobby = lobby
+    def __init__(self, admission: AdmissionControl, door: object, peer: str) -> None:
+        self._admission = admission
         self._budget = Budget(SHARE_EACH, BURST_EACH_S)
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -72,17 +72,17 @@ class Stranger:
         self.door = door
         self.peer = peer
         self.host = host_of(peer)
-        self.since = lobby.clock.monotonic()
+        self.since = admission.clock.monotonic()
         self.spent_s = 0.0
         self.over = False
 
-    def sit(self, transport: asyncio.Transport, inner: Any) -> None:
+    def attach(self, transport: asyncio.Transport, inner: Any) -> None:
         """It has a transport; its bytes are ``inner``'s."""
         self._transport, self._inner = transport, inner
 
     def run(self, work: Callable[[Any], object], argument: Any) -> None:
         """Do something for it that it pays for."""
-        meter = self._lobby.meter
+        meter = self._admission.meter
         began = meter()
         try:
             work(argument)
@@ -94,17 +94,17 @@ class Stranger:
         if self.over:
             return
         self.spent_s += cost_s
-        lobby = self._lobby
-        now = lobby.clock.monotonic()
+        admission = self._admission
+        now = admission.clock.monotonic()
         self._budget.spend(cost_s, now)
-        lobby.budget.spend(cost_s, now)
-        least_s = -KEPT_S if self.comes_in(now) else KEPT_S
-        if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:
+        admission.budget.spend(cost_s, now)
+        least_s = -KEPT_S if self.is_logging_in(now) else KEPT_S
+        if self._budget.left_s(now) < 0 or admission.budget.left_s(now) < least_s:
             self.hold(now)
-        if lobby.budget.left_s(now) < 0:
-            lobby.hold_all(now)
+        if admission.budget.left_s(now) < 0:
+            admission.hold_all(now)
 
-    def comes_in(self, now: float) -> bool:
+    def is_logging_in(self, now: float) -> bool:
         """
         Whether it has just come, and cost no more than a user does.
 
@@ -117,7 +117,7 @@ class Stranger:
         if self._held or self._transport is None:
             return
         self._held = True
-        self._lobby.holds(self)
+        self._admission.holds(self)
         self._turn(not self._unwanted, False)
         self._wait(now)
 
@@ -136,10 +136,10 @@ class Stranger:
         """Read it again."""
         if self._held:
             self._held = False
-            self._lobby.reads(self)
+            self._admission.reads(self)
             self._turn(False, not self._unwanted)
 
-    def let_in(self) -> None:
+    def authenticated(self) -> None:
         """
         It is none any more: what it cost was a user's to spend.
 
@@ -147,7 +147,7 @@ class Stranger:
         """
         if self.over:
             return
-        self._lobby.give_back(self.spent_s)
+        self._admission.give_back(self.spent_s)
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._turn(not (self._held or self._unwanted), False)
@@ -160,7 +160,7 @@ class Stranger:
         if not self.over:
             self._end()
 
-    def send_away(self) -> None:
+    def evict(self) -> None:
         """
         Close the oldest unauthenticated peer of the host with the most of them.
 
@@ -176,7 +176,7 @@ class Stranger:
         self._transport = self._inner = None
         if self._timer is not None:
             self._timer.cancel()
-        self._lobby.forget(self)
+        self._admission.forget(self)
 
     def _wait(self, now: float) -> None:
         """Wait for its own budget, and then in turn with others for that of all."""
@@ -187,16 +187,18 @@ class Stranger:
             now, BURST_EACH_S / 2 if self._budget.left_s(now) < 0 else 0.0
         ):
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(wait_s, lambda: self._wait(self._lobby.clock.monotonic()))
+            self._timer = loop.call_later(
+                wait_s, lambda: self._wait(self._admission.clock.monotonic())
+            )
         else:
-            self._lobby.queue(self)
+            self._admission.queue(self)
 
     def _turn(self, was: bool, on: bool) -> None:
         if was != on and self._transport is not None and not self._transport.is_closing():
             (self._transport.resume_reading if on else self._transport.pause_reading)()
 
 
-class Lobby:
+class AdmissionControl:
     """
     All of a process, at whichever door.
 
@@ -219,14 +221,16 @@ class Lobby:
         self.meter = meter
         self.budget = Budget(share, BURST_S)
         self.held_total = 0  # times that one was not read for a while
-        self.sent_away_total = 0  # those that others came after
+        self.evicted_total = 0  # those that others came after
         self.on_room: set[Callable[[], None]] = set()
         self._places = places
         self._count = 0
-        self._hosts: dict[str, dict[Stranger, None]] = {}  # each one's strangers, the oldest first
-        self._read: dict[Stranger, None] = {}  # those that are not held back
+        self._hosts: dict[
+            str, dict[UnauthenticatedPeer, None]
+        ] = {}  # each one's peers, the oldest first
+        self._read: dict[UnauthenticatedPeer, None] = {}  # those that are not held back
         self._held_all_at = float("-inf")
-        self._waiting: deque[Stranger] = deque()
+        self._waiting: deque[UnauthenticatedPeer] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -252,19 +256,19 @@ class Lobby:
         now = self.clock.monotonic()
         if wait_s := self.budget.wait_s(now):
             return max(wait_s, SLICE_S)
-        return 0.0 if self._count < self._places else self.send_away()
+        return 0.0 if self._count < self._places else self.evict()
 
-    def enter(self, door: object, peer: str) -> Stranger:
+    def enter(self, door: object, peer: str) -> UnauthenticatedPeer:
         """``peer``, ``host:port``, has come to ``door``."""
-        stranger = Stranger(self, door, peer)
-        self._hosts.setdefault(stranger.host, {})[stranger] = None
+        unauthenticated = UnauthenticatedPeer(self, door, peer)
+        self._hosts.setdefault(unauthenticated.host, {})[unauthenticated] = None
         self._count += 1
-        self._read[stranger] = None
-        self.budget.spend(ACCEPT_S, stranger.since)
-        stranger.spent_s = ACCEPT_S
-        return stranger
+        self._read[unauthenticated] = None
+        self.budget.spend(ACCEPT_S, unauthenticated.since)
+        unauthenticated.spent_s = ACCEPT_S
+        return unauthenticated
 
-    def send_away(self, door: object = None) -> float:
+    def evict(self, door: object = None) -> float:
         """
         Close the oldest unauthenticated peer of the host with the most of them.
 
@@ -276,7 +280,7 @@ class Lobby:
         Returns: 0.0, or the seconds after which one will have been here for long enough to be sent
         away.
         """
-        hosts: Iterable[Collection[Stranger]] = self._hosts.values()
+        hosts: Iterable[Collection[UnauthenticatedPeer]] = self._hosts.values()
         if door is not None:
             hosts = [[one for one in host if one.door is door] for host in hosts]
         crowd = max(hosts, key=len, default=())
@@ -285,18 +289,18 @@ class Lobby:
             return GRACE_S
         if (young_s := oldest.since + GRACE_S - self.clock.monotonic()) > 0:
             return young_s
-        self.sent_away_total += 1
-        oldest.send_away()
+        self.evicted_total += 1
+        oldest.evict()
         return 0.0
 
-    def forget(self, stranger: Stranger) -> None:
+    def forget(self, unauthenticated: UnauthenticatedPeer) -> None:
         """One is none any more."""
-        host = self._hosts[stranger.host]
-        del host[stranger]
+        host = self._hosts[unauthenticated.host]
+        del host[unauthenticated]
         if not host:
-            del self._hosts[stranger.host]
+            del self._hosts[unauthenticated.host]
         self._count -= 1
-        self._read.pop(stranger, None)
+        self._read.pop(unauthenticated, None)
         for tell in list(self.on_room):
             tell()
 
@@ -311,18 +315,18 @@ class Lobby:
             return
         self._held_all_at = now
         everybody = self.budget.left_s(now) < -KEPT_S
-        for stranger in list(self._read):
-            if everybody or not stranger.comes_in(now):
-                stranger.hold(now)
+        for unauthenticated in list(self._read):
+            if everybody or not unauthenticated.is_logging_in(now):
+                unauthenticated.hold(now)
 
-    def holds(self, stranger: Stranger) -> None:
+    def holds(self, unauthenticated: UnauthenticatedPeer) -> None:
         """One is held back."""
         self.held_total += 1
-        self._read.pop(stranger, None)
+        self._read.pop(unauthenticated, None)
 
-    def reads(self, stranger: Stranger) -> None:
+    def reads(self, unauthenticated: UnauthenticatedPeer) -> None:
         """One is read again."""
-        self._read[stranger] = None
+        self._read[unauthenticated] = None
 
     def give_back(self, cost_s: float) -> None:
         """So much was a user's to spend: who waits for it is read sooner."""
@@ -334,9 +338,9 @@ class Lobby:
             self._timer.cancel()
             self._release()
 
-    def queue(self, stranger: Stranger) -> None:
+    def queue(self, unauthenticated: UnauthenticatedPeer) -> None:
         """One is to be read again as soon as the budget of all allows it."""
-        self._waiting.append(stranger)
+        self._waiting.append(unauthenticated)
         if self._timer is None:
             self._release()
 
@@ -347,10 +351,10 @@ class Lobby:
         self._timer = None
         left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S
         while self._waiting and (left_s > 0 or self._waiting[0].over):
-            stranger = self._waiting.popleft()
-            if not stranger.over:
+            unauthenticated = self._waiting.popleft()
+            if not unauthenticated.over:
                 left_s -= READ_AGAIN_S
-                stranger.release()
+                unauthenticated.release()
         if self._waiting:
             wait_s = self.budget.wait_s(self.clock.monotonic(), KEPT_S + SLICE_S)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._release)

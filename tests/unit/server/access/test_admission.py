@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.server.access import lobby as module
-from tidewarden.server.access.lobby import (
+from tidewarden.server.access import admission as module
+from tidewarden.server.access.admission import (
     BURST_EACH_S,
     BURST_S,
     GRACE_S,
     KEPT_S,
     SHARE_EACH,
-    Lobby,
-    Stranger,
+    AdmissionControl,
+    UnauthenticatedPeer,
 )
 
 SHARE = 0.05
@@ -55,12 +55,14 @@ class Transport:
 
 
 class Scene:
-    """A lobby whose clock and timers are the test's."""
+    """Admission control whose clock and timers are the test's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, places: int = 10) -> None:
         self.clock = ManualClock()
         self.used_s = 0.0
-        self.lobby = Lobby(self.clock, share=SHARE, places=places, meter=lambda: self.used_s)
+        self.admission = AdmissionControl(
+            self.clock, share=SHARE, places=places, meter=lambda: self.used_s
+        )
         self._loop = asyncio.get_running_loop()
         monkeypatch.setattr(module, "asyncio", self)  # whose timers go by this clock
 
@@ -74,16 +76,18 @@ class Scene:
 
         return self._loop.create_task(later())
 
-    def come(self, peer: str = "1.2.3.4:5", door: object = None) -> tuple[Stranger, Transport]:
-        stranger, transport = self.lobby.enter(door, peer), Transport()
-        stranger.sit(transport, "inner")  # type: ignore[arg-type]
-        return stranger, transport
+    def come(
+        self, peer: str = "1.2.3.4:5", door: object = None
+    ) -> tuple[UnauthenticatedPeer, Transport]:
+        unauthenticated, transport = self.admission.enter(door, peer), Transport()
+        unauthenticated.attach(transport, "inner")  # type: ignore[arg-type]
+        return unauthenticated, transport
 
-    def work(self, stranger: Stranger, cost_s: float) -> None:
+    def work(self, unauthenticated: UnauthenticatedPeer, cost_s: float) -> None:
         def costly(_: object) -> None:
             self.used_s += cost_s
 
-        stranger.run(costly, None)
+        unauthenticated.run(costly, None)
 
 
 @pytest.fixture
@@ -97,16 +101,19 @@ async def settled() -> None:
 
 
 async def spend(
-    scene: Scene, strangers: list[tuple[Stranger, Transport]], seconds: float, cost_s: float
+    scene: Scene,
+    mismatches: list[tuple[UnauthenticatedPeer, Transport]],
+    seconds: float,
+    cost_s: float,
 ) -> float:
     """
     Each sends whatever is read of it, a millisecond a turn; what they cost in so many seconds.
     """
     before = scene.used_s
     for _ in range(int(seconds * 1000)):
-        for stranger, transport in strangers:
+        for unauthenticated, transport in mismatches:
             if transport.reads:
-                scene.work(stranger, cost_s)
+                scene.work(unauthenticated, cost_s)
         await scene.clock.advance(0.001)
     return scene.used_s - before
 
@@ -140,8 +147,8 @@ async def test_who_has_just_come_is_not_behind_them(scene: Scene) -> None:
     crowd = [scene.come(f"1.2.3.{n}:5") for n in range(50)]
     await spend(scene, crowd, 3.0, 0.001)
     assert not all(transport.reads for _, transport in crowd)
-    assert scene.lobby.wait_s() == 0.0, "the door takes somebody in"
-    assert scene.lobby.budget.left_s(scene.clock.monotonic()) > KEPT_S - 0.1
+    assert scene.admission.wait_s() == 0.0, "the door takes somebody in"
+    assert scene.admission.budget.left_s(scene.clock.monotonic()) > KEPT_S - 0.1
     _, transport = scene.come("5.6.7.8:9")
     assert transport.reads
 
@@ -151,7 +158,9 @@ async def test_those_who_were_quiet_and_ask_all_at_once_keep_nobody_out(scene: S
     await scene.clock.advance(100.0)
     await spend(scene, crowd, 0.002, 0.1)
     assert not any(transport.reads for _, transport in crowd)
-    assert scene.lobby.wait_s() < 0.1 / SHARE, "what one was read once may cost, not what all were"
+    assert scene.admission.wait_s() < 0.1 / SHARE, (
+        "what one was read once may cost, not what all were"
+    )
     assert scene.used_s < BURST_S + 0.1
     await spend(scene, crowd, 40.0, 0.1)
     assert all(transport.turns > 1 for _, transport in crowd), "each had its turn"
@@ -159,17 +168,17 @@ async def test_those_who_were_quiet_and_ask_all_at_once_keep_nobody_out(scene: S
 
 async def test_a_handshake_that_is_begun_is_ended_before_others_begin(scene: Scene) -> None:
     """Under a flood of those who begin one and go, no user would come to the end of his."""
-    scene.lobby.budget.spend(BURST_S, scene.clock.monotonic())
+    scene.admission.budget.spend(BURST_S, scene.clock.monotonic())
     await scene.clock.advance(0.1)
     user, transport = scene.come("5.6.7.8:9")
     scene.work(user, 0.001)
     for number in range(20):
         scene.work(scene.come(f"1.2.3.4:{number}")[0], 0.002)
-    assert scene.lobby.wait_s() > 0, "nobody else is taken in"
+    assert scene.admission.wait_s() > 0, "nobody else is taken in"
     assert transport.reads
     await scene.clock.advance(GRACE_S)
-    scene.lobby.budget.spend(BURST_S, scene.clock.monotonic())
-    scene.lobby.hold_all(scene.clock.monotonic())
+    scene.admission.budget.spend(BURST_S, scene.clock.monotonic())
+    scene.admission.hold_all(scene.clock.monotonic())
     assert not transport.reads, "it had its time"
 
 
@@ -179,43 +188,43 @@ async def test_what_is_given_back_is_for_those_who_wait(scene: Scene) -> None:
     scene.work(first[0], BURST_S)
     scene.work(second[0], 0.004)
     assert not second[1].reads
-    first[0].let_in()
+    first[0].authenticated()
     assert second[1].reads
 
 
 async def test_what_one_cost_who_is_let_in_is_given_back(scene: Scene) -> None:
     for number in range(1000):
-        stranger, transport = scene.come(f"1.2.3.4:{number}")
-        scene.work(stranger, 0.002)
+        unauthenticated, transport = scene.come(f"1.2.3.4:{number}")
+        scene.work(unauthenticated, 0.002)
         assert transport.reads
-        stranger.let_in()
+        unauthenticated.authenticated()
         assert (transport.protocol, transport.reads) == ("inner", True)
-    assert scene.lobby.wait_s() == 0.0
-    assert len(scene.lobby) == 0
+    assert scene.admission.wait_s() == 0.0
+    assert len(scene.admission) == 0
 
 
 async def test_one_who_is_held_back_and_let_in_is_read_at_once(scene: Scene) -> None:
-    stranger, transport = scene.come()
-    scene.work(stranger, 1.0)
+    unauthenticated, transport = scene.come()
+    scene.work(unauthenticated, 1.0)
     assert not transport.reads
-    stranger.let_in()
+    unauthenticated.authenticated()
     assert transport.reads
     await scene.clock.advance(1000.0)
     assert transport.reads
-    scene.work(stranger, 5.0)
+    scene.work(unauthenticated, 5.0)
     assert transport.reads, "it is none any more"
 
 
 async def test_a_protocol_that_wants_nothing_gets_nothing(scene: Scene) -> None:
-    stranger, transport = scene.come()
-    stranger.pause_reading()
-    stranger.pause_reading()
+    unauthenticated, transport = scene.come()
+    unauthenticated.pause_reading()
+    unauthenticated.pause_reading()
     assert not transport.reads
-    scene.work(stranger, 1.0)
+    scene.work(unauthenticated, 1.0)
     await scene.clock.advance(1000.0)
     assert not transport.reads
-    scene.work(stranger, 1.0)
-    stranger.resume_reading()
+    scene.work(unauthenticated, 1.0)
+    unauthenticated.resume_reading()
     assert not transport.reads, "its budget is against it"
     await scene.clock.advance(1000.0)
     assert transport.reads
@@ -224,52 +233,52 @@ async def test_a_protocol_that_wants_nothing_gets_nothing(scene: Scene) -> None:
 async def test_places_go_to_who_comes_last_once_the_first_had_their_time(scene: Scene) -> None:
     crowd = [scene.come(f"1.2.3.4:{n}") for n in range(9)]
     other, place = scene.come("5.6.7.8:9")
-    assert scene.lobby.wait_s() == pytest.approx(GRACE_S)
+    assert scene.admission.wait_s() == pytest.approx(GRACE_S)
     await scene.clock.advance(GRACE_S)
     for number in range(9):
-        assert scene.lobby.wait_s() == 0.0
+        assert scene.admission.wait_s() == 0.0
         assert crowd[number][1].ended
         scene.come(f"1.2.3.4:{10 + number}")
         await scene.clock.advance(GRACE_S)
     assert not place.ended, "another address has one place alone"
     assert not other.over
-    assert (len(scene.lobby), scene.lobby.sent_away_total) == (10, 9)
+    assert (len(scene.admission), scene.admission.evicted_total) == (10, 9)
 
 
 async def test_at_one_door(scene: Scene) -> None:
     here, there = object(), object()
     (_, first), (_, second) = scene.come(door=there), scene.come(door=here)
     await scene.clock.advance(GRACE_S)
-    assert scene.lobby.send_away(here) == 0.0
+    assert scene.admission.evict(here) == 0.0
     assert (first.ended, second.ended) == (False, True)
-    assert scene.lobby.send_away(here) > 0, "there is nobody"
+    assert scene.admission.evict(here) > 0, "there is nobody"
 
 
 async def test_those_who_wait_for_room_are_told(scene: Scene) -> None:
     told: list[int] = []
-    scene.lobby.on_room.add(lambda: told.append(len(scene.lobby)))
+    scene.admission.on_room.add(lambda: told.append(len(scene.admission)))
     (first, _), (second, _) = scene.come(), scene.come()
     first.gone()
     first.gone()
-    second.let_in()
+    second.authenticated()
     second.gone()
     assert told == [1, 0]
 
 
 async def test_who_goes_while_it_waits_is_forgotten(scene: Scene) -> None:
     crowd = [scene.come(f"1.2.3.{n}:5") for n in range(20)]
-    for stranger, _ in crowd:
-        scene.work(stranger, 0.015)
+    for unauthenticated, _ in crowd:
+        scene.work(unauthenticated, 0.015)
     held = [transport for _, transport in crowd if not transport.reads]
     assert held
-    for stranger, transport in crowd:
-        stranger.gone()
+    for unauthenticated, transport in crowd:
+        unauthenticated.gone()
         transport.ended = True
     await scene.clock.advance(1000.0)
     await settled()
     assert not any(transport.reads for transport in held)
-    assert len(scene.lobby) == 0
-    assert scene.lobby.wait_s() == 0.0
+    assert len(scene.admission) == 0
+    assert scene.admission.wait_s() == 0.0
 
 
 def test_the_share_of_all_is_more_than_that_of_one() -> None:
