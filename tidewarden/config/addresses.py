@@ -95,6 +95,21 @@ def address_fault(text: str) -> str:
     return ""
 
 
+def client_network(address: str) -> str:
+    """
+    The network that counts as one client behind ``host:port``: an IPv4 address, or an IPv6 network
+    of 64 bits, which is what one customer gets; other text stays as it is.
+    """
+    host = address.rpartition(":")[0] or address
+    try:
+        ip = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if ip.version == 4 or ip.is_loopback:
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
+
+
 def host_of_header(header: str) -> str:
     """
     The host of a Host or Origin header, without scheme and port.

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_hosts_that_fail_to_log_in() -> None:
-    penalties = LoginThrottle()
+    penalties = LoginThrottle(SystemClock())
     for n in range(ROUNDS):
         penalties.of(f"h{n}:1").fail(float(n))
     assert entries(penalties) <= HOSTS_MAX

@@ -17,8 +17,7 @@ from typing import Any
 
 from tidewarden.budget import Budget
 from tidewarden.clock import Clock
-
-from .login_throttle import host_of
+from tidewarden.config.addresses import client_network
 
 SHARE = 0.05  # of a core, for all of them
 # what is measured is half of the hundredth that one may cost: the kernel has its part
@@ -71,7 +70,7 @@ class UnauthenticatedPeer:
         self._unwanted = False
         self.door = door
         self.peer = peer
-        self.host = host_of(peer)
+        self.host = client_network(peer)
         self.since = admission.clock.monotonic()
         self.spent_s = 0.0
         self.over = False

@@ -1,14 +1,13 @@
-"""
-What failed logins cost those who send them: by host, growing, forgotten in time.
-
-No clock and no loop in here.
-"""
+"""Delays the answers to failed logins: by host, longer with each failure, forgotten in time."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import OrderedDict
+
+from tidewarden.clock import Clock
+from tidewarden.config.addresses import client_network
+from tidewarden.log import OncePer
 
 FACTOR_MAX = 20  # the longest delay, in those of a first failure
 FORGET_S = 60.0  # a host that fails no more for so long begins anew
@@ -18,23 +17,6 @@ HOSTS_MAX = 10_000
 SAID_S = 1.0  # one host's failures are logged at most so often
 
 
-def host_of(address: str) -> str:
-    """
-    Return the client that stands behind ``host:port``, for counting.
-
-    It is an IPv4 address, an IPv6 network of 64 bits, which is what one customer gets, or whatever
-    else it is.
-    """
-    host = address.rpartition(":")[0] or address
-    try:
-        ip = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if ip.version == 4 or ip.is_loopback:
-        return str(ip)
-    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
-
-
 class ThrottledHost:
     """
     What one host has done.
@@ -42,12 +24,13 @@ class ThrottledHost:
     ``turn``: one check at a time is made for it, so that it does not keep others waiting.
     """
 
-    __slots__ = ("failures", "held_back", "last", "said", "turn")
+    __slots__ = ("failures", "held_back", "last", "logged", "turn")
 
-    def __init__(self) -> None:
+    def __init__(self, logged: OncePer) -> None:
+        self.logged = logged  # lets one failure a second pass
         self.failures = 0
         self.held_back = 0
-        self.last = self.said = float("-inf")
+        self.last = float("-inf")
         self.turn = asyncio.Lock()
 
     @property
@@ -67,13 +50,6 @@ class ThrottledHost:
         self.failures += 1
         return min(1 << min(self.failures - 1, 10), FACTOR_MAX)
 
-    def say(self, now: float) -> bool:
-        """Whether this failure is logged."""
-        if now - self.said < SAID_S:
-            return False
-        self.said = now
-        return True
-
 
 class LoginThrottle:
     """
@@ -83,7 +59,8 @@ class LoginThrottle:
     quiet are forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._hosts: OrderedDict[str, ThrottledHost] = OrderedDict()
 
     def __len__(self) -> int:
@@ -91,11 +68,11 @@ class LoginThrottle:
 
     def of(self, address: str) -> ThrottledHost:
         """The host behind ``host:port``."""
-        name = host_of(address)
+        name = client_network(address)
         host = self._hosts.get(name)
         if host is None:
             if len(self._hosts) >= HOSTS_MAX:
                 self._hosts.popitem(last=False)
-            host = self._hosts[name] = ThrottledHost()
+            host = self._hosts[name] = ThrottledHost(OncePer(self._clock, SAID_S))
         self._hosts.move_to_end(name)
         return host

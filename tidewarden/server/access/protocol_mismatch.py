@@ -1,10 +1,11 @@
-"""Who came to a door and does not speak what it speaks: counted, and logged now and then."""
+"""Counts peers that do not speak a door's protocol, and logs one now and then."""
 
 from __future__ import annotations
 
 import logging
 
 from tidewarden.clock import Clock
+from tidewarden.log import OncePer
 
 log = logging.getLogger("tidewarden.server")
 
@@ -17,8 +18,7 @@ class ProtocolMismatch:
     def __init__(self, door: str, clock: Clock) -> None:
         """``door``: its name for people."""
         self._door = door
-        self._clock = clock
-        self._said = float("-inf")
+        self._logged = OncePer(clock, SAID_S)
         self.total = 0
 
     def met(self, peer: str, fault: str) -> None:
@@ -26,9 +26,7 @@ class ProtocolMismatch:
         ``peer``, ``host:port``, was sent away; ``fault`` says what it did, beginning with "it".
         """
         self.total += 1
-        now = self._clock.monotonic()
-        if now - self._said >= SAID_S:
-            self._said = now
+        if self._logged.passes():
             log.warning(
                 "sent away from the %s door: %s",
                 self._door,

@@ -19,6 +19,7 @@ from tidewarden.config.load import User, check_secret
 from tidewarden.config.permissions import Rights
 from tidewarden.config.secret import quick_hash
 from tidewarden.errors import Denied, WrongPass
+from tidewarden.log import OncePer
 
 from .login_throttle import LoginThrottle, ThrottledHost
 
@@ -62,8 +63,8 @@ class Users:
         self._loopback = loopback
         self._key = os.urandom(32)
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
-        self._denials_said: dict[str, float] = {}
-        self._penalties = LoginThrottle()
+        self._denials_said: dict[str, OncePer] = {}
+        self._penalties = LoginThrottle(clock)
         self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
@@ -115,9 +116,10 @@ class Users:
         A request of ``user`` was refused with ``error``: it is counted, and logged now and then.
         """
         self.denied_total[user] += 1
-        now = self._clock.monotonic()
-        if now - self._denials_said.get(user, -DENIALS_SAID_S) >= DENIALS_SAID_S:
-            self._denials_said[user] = now
+        logged = self._denials_said.get(user)
+        if logged is None:
+            logged = self._denials_said[user] = OncePer(self._clock, DENIALS_SAID_S)
+        if logged.passes():
             total = self.denied_total[user]
             log.warning(
                 "request denied",
@@ -154,8 +156,7 @@ class Users:
         if found is not None:
             return found
         self.failures_total += 1
-        now = self._clock.monotonic()
-        if host.say(now):
+        if host.logged.passes():
             failures = {"failures_of_host": host.failures + 1, "failures": self.failures_total}
             log.warning(
                 "login refused", extra={"user": self._named(name)[:64], "peer": peer, **failures}
@@ -166,7 +167,7 @@ class Users:
             )
         host.held_back += 1
         try:
-            await sleep(self._clock, host.fail(now) * FAILURE_DELAY_S)
+            await sleep(self._clock, host.fail(self._clock.monotonic()) * FAILURE_DELAY_S)
         finally:
             host.held_back -= 1
         raise WrongPass("No such user, or another secret.")

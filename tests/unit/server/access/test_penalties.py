@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tidewarden.clock import ManualClock
+from tidewarden.config.addresses import client_network
+from tidewarden.log import OncePer
 from tidewarden.server.access.login_throttle import (
     FACTOR_MAX,
     FORGET_S,
     HELD_BACK_MAX,
     HOSTS_MAX,
+    SAID_S,
     LoginThrottle,
     ThrottledHost,
-    host_of,
 )
 
 
@@ -27,34 +30,38 @@ from tidewarden.server.access.login_throttle import (
     ],
 )
 def test_a_host_is_an_address_or_a_network(address: str, host: str) -> None:
-    assert host_of(address) == host
+    assert client_network(address) == host
 
 
 def test_each_failure_costs_twice_as_much_up_to_a_bound() -> None:
-    host = ThrottledHost()
+    host = ThrottledHost(OncePer(ManualClock(), SAID_S))
     assert [host.fail(0.0) for _ in range(7)] == [1, 2, 4, 8, 16, FACTOR_MAX, FACTOR_MAX]
     assert all(host.fail(0.0) == FACTOR_MAX for _ in range(100))
 
 
 def test_who_fails_no_more_begins_anew() -> None:
-    host = ThrottledHost()
+    host = ThrottledHost(OncePer(ManualClock(), SAID_S))
     assert [host.fail(0.0), host.fail(FORGET_S), host.fail(3 * FORGET_S)] == [1, 2, 1]
 
 
-def test_it_is_said_once_a_second() -> None:
-    host = ThrottledHost()
-    assert [host.say(now) for now in (0.0, 0.5, 1.0, 1.9, 2.5)] == [True, False, True, False, True]
+async def test_it_is_said_once_a_second() -> None:
+    clock, said = ManualClock(), []
+    host = LoginThrottle(clock).of("1.2.3.4:5")
+    for pause_s in (0.0, 0.5, 0.5, 0.9, 0.6):
+        await clock.advance(pause_s)
+        said.append(host.logged.passes())
+    assert said == [True, False, True, False, True]
 
 
 def test_a_host_is_crowded_by_answers_held_back() -> None:
-    host = ThrottledHost()
+    host = ThrottledHost(OncePer(ManualClock(), SAID_S))
     assert not host.crowded
     host.held_back = HELD_BACK_MAX
     assert host.crowded
 
 
 def test_connections_of_a_host_are_one_and_hosts_are_bounded() -> None:
-    penalties = LoginThrottle()
+    penalties = LoginThrottle(ManualClock())
     first = penalties.of("1.2.3.4:5")
     assert penalties.of("1.2.3.4:6") is first
     for number in range(HOSTS_MAX + 10):
