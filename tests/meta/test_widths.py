@@ -1,13 +1,16 @@
-"""Lines end at 100 columns, and documents that are read in one go stay short."""
+"""Lines end at 100 columns, documents stay short, and docstrings begin with a sentence."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
+# Docstrings whose first line is no whole sentence; the number may only shrink, to none.
+NO_SENTENCE_MAX = 185
 LINES_MAX = {"ARCHITECTURE.md": 300, "CHANGELOG.md": 80, "README.md": 220}
 UNWRAPPED: set[str] = set()
 PRAGMA = re.compile(r"  # (?:noqa|type: ignore)\b.*")
@@ -79,3 +82,35 @@ def test_documents_that_are_read_in_one_go_are_short() -> None:
         if (lines := len((ROOT / name).read_text("utf-8").splitlines())) > most
     }
     assert not long
+
+
+def first_lines(path: Path) -> Iterator[tuple[str, int, str]]:
+    """Name, line and first line of the docstring of a module, its public classes and functions."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = getattr(node, "name", "module")
+            text = ast.get_docstring(node)
+            if text and not name.startswith("_"):
+                yield name, getattr(node, "lineno", 1), text.splitlines()[0]
+
+
+def is_sentence(line: str) -> bool:
+    """Whether a docstring's first line ends as a sentence, or introduces what follows."""
+    return len(line) <= WIDTH_MAX and line.endswith((".", ":", "?"))
+
+
+def test_docstrings_begin_with_one_sentence_on_one_line() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {name}: {line}"
+        for folder in ("tidewarden", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        for name, number, line in first_lines(path)
+        if not is_sentence(line)
+    ]
+    assert len(wrong) <= NO_SENTENCE_MAX, "\n".join(wrong)
+
+
+def test_what_is_a_sentence() -> None:
+    assert is_sentence("Return the shard of an id.")
+    assert not is_sentence("Return the shard of an id, or, where there is none, what")
+    assert not is_sentence(f"{'Word ' * 20}.")

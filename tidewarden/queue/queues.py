@@ -111,8 +111,9 @@ class Queues:
 
     def end_waits(self) -> None:
         """
-        Answer every waiting take with nothing, every other wait with a time-out: the node goes
-        down.
+        End every wait, because the node stops.
+
+        Waiting takes are answered with nothing, all others with a time-out.
         """
         self.drain.started = True
         self.results.end_waits()

@@ -1,6 +1,7 @@
 """
-What a task is, on its way in and out, and which values are allowed: decided here once, for every
-door.
+Tasks on their way in and out, and the allowed values.
+
+They are decided here once, for every door.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def check_lane(lane: str) -> str:
 @dataclass(slots=True)
 class TaskSpec:
     """
-    A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and
-    ``within_ms``.
+    A task to put.
+
+    At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
 
     Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's"
     for ``lease_ms`` and "no limit", "no backoff", "for ever" for ``attempts``, ``backoff_ms`` and
@@ -217,8 +219,9 @@ class TaskSpec:
 
 class Taken(msgspec.Struct):
     """
-    A task under a lease. ``lease`` is the fencing number: it only grows, hand it to what the task
-    changes.
+    A task under a lease.
+
+    ``lease`` is the fencing number: it only grows, hand it to what the task changes.
     """
 
     queue: str
@@ -233,8 +236,9 @@ class Taken(msgspec.Struct):
 @dataclass(slots=True)
 class Changes:
     """
-    What ``Q.UPDATE`` changes; ``None`` leaves a field as it is. ``lease`` is needed for a leased
-    task.
+    What ``Q.UPDATE`` changes; ``None`` leaves a field as it is.
+
+    ``lease`` is needed for a leased task.
     """
 
     payload: bytes | None = None
@@ -311,8 +315,9 @@ FIELDS = (
 
 def described(queue: str, row: list[Any]) -> dict[str, Any]:
     """
-    A task as ``Q.PEEK`` shows it, from peek.lua's row. ``at_ms``: lease end, time of burying, or
-    the index's score.
+    A task as ``Q.PEEK`` shows it, from peek.lua's row.
+
+    ``at_ms``: lease end, time of burying, or the index's score.
     """
     shown: dict[str, Any] = {"queue": queue}
     for name, value in zip(FIELDS, row, strict=True):
@@ -346,8 +351,9 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
 
 class IdMaker:
     """
-    Makes ids of 20 characters that sort by time and then by sequence, and that no other process
-    makes.
+    Makes ids of 20 characters that no other process makes.
+
+    They sort by time and then by sequence.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """
-One consumer's identity: by default its connection, which owns leases; or one that several
-connections share.
+Sessions, which own leases.
+
+One is a connection's own by default, or one that several connections share.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _numbers = itertools.count(1)
 
 class Shared:
     """
-    A session of its own, as this node sees it: made by ``SESSION``, shared by connections here and
-    on other nodes.
+    A shared session, as this node sees it.
+
+    ``SESSION`` made it, and connections here and on other nodes share it.
 
     ``number`` is the attach number that this node was given last, under ``holder`` (its
     ``node.boot`` then); ``places`` are the shards (by prefix) in which it may hold tasks; ``lost``:
@@ -56,8 +58,9 @@ class Shared:
 
 class Session:
     """
-    One connection as a consumer. ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the
-    store)`` of what it took.
+    One connection as a consumer.
+
+    ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)`` of what it took.
 
     A lease may be ended through another session too; the entry left here does nothing when this one
     closes. ``shared``: the session that owns the leases instead, from the connection's ``SESSION``

@@ -65,8 +65,9 @@ class Sessions:
 
     async def close(self, session: Session) -> None:
         """
-        A connection has gone: its waiting takes take nothing, its leases end at once, as losses, in
-        one batch a shard.
+        End a connection's waits and leases, because it has gone.
+
+        Its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
 
         What belongs to a shared session stays while another connection has it, and for its grace
         after the last one. While the store is away it tries again, until the leases have run out by
@@ -118,8 +119,9 @@ class Sessions:
         self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None
     ) -> str:
         """
-        The connection joins the shared session ``uuid``, or a new one; its uuid. A connection joins
-        one, before it takes.
+        The connection joins the shared session ``uuid``, or a new one; its uuid.
+
+        A connection joins one, before it takes.
 
         Args:
             user: who asks: it is bound to the one who made it.
@@ -175,8 +177,9 @@ class Sessions:
 
     async def _unjoin_later(self, wanted: Shared) -> None:
         """
-        Nobody knows whether this node is attached. Attach for certain, and leave unless a
-        connection has joined meanwhile.
+        Nobody knows whether this node is attached.
+
+        Attach for certain, and leave unless a connection has joined meanwhile.
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
@@ -212,8 +215,9 @@ class Sessions:
 
     async def _detach_later(self, shared: Shared) -> None:
         """
-        The store is away. What is said again does nothing when it was heard, or when somebody has
-        joined meanwhile.
+        The store is away.
+
+        What is said again does nothing when it was heard, or when somebody has joined meanwhile.
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
@@ -242,8 +246,9 @@ class Sessions:
 
     def entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
         """
-        Whether this node may take for it from these shards: it is attached, and the record names
-        them.
+        Tell whether this node may take for the session from these shards.
+
+        It is attached, and the record names them.
         """
         if shared.lost or shared.holder != self._catalog.holder:
             return False
@@ -252,8 +257,10 @@ class Sessions:
 
     async def enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
         """
-        Note in the record that it takes from these shards. A node that was declared dead, and has
-        not registered anew yet, does so within moments: that is waited for.
+        Note in the record that it takes from these shards.
+
+        A node that was declared dead, and has not registered anew yet, does so within moments: that
+        is waited for.
 
         Raises: NotFound: it has ended; Stale; StoreDown.
         """
@@ -288,8 +295,9 @@ class Sessions:
 
     def rejoin(self) -> None:
         """
-        This node has registered anew, so its former boot left every session: join those that
-        connections here have.
+        Join the sessions of this node's connections again, because it has registered anew.
+
+        Its former boot left every session.
         """
         for shared in list(self._shared.values()):
             self._background.start(self._rejoin_later(shared))

@@ -61,11 +61,10 @@ def repeat(
     args: Sequence[Arg],
 ) -> None:
     """
-    Run the items of a refused batch once more, each where its id, which is its first argument, lies
-    now.
+    Run the items of a refused batch once more, each where its id lies now.
 
-    ``places`` tells where. Without ``args`` the request is of no one id and fails with ``error``,
-    after the settings were read.
+    The id is its first argument; ``places`` tells where. Without ``args`` the request is of no one
+    id and fails with ``error``, after the settings were read.
     """
     width = len(args) // len(receivers)
 
