@@ -46,9 +46,11 @@ end
 values.layout, values.same_layout = layout, nil
 freed = values.capacity ~= nil and values.capacity ~= S.capacity -- there may be room now
 for name, value in pairs(values) do
-  if S[name] ~= value then
+  local of_lanes = string.sub(name, 1, 5) == 'lane_'
+  -- The rules of lanes that a record has never had may be others than those its lanes went by.
+  if S[name] ~= value or of_lanes and rawget(S, name) == nil then
     set(name, value)
-    if string.sub(name, 1, 5) == 'lane_' and reply == 1 then reply = 2 end
+    if of_lanes and reply == 1 then reply = 2 end
   end
 end
 return finish(reply)
