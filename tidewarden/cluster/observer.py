@@ -27,7 +27,7 @@ class Observer:
     Follows the leadership from outside, as a node that is no member: it is never elected and votes
     for nobody.
 
-    A :class:`tidewarden.raft.elector.ClusterView`. The leader is the node that the store's fence
+    A :class:`tidewarden.raft.elector.ClusterState`. The leader is the node that the store's fence
     names, as long as that is alive at the store; :meth:`watch` keeps it known.
     """
 

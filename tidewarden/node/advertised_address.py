@@ -1,6 +1,7 @@
 """
-Where others are told to reach this node: as it is set, else by which address of its own its host
-reaches the store.
+Finds the address by which others are told to reach this node.
+
+It is the one that is set, else the address of this host on its way to the store.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STORE_PORT = 6379
 
 async def told_address(config: Config, at: str) -> str:
     """
-    ``host:base_port``; empty: nothing says it, and that is in the log. ``at``: as for
+    Return ``host:base_port``; empty: nothing says it, and that is logged. ``at``: as for
     :func:`own_host`.
     """
     if config.address:
@@ -36,9 +37,10 @@ async def told_address(config: Config, at: str) -> str:
 
 async def own_host(at: str) -> str:
     """
-    This host's address on the way to the store ``at`` (a URL without secrets, or several with
-    blanks between); empty: there is none, as of a Unix socket, or no way leads there. Nothing is
-    sent.
+    Return this host's address on the way to the store ``at``; empty: there is none.
+
+    ``at`` is a URL without secrets, or several with blanks between. A Unix socket has no such
+    address, nor has a store that no way leads to. Nothing is sent.
     """
     for url in at.split():
         try:

@@ -1,4 +1,6 @@
-"""What is known of the store that is connected now, which may be another than at the start."""
+"""
+Keeps what is known of the store that is connected now, which may be another than at the start.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,17 @@ class ConnectedStore:
         return commits.told(self.server) and not self.fault
 
     def warning(self) -> str:
-        """That it was found empty within the last hour, by whichever node came first, or ""."""
+        """
+        Say that the store was found empty within the last hour; empty: it was not.
+
+        Whichever node comes first finds it.
+        """
         return EMPTY if self._clock.monotonic() < self._empty_until else ""
 
 
 async def open_connected_store(link: StoreClient, cluster: str, clock: Clock) -> ConnectedStore:
     """
-    The store, which has said that it may be one.
+    Ask the store for the first time.
 
     Raises: ConfigError: it may not, for each of these reasons. StoreDown.
     """
@@ -77,5 +83,5 @@ async def open_connected_store(link: StoreClient, cluster: str, clock: Clock) ->
 
 
 async def view_of(link: StoreClient, cluster: str) -> int:
-    """Which of its starts an embedded store is in."""
+    """Return the number of an embedded store's present start."""
     return int(await link.call("GET", f"{{{cluster}}}:view") or 0)

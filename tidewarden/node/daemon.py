@@ -1,6 +1,7 @@
 """
-One node: builds every room, supervises what runs for ever, and takes it all down in order. The only
-file that knows all rooms.
+Builds the rooms of one node, runs what runs for ever, and takes all down in order.
+
+The only file that knows all rooms.
 
 Whatever task fails here ends the process with its error: a supervisor (``up``, systemd) starts it
 again, and nothing that was acknowledged is in this process's memory alone.
@@ -25,7 +26,7 @@ from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.queue import Queues
-from tidewarden.raft.elector import ClusterView
+from tidewarden.raft.elector import ClusterState
 from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
@@ -68,10 +69,7 @@ class Rooms:
 
 
 class Daemon:
-    """
-    One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it
-    down.
-    """
+    """Builds one node of a cluster, serves until ``stopping`` is set, and takes it down."""
 
     def __init__(self, config: Config, clock: Clock, budget: ConnectionBudget) -> None:
         self.config = config
@@ -109,8 +107,7 @@ class Daemon:
 
     def reload(self, read: Callable[[], Config]) -> None:
         """
-        Read the users anew; what else has changed waits for a restart, and a faulty file changes
-        nothing.
+        Read the users again; every other change needs a restart, and a faulty file changes nothing.
         """
         try:
             fresh = read()
@@ -135,7 +132,7 @@ class Daemon:
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
-        """The store's URL; an embedded one is started, watched, and stopped last."""
+        """Yield the store's URL; an embedded store is started, watched, and stopped last."""
         store = self.config.store
         if store.url != "embedded":
             yield store.url
@@ -318,10 +315,11 @@ class Daemon:
                 future.cancel()
             await asyncio.gather(*everything - refreshing, return_exceptions=True)
 
-    async def _hand_over(self, raft: ClusterView) -> None:
+    async def _hand_over(self, raft: ClusterState) -> None:
         """
-        Let another lead before anything here is drained: nobody would sweep for as long as that
-        takes.
+        Let another member lead before anything is drained.
+
+        Nobody would sweep for as long as that takes.
         """
         if not raft.is_leader():
             return
@@ -333,13 +331,13 @@ class Daemon:
 
 
 def _look_again(queues: Queues, sweep: Sweep) -> None:
-    """Wake-ups may have been missed, or the store's clock has stepped."""
+    """Look at all queues, for wake-ups may have been missed, or the store's clock has stepped."""
     queues.wakeups.wake_all()
     if sweep.running:
         asyncio.ensure_future(sweep.expect_all()).add_done_callback(heard_error)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel it, and wait until it has ended."""
+    """Cancel the task, and wait until it has ended."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The doors of one node: its RESP and HTTP servers, and its further processes."""
+"""Opens the doors of one node: its RESP and HTTP servers, and its further processes."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ class Doors:
         self, stack: contextlib.AsyncExitStack, url: str, refreshing: set[asyncio.Task[None]]
     ) -> None:
         """
-        Listen until ``stack`` is left; ``refreshing`` end meanwhile, of which other nodes may ask
-        at the HTTP door.
+        Listen until ``stack`` is left.
+
+        ``refreshing`` end before the HTTP port closes, at which other nodes may ask for their
+        outcome.
 
         Raises: OSError: a port is taken. ConfigError: not all processes serve.
         """
@@ -98,7 +100,7 @@ class Doors:
         self.status.ready = True
 
     async def close(self, refreshing: set[asyncio.Task[None]]) -> None:
-        """Send those who wait away at once, and wait for the refreshes that are under way."""
+        """Answer those who wait at once, and wait for the refreshes that are under way."""
         closing = asyncio.gather(self._secondaries.stop(DRAIN_S + 1), self._resp.stop(DRAIN_S))
         if refreshing:
             await asyncio.wait(refreshing)
@@ -117,5 +119,5 @@ class Doors:
         self._secondaries.reload(users)
 
     def shown(self) -> str:
-        """The ports, for people."""
+        """Return the ports, for people."""
         return f"RESP {self._resp.port}, HTTP {self._http.port}"

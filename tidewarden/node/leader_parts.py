@@ -1,4 +1,4 @@
-"""The parts of a node by which it leads, or knows who does: Raft, leadership, and its tasks."""
+"""Builds the parts by which a node leads, or knows who does: Raft, leadership, and its tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidewarden.clock import Clock
 from tidewarden.cluster import Leadership, LeaderTasks, Observer, Reaper
 from tidewarden.config.load import Config
 from tidewarden.raft import RaftMember
-from tidewarden.raft.elector import ClusterView
+from tidewarden.raft.elector import ClusterState
 from tidewarden.scheduler.sweep import Sweep
 
 from .process_parts import ProcessParts
@@ -18,7 +18,7 @@ from .process_parts import ProcessParts
 class LeaderParts:
     """Holds what this node runs while it leads, and what says whether it does."""
 
-    raft: ClusterView
+    raft: ClusterState
     member: RaftMember | None
     """The same; None on a worker, which is no member."""
     leadership: Leadership
@@ -31,7 +31,7 @@ def build_leader(
     config: Config, secret: str, clock: Clock, parts: ProcessParts, sweep: Sweep
 ) -> LeaderParts:
     """
-    The leader's tasks over the parts of this process; a worker gets an observer in Raft's place.
+    Build the leader's tasks; a worker gets an observer in Raft's place.
 
     Raises: ConfigError: the members cannot be used, or there is no secret.
     """
@@ -42,7 +42,7 @@ def build_leader(
 
     is_worker = config.node.role == "worker"
     member = None if is_worker else RaftMember(config, secret, clock, changed)
-    raft: ClusterView = member or Observer(config, clock, nodes, control)
+    raft: ClusterState = member or Observer(config, clock, nodes, control)
     reaper = Reaper(config.node.name, nodes, parts.queues, clock, raft.peer_heard_s)
     tasks = LeaderTasks(
         clock,

@@ -1,4 +1,4 @@
-"""A node in the foreground: its log, its signals, its end."""
+"""Runs a node in the foreground, with its log and its signals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ async def _main(config: Config, read: Callable[[], Config]) -> None:
 
 def main(config: Config, read: Callable[[], Config]) -> None:
     """
-    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration
-    again for its users.
+    Run one node until SIGINT or SIGTERM.
+
+    At SIGHUP it reads the configuration again, by ``read``, for its users.
 
     Raises: ConfigError: what stops the start, every reason that was found.
     """

@@ -1,4 +1,4 @@
-"""Settings of the daemon's own process: signals, memory, files, systemd."""
+"""Sets limits, signals and memory of the daemon's own process, and talks to systemd."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def calm_collector() -> None:
 
 
 class ConnectionBudget(NamedTuple):
-    """How many connections each port has files for."""
+    """Says how many connections each port has files for."""
 
     resp: int
     http: int

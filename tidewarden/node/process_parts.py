@@ -1,6 +1,7 @@
 """
-The parts that every process of a node has: its queues, its registration, its watch of the store's
-clock, and its subscriber.
+Builds the parts that every process of a node has.
+
+They are its queues, its registration, its watch of the store's clock, and its subscriber.
 
 The node's first process (:mod:`tidewarden.node.daemon`) adds everything else; its further ones
 (:mod:`tidewarden.node.secondary`) add a RESP door.
@@ -30,7 +31,7 @@ log = logging.getLogger("tidewarden.node.daemon")
 
 
 def links_to(url: str, config: Config, registered: str, clock: Clock) -> StoreLinks:
-    """What makes the connections of the process that is called ``registered``."""
+    """Return the maker of connections of the process that is called ``registered``."""
     return StoreLinks(url, config.cluster.name, registered, clock, product_scripts())
 
 
@@ -44,7 +45,7 @@ async def open_queues(
     server: StoreServer,
 ) -> Queues:
     """
-    The queues on the connection ``data``, with the durability that the store ``server`` can give.
+    Make the queues on the connection ``data``, with the durability that ``server`` can give.
 
     Raises: what the store raises.
     """
@@ -135,8 +136,9 @@ class ProcessParts:
 
     async def _compare(self) -> bool:
         """
-        The subscriber is connected again: to another server, or to one that may have been started
-        anew. How it syncs is asked first, for what the queues have to wait for follows from it.
+        Compare the queues with the store after a reconnect, which may have led to another server.
+
+        How it syncs is asked first, for what the queues have to wait for follows from it.
         """
         await self.queues.catalog.durability.ask_embedded(self.data)
         await self.queues.catalog.recall()

@@ -1,6 +1,5 @@
 """
-The node's further processes: started, watched, started again, stopped; their figures added to the
-first one's.
+Starts, watches and stops the node's further processes, and adds their figures to its own.
 
 What a process held when it died is free again as soon as the leader has seen its name registered
 anew, which is done here at once, for the process itself takes a second to be back.
@@ -86,7 +85,7 @@ class Secondaries:
             await sleep(self._clock, 0.02)
 
     async def stop(self, grace_s: float) -> None:
-        """Let each answer what is under way, at most ``grace_s`` seconds."""
+        """Let each process answer what is under way, at most ``grace_s`` seconds."""
         self._stopping = True
         fronts = list(self._alive.values())
         await asyncio.gather(*(stop_child(front.process, self._clock, grace_s) for front in fronts))
@@ -95,7 +94,7 @@ class Secondaries:
         await asyncio.gather(*self._keepers, *self._lines, return_exceptions=True)
 
     def reload(self, users: Sequence[User]) -> None:
-        """Have all go on with these users, those that are started later too."""
+        """Hand these users to all processes, also to those that are started later."""
         self._config = replace(self._config, users=tuple(users))
         for number, front in self._alive.items():
             with tempfile.TemporaryFile() as file:
@@ -112,20 +111,21 @@ class Secondaries:
                     kill_group(front.process)
 
     def serving(self) -> int:
-        """How many serve now."""
+        """Return how many serve now."""
         return sum(front.ready for front in self._alive.values())
 
     def stats(self, part: str) -> list[dict[str, Any]]:
         """
-        Each one's latest figures of a part, ``resp`` or ``node``, and what remains of those that
-        have ended.
+        Return each process's latest figures of a part, ``resp`` or ``node``.
+
+        The last entry is what remains of those that have ended.
         """
         return [front.stats.get(part, {}) for front in self._alive.values()] + [
             self._gone.get(part, {})
         ]
 
     def shown(self) -> list[dict[str, Any]]:
-        """For the node's status."""
+        """Return what the node's status shows of each."""
         return [
             {
                 "process": number,
@@ -194,7 +194,7 @@ class Secondaries:
         return front
 
     async def _watch(self, front: _Alive) -> None:
-        """Return when it has ended; kill it when it says nothing any more."""
+        """Return when the process has ended; kill it when it says nothing any more."""
         ended = asyncio.ensure_future(front.process.wait())
         try:
             while not ended.done():
@@ -244,7 +244,7 @@ class Secondaries:
 
 
 class _Alive:
-    """One that runs."""
+    """One process that runs."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, wire: socket.socket, now: float

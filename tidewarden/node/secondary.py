@@ -1,6 +1,5 @@
 """
-A further process of a node: a RESP door at the node's port, with queues and a registration of its
-own.
+Serves a RESP port in a further process of a node, with queues and a registration of its own.
 
 The node's first process starts it (:mod:`tidewarden.node.secondaries`) and is at the other end of
 its ``wire``, a socket of packets: it says ``ready`` once it serves, its figures every second, and
@@ -51,8 +50,9 @@ TELL_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Orders:
     """
-    What a front is told at its start. It goes through a file without a name, for ``url`` has the
-    store's password.
+    Tells a further process what to serve.
+
+    It goes through a file without a name, for ``url`` has the store's password.
     """
 
     config: Config
@@ -63,7 +63,7 @@ class Orders:
 
 
 class Nobody:
-    """The cluster's state: whoever asks for it is relayed."""
+    """Stands in for the cluster's state, for which requests are relayed."""
 
     def status(self) -> Mapping[str, Any]:
         return {}
@@ -104,7 +104,11 @@ class Secondary:
         asyncio.get_running_loop().add_reader(wire, self._heard_first)
 
     async def serve(self) -> None:
-        """Serve, then let what is under way end. Raises: OSError: the port is not to be had."""
+        """
+        Serve until told to stop, then let what is under way end.
+
+        Raises: OSError: the port is not to be had.
+        """
         await self._resp.start()
         jobs = [
             asyncio.create_task(self._parts.nodes.run(), name="nodes"),
@@ -123,7 +127,7 @@ class Secondary:
         await asyncio.gather(*jobs, return_exceptions=True)
 
     def stats(self) -> dict[str, Any]:
-        """This process's part of the node's figures."""
+        """Return this process's part of the node's figures."""
         queues, data = self._parts.queues, self._parts.data
         counts = {f"sessions_{name}": n for name, n in queues.sessions.counts().items()}
         node = {
@@ -147,10 +151,7 @@ class Secondary:
             self._wire.send(msgspec.json.encode(message))
 
     def _heard_first(self) -> None:
-        """
-        The first process hands over its users, in a file, when they have changed; else only its end
-        can be read.
-        """
+        """Take over the users that the first process sends in a file, or notice its end."""
         fds: list[int] = []
         try:
             word, fds, _, _ = socket.recv_fds(self._wire, 16, 1)
@@ -198,7 +199,7 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
 
 
 async def _whole() -> bool:
-    """The first process alone judges the store."""
+    """Leave it to the first process to judge the store."""
     return True
 
 

@@ -1,7 +1,4 @@
-"""
-What is seen of a node from outside: its status, whether it lives, whether it should get traffic,
-its numbers.
-"""
+"""Shows a node to the outside: its status, whether it lives, whether it is ready, its figures."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ SILENT_S_MAX = 30.0
 
 class Status:
     """
-    Asks the rooms of one node.
+    Asks the rooms of one node for what is shown of it.
 
     ``ready`` and ``stopping`` are set by the daemon; ``certificate_expires_s`` is in Unix seconds,
     0: the doors have none.
@@ -60,7 +57,7 @@ class Status:
         self.certificate_expires_s = 0.0
 
     def status(self) -> dict[str, Any]:
-        """Who leads and how this node stands; what R.STATUS and /v1/status show."""
+        """Return who leads and how this node stands, as R.STATUS and /v1/status show it."""
         return {
             "node": self.config.node.name,
             "pid": os.getpid(),
@@ -88,7 +85,7 @@ class Status:
         }
 
     def backed_up(self) -> dict[str, Any]:
-        """What a backup says of its cluster. Names keys, and holds none."""
+        """Return what a backup says of its cluster. It names keys, and holds none."""
         return {
             "cluster": self.config.cluster.name,
             "node": self.config.node.name,
@@ -135,8 +132,9 @@ class Status:
 
     def dead(self) -> str:
         """
-        Why this process should be killed, or "": its event loop answers, so what is left are the
-        loops beside it.
+        Say why this process should be killed; empty: it lives.
+
+        Its event loop answers, so what is left are the loops beside it.
         """
         silent_s = self.clock.monotonic() - self.nodes.turned_at
         if silent_s > SILENT_S_MAX:
@@ -150,7 +148,7 @@ class Status:
         return ""
 
     def complaint(self) -> str:
-        """Why this node should get no traffic now, or ""."""
+        """Say why this node should get no traffic now; empty: it should."""
         if self.stopping:
             return "the node is going down"
         if not self.ready:
@@ -164,7 +162,7 @@ class Status:
         return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
 
     def warning(self) -> str:
-        """What somebody should look at although this node serves, or ""."""
+        """Say what somebody should look at although this node serves; empty: nothing."""
         rooms = (
             self.data,
             self.tasks,
@@ -181,7 +179,7 @@ class Status:
         )
 
     def look_at_certificate(self) -> None:
-        """The doors have begun to use what is in its files, if that is fit."""
+        """Note when the certificate ends that the doors have begun to use."""
         node = self.config.node
         if not fault_of(node.tls_cert, node.tls_key):
             self.certificate_expires_s = expiry_of(node.tls_cert)
@@ -189,7 +187,7 @@ class Status:
             log.warning("%s", warning)
 
     def _alone(self) -> str:
-        """That no leader is heard of, or ""."""
+        """Say that no leader is heard of; empty: one is."""
         if not self.ready or self.raft.role() != "orphan":
             return ""
         return (
@@ -197,7 +195,7 @@ class Status:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Numbers for /metrics, of all the node's processes."""
+        """Return the numbers for /metrics, of all the node's processes."""
         own = {
             "leader": int(self.leadership.epoch > 0),
             "epoch": self.leadership.last_epoch,

@@ -1,4 +1,4 @@
-"""The connections of one process to the store, and how it finds the store's servers."""
+"""Makes the connections of one process to the store, and finds the store's servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets s
 
 
 def check_store_url(url: str) -> None:
-    """Raises: ConfigError: no store can be connected to by it, whatever answers there."""
+    """
+    Check that a store can be connected to by this URL, whatever answers there. Raises: ConfigError.
+    """
     try:
         if by_sentinel(url):
             Service(url)
@@ -68,8 +70,9 @@ class StoreLinks:
     @contextlib.asynccontextmanager
     async def heartbeat(self) -> AsyncIterator[StoreClient]:
         """
-        Connect, in the loop of another thread, to where the nodes are registered; the log hears
-        nothing of it.
+        Connect, in the loop of another thread, to where the nodes are registered.
+
+        It logs nothing.
         """
         finder, _ = self._finding()
         name = self.name("heartbeat")
@@ -81,7 +84,7 @@ class StoreLinks:
             await link.stop()
 
     def beside(self, link: StoreConnection) -> StoreConnection:
-        """A further connection to where ``link`` leads, not launched yet."""
+        """Return a further connection to where ``link`` leads, not launched yet."""
         finder = self._finder if self.topology is None else None
         return StoreConnection(link.url, self.name("commit"), self._clock, finder=finder)
 
@@ -91,7 +94,7 @@ class StoreLinks:
         on_ready: Callable[[], None],
         on_message: Callable[[Any], None],
     ) -> StoreConnection:
-        """The connection that messages come by, not launched yet."""
+        """Return the connection for messages, not launched yet."""
         return StoreConnection(
             self._url,
             self.name("ears"),
@@ -103,11 +106,11 @@ class StoreLinks:
         )
 
     def name(self, purpose: str) -> str:
-        """What a connection is called at the store."""
+        """Return the name of a connection at the store."""
         return f"tidewarden-{self.registered}-{purpose}"
 
     def _finding(self) -> tuple[PrimaryFinder | None, Topology | None]:
-        """How the store's servers are found in this event loop, where the URL names none."""
+        """Return how this event loop finds the store's servers, where the URL names none."""
         client = f"tidewarden-{self.registered}"
         if by_sentinel(self._url):
             return Sentinels(self._url, client, self._clock), None

@@ -1,4 +1,4 @@
-"""The subscriber of one process: it hears wake-ups, and looks at what it may have missed."""
+"""Hears the wake-ups of one process, and looks at what it may have missed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Subscriber:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Hear everything from now on. Raises: StoreDown: not connected in time."""
+        """Hear everything until the block is left. Raises: StoreDown: not connected in time."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.connection.stop)
             await self.connection.start(wait_s=self._wait_s)
@@ -71,7 +71,7 @@ class Subscriber:
             yield
 
     def holder_changed(self) -> None:
-        """The process's takes go by another holder now, whose wake-ups it has to hear."""
+        """Hear the wake-ups of the new holder that the process's takes go by."""
         if self.connection.up:
             subscribed = self.connection.call("SUBSCRIBE", *self._channels())
             subscribed.add_done_callback(self._resubscribed)
@@ -79,7 +79,7 @@ class Subscriber:
             self.shards.pubsub.rename()
 
     def missed(self) -> None:
-        """Messages may have been missed: look at everything again, and compare."""
+        """Look at everything again, and compare, for messages may have been missed."""
         self._on_missed()
         self._to_compare = True
         if self._comparing is None:
@@ -97,9 +97,7 @@ class Subscriber:
             self.missed()
 
     def _resubscribed(self, done: asyncio.Future[Any]) -> None:
-        """
-        The new holder's wake-ups are heard from now on; what was sent before may have been missed.
-        """
+        """Look for what was sent before the new holder's wake-ups were heard."""
         heard_error(done)
         if done.cancelled() or done.exception() is None:
             self._queues.wakeups.wake_all()
@@ -111,10 +109,7 @@ class Subscriber:
             self._queues.wakeups.heard(message[1], message[2])
 
     async def _compare(self) -> None:
-        """
-        Until all is well with the server that is connected now; after the next connect it begins
-        anew.
-        """
+        """Compare until all is well with the server that is connected now."""
         try:
             while self._to_compare and self.connection.up:
                 self._to_compare = False

@@ -1,7 +1,4 @@
-"""
-Who leads and what is committed: PySyncObj, ticked by a thread of ours and bridged to asyncio in one
-place.
-"""
+"""Elects the leader and commits a few facts: PySyncObj in a thread of ours, bridged to asyncio."""
 
 from .member import RaftMember
 from .state import Committed, Times

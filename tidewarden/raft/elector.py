@@ -1,4 +1,4 @@
-"""What a node may ask of its cluster's leadership, as a member of Raft or as an observer."""
+"""Declares what a node may ask of its cluster's leadership, as a member of Raft or an observer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Elector(Protocol):
         """Have the member ``node`` lead (None: another). Raises: NoLeader, NotFound, Timeout."""
 
 
-class ClusterView(Elector, Protocol):
+class ClusterState(Elector, Protocol):
     """Knows the cluster's members and its leader, from :meth:`start` to :meth:`stop`."""
 
     name: str

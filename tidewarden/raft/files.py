@@ -1,7 +1,4 @@
-"""
-What PySyncObj reads and keeps: its pickles by a whitelist, its log, term and vote on the disk
-before anybody hears of them.
-"""
+"""Has PySyncObj read pickles by a whitelist, and keep its log, term and vote safely."""
 
 from __future__ import annotations
 
@@ -26,17 +23,14 @@ MEMBERSHIP = bytes([_COMMAND_TYPE.MEMBERSHIP])
 
 
 def _text_as_bytes(text: str, encoding: str) -> bytes:
-    """
-    What protocol 2 calls to make bytes; the real ``_codecs.encode`` would run any codec that is
-    named.
-    """
+    """Make bytes as protocol 2 does; the real ``_codecs.encode`` would run any codec."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"the encoding {encoding!r} is not allowed")
     return text.encode("latin-1")
 
 
 def _no_bytes() -> bytes:
-    """What protocol 2 calls to make ``b''``; the real ``bytes`` would take any length."""
+    """Make ``b''`` as protocol 2 does; the real ``bytes`` would take any length."""
     return b""
 
 
@@ -72,8 +66,9 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
     """
-    Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not
-    taken for nothing.
+    Keeps term and vote beside the journal, on the disk before anybody hears of them.
+
+    Garbage is not taken for nothing.
     """
 
     _stored: Any = None
@@ -102,7 +97,7 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
 
 class FileJournal(log_file.LogFile):
     """
-    The log, which knows what its entries say of the members, and its folder's mark.
+    Keeps the log, and knows its folder's mark and what its entries say of the members.
 
     ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark``
     is the folder's own.
@@ -155,7 +150,7 @@ class FileJournal(log_file.LogFile):
 
 
 def new_mark() -> str:
-    """A mark for a new folder."""
+    """Make a mark for a new folder."""
     return secrets.token_hex(8)
 
 

@@ -17,8 +17,9 @@ RECORD_BYTES = 2 * SIZE.size + RECORD.size  # around each command
 
 class LogFile(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
     """
-    The log; its entries are on the disk before the number that says they are there, and both before
-    :meth:`sync` returns.
+    Keeps the log so that its entries are on the disk before the number of them is.
+
+    Both are there before :meth:`sync` returns.
 
     Who adds entries calls that before anybody hears of them: once for all that came together, for
     each time the disk writes twice, and a member that was long away is sent thousands.
@@ -45,7 +46,7 @@ class LogFile(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the libra
             self._adding = False
 
     def sync(self) -> None:
-        """Have on the disk what was added."""
+        """Bring what was added to the disk."""
         if self.unsaid:
             self._say(self.unsaid)
 

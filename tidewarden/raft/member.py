@@ -1,4 +1,4 @@
-"""One member of the cluster's Raft, as asyncio sees it."""
+"""Runs one member of the cluster's Raft, as asyncio sees it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ class Running:
 
 class RaftMember:
     """
-    Who leads the cluster, and the few facts that its members have agreed on.
+    Says who leads the cluster, and the few facts that its members have agreed on.
+
+    All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any
+    change of role, leader, term, quorum or committed facts. Nothing that this class says is a
+    permission: see ``state``.
 
     All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any
     change of role, leader, term, quorum or committed facts. Nothing that this class says is a
@@ -181,8 +185,9 @@ class RaftMember:
 
     def has_quorum(self) -> bool:
         """
-        Whether a majority stood behind the leader within the last election time, as far as this
-        node can know.
+        Whether a majority stood behind the leader within the last election time.
+
+        As far as this node can know.
         """
         view = self._view()
         return view is not None and state.quorum(
@@ -416,7 +421,7 @@ class RaftMember:
             logger.warning("%s", text)
 
     def _open(self) -> Voter:
-        """In the thread that will tick it."""
+        """Build the voter, in the thread that will tick it."""
 
         def taken(lock: int) -> None:
             self._lock = lock
@@ -473,8 +478,9 @@ def open_voter(
 
 def link_password(secret: str, cluster: str) -> str:
     """
-    The link's password: stretched, for the library's own salt is in its source, the same for
-    everybody.
+    Derive the password of Raft's links from the cluster's secret.
+
+    It is stretched, for the library's own salt is in its source, the same for everybody.
     """
     salt = f"tidewarden raft {cluster}".encode()
     return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32).hex()

@@ -113,8 +113,9 @@ class Members:
 
     def seated(self, caught_up: Iterable[str]) -> Members:
         """
-        With a vote for the first of those that have everything and none yet; the same object when
-        there is nobody.
+        With a vote for the first member that has everything and no vote yet.
+
+        The same object when there is none.
         """
         for name in sorted(caught_up):
             seat = self.seats.get(name)

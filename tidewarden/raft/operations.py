@@ -1,7 +1,4 @@
-"""
-What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins
-or leaves.
-"""
+"""Changes the cluster as a whole: another member leads, or a node joins or leaves."""
 
 from __future__ import annotations
 
@@ -87,8 +84,9 @@ class Operations:
 
     async def join(self, name: str, address: str) -> int:
         """
-        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and
-        has everything.
+        Let a node join that listens for Raft at ``address``.
+
+        It gets its vote when it was heard and has everything.
 
         Returns: the version of the members that has it; the present one if it joins already at that
         address. Raises: Exists, NoLeader, NoQuorum.
@@ -128,8 +126,9 @@ class Operations:
         make: Callable[[Members], Members],
     ) -> int:
         """
-        Propose a version of the members until one that is ``done(members, whether it was
-        proposed)`` is committed.
+        Propose a version of the members until one that is ``done`` is committed.
+
+        ``done(members, whether it was proposed)``.
         """
         self._member()
         asked = False

@@ -1,7 +1,4 @@
-"""
-Questions that the event loop puts to Raft's thread, and the answers that come back, or come too
-late.
-"""
+"""Puts the event loop's questions to Raft's thread, and takes its answers, also late ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-PySyncObj 0.3.17 as we use it: its settings, its words, and what is guarded in the whole process.
+Configures PySyncObj 0.3.17, and guards it for the whole process.
 
 Importing it guards the library for the whole process: pickles are read by a whitelist, frames have
 a longest length, dead links are noticed, and a ``.meta`` that cannot be read is an error instead of

@@ -1,15 +1,15 @@
-"""All that an operator may ask of Raft, in plain values."""
+"""Reports all that an operator may ask of Raft, in plain values."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from .elector import ClusterView
+from .elector import ClusterState
 
 
 def report(
-    raft: ClusterView,
+    raft: ClusterState,
     *,
     commit: int = 0,
     heard_s: float = math.inf,
@@ -18,7 +18,7 @@ def report(
     strangers_refused: int = 0,
     members_version: int = 0,
 ) -> dict[str, Any]:
-    """What ``raft`` says of itself; times that never were are ``None``."""
+    """Return what ``raft`` says of itself; times that never were are ``None``."""
     return {
         "node": raft.name,
         "role": raft.role(),

@@ -1,5 +1,5 @@
 """
-Where members' host names lead, looked up beside Raft's thread.
+Resolves members' host names beside Raft's thread.
 
 Stock asks the name server in the thread that ticks: one that is silent takes seconds to give up, at
 each attempt to reach a member that is away, and a leader that does not tick for so long leads no
@@ -29,8 +29,9 @@ HOSTS_MAX = 1000
 
 class Resolver:
     """
-    Answers at once, with what was found last; what is too old is looked up meanwhile, each name
-    once at a time.
+    Answers at once with the addresses that were found last.
+
+    What is too old is looked up meanwhile, each name once at a time.
 
     ``lookup``: the addresses of a name. Raises: OSError: there are none.
     """
@@ -86,7 +87,7 @@ def _is_address(host: str) -> bool:
 
 
 def looked_up(host: str) -> list[str]:
-    """The addresses of a name, those of IPv4 if it has any."""
+    """Return the addresses of a name, those of IPv4 if it has any."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     old = [str(row[4][0]) for row in rows if row[0] == socket.AF_INET]
     return sorted(set(old or [str(row[4][0]) for row in rows]))

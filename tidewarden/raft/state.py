@@ -1,6 +1,7 @@
 """
-What Raft replicates, and what a view of it means for a node: plain decisions, without socket,
-thread or clock.
+Decides what Raft replicates, and what a view of it means for a node.
+
+Plain decisions, without socket, thread or clock.
 
 Nothing here is a permission. A node may believe that it leads while another does; what must not
 happen twice is judged in one script at the store, by the epoch that :meth:`Committed.claimed`
@@ -171,8 +172,9 @@ def quorum(view: RaftView, now: float, times: Times, own: str) -> bool:
 
 def peer_heard_s(view: RaftView, now: float, name: str) -> float:
     """
-    Seconds since the member ``name`` was last heard, counted from the start of this node's
-    leadership at most.
+    Seconds since the member ``name`` was last heard.
+
+    Counted from the start of this node's leadership at most.
 
     Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is
     no peer, or was never heard by a node that does not lead.
@@ -184,7 +186,7 @@ def peer_heard_s(view: RaftView, now: float, name: str) -> float:
 
 
 def seeds_differ_because(members: Members, seeds: Mapping[str, str]) -> str:
-    """That the configuration's members are not the cluster's; "" when they are."""
+    """Say how the configuration's members differ from the cluster's; empty: they do not."""
     committed = members.addresses()
     if committed == seeds:
         return ""
@@ -199,10 +201,7 @@ def _shown(addresses: Mapping[str, str]) -> str:
 
 
 def not_member_because(view: RaftView, config: Config) -> str:
-    """
-    Why the node is no member any more, or not yet; "" when it is one, or nobody has told it
-    otherwise.
-    """
+    """Say why the node is no member any more, or not yet; empty: it is one, or was not told."""
     name = config.node.name
     if view.members is None:
         way = f"tidewarden cluster join {name} HOST:{config.node.base_port}"
@@ -217,7 +216,7 @@ def not_member_because(view: RaftView, config: Config) -> str:
 
 
 def must_not_start_because(view: RaftView, config: Config) -> str:
-    """Why a node whose folder is new must not go on; "": it may."""
+    """Say why a node whose folder is new must not go on; empty: it may."""
     name, node = config.node.name, config.node
     if view.members is not None or not view.removed_because:
         return ""
@@ -261,7 +260,7 @@ def raft_address(name: str, address: str) -> str:
 
 
 def base_address(address: str) -> str:
-    """``host:base_port`` of whom Raft reaches at ``address``."""
+    """Return ``host:base_port`` of the member that Raft reaches at ``address``."""
     host, _, port = address.rpartition(":")
     return joined(host, int(port) - RAFT_OFFSET)
 

@@ -1,5 +1,5 @@
 """
-The thread that ticks Raft, and the bridge from it to asyncio: the only way in which the two meet.
+Ticks Raft in a thread, and bridges it to asyncio: the only way in which the two meet.
 
 Into the thread go proposals (the library's queue is made for that) and :meth:`Ticker.ask`; out of
 it come views and answers, by :meth:`Ticker.post`, which never raises: an exception in a

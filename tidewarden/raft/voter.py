@@ -1,5 +1,5 @@
 """
-One member's Raft: PySyncObj 0.3.17 held to Raft's rules, with members that change.
+Holds PySyncObj 0.3.17 to Raft's rules, with members that change.
 
 What the library leaves out or does wrongly is put right in this one subclass:
 
@@ -147,7 +147,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # What is to be seen.
 
     def view(self, ticked: float) -> RaftView:
-        """What is to be seen now; ``ticked``: when the last good tick was over."""
+        """Return what is to be seen now; ``ticked``: when the last good tick was over."""
         leads = self._isLeader()
         if leads:
             self.leader_heard = ticked
@@ -227,7 +227,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _stamped(self, message: Message) -> Message:
         """
-        What is sent instead of ``message``. Before anybody hears anything, the log is on the disk.
+        Add to a message what our rules need.
+
+        Before anybody hears anything, the log is on the disk.
         """
         self._SyncObj__raftLog.sync()
         kind = message["type"]
@@ -265,8 +267,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _hear_guest(self, node: Node, message: Message) -> None:
         """
-        Somebody who is no member here: of a later version that this one has yet to hear of, or of
-        an earlier one.
+        Judge a message of somebody who is no member here, but may be one of another version.
 
         A leader's log is taken in any case. A vote is given to whoever has a longer log: without
         it, those who let a member in while this one was away could never elect that member. Anybody
@@ -289,7 +290,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._follow_log()
 
     def no_member(self, why: str) -> Message:
-        """What is said to somebody who is no member here, by a version that is committed."""
+        """Make the message that tells somebody that it is no member, by a committed version."""
         return {"type": "no_member", "why": why, "version": self._committed_version()}
 
     def _committed_version(self) -> int:
@@ -342,6 +343,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _without_needless_cut(self, message: Message) -> Message:
         """
+        Keep the entries that a late message would cut off the log.
+
         Stock drops everything after ``prevLogIdx``, and with a late message what this member
         acknowledged since.
 
@@ -430,7 +433,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self._stand, self._forced_term = True, self.raftCurrentTerm + 1
 
     def _on_wish(self, node: Node, message: Message) -> None:
-        """Another member was asked to have leadership handed over."""
+        """Hand leadership over, as another member was asked to have it done."""
         if self._SyncObj__raftState == LEADER and self.hand_over(message["to"]):
             why = "it is not connected, or has not got everything"
             self._SyncObj__transport.send(node, {"type": "wish_denied", "why": why})
@@ -496,8 +499,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def retire(self, term: int) -> None:
         """
-        Be a follower of nobody yet in ``term``, if it is newer; a vote of the same term is never
-        forgotten.
+        Follow nobody yet in ``term``, if it is newer.
+
+        A vote of the same term is never forgotten.
         """
         if term > self.raftCurrentTerm:
             self._SyncObj__setCurrentTerm(term, None)
@@ -601,8 +605,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _reached(self, members: Members) -> dict[str, str]:
         """
-        Where everybody is. Whoever finds itself moved goes by its configuration, for then all have
-        been.
+        Return where every member is reached.
+
+        Whoever finds itself moved goes by its configuration, for then all have been.
         """
         addresses = members.addresses()
         if addresses.get(self.own, self._seeds[self.own]) == self._seeds[self.own]:
@@ -649,10 +654,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # What a leader does for the members.
 
     def _tend(self) -> None:
-        """
-        Found the cluster, learn the marks of those that are heard first, give a vote to who has
-        caught up.
-        """
+        """Found the cluster, note the marks of members heard first, and seat who has caught up."""
         if self._passing_on:
             self._passing_on = False
             self.give_up()

@@ -1,7 +1,8 @@
 """
-PySyncObj's links as we use them: frames have a longest length, dead links are noticed, and nobody
-is let in but who has the cluster's secret. Whoever has it and is no member here may be one of a
-later version, so it is let in as a guest; what a guest may say is for ``voter`` to judge.
+Keeps PySyncObj's links: bounded frames, dead links noticed, strangers kept out.
+
+Nobody is let in but who has the cluster's secret. Whoever has it and is no member here may be one
+of a later version, so it is let in as a guest; what a guest may say is for ``voter`` to judge.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ Message = dict[str, Any]
 
 
 class LinkOwner(Protocol):
-    """What the transport needs of the member whose links it keeps."""
+    """Tells the transport what it needs of the member whose links it keeps."""
 
     clock: Clock
     times: Times
@@ -127,7 +128,7 @@ class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no
             self.refused(address, reason)
 
     def read(self, on: bool) -> None:
-        """Whether the poller looks at it."""
+        """Have the poller look at it, or not."""
         poller, number = self._TcpConnection__poller, self.fileno()
         if number is not None:
             poller.unsubscribe(number)
@@ -228,8 +229,9 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
 
     def _accept(self, descr: int, event: int) -> None:
         """
-        Accept who waits, a few at a time, while there is budget for strangers: one at a time wakes
-        this thread as often.
+        Accept connections that wait, a few at a time, while there is budget for strangers.
+
+        One at a time would wake this thread as often.
         """
         now = self._clock.monotonic()
         for _ in range(ACCEPTED_MAX):
@@ -261,7 +263,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
             self._accept_on()
 
     def _known(self, conn: RaftConnection) -> None:
-        """It is no stranger's any more."""
+        """Lift the bounds of a stranger from a connection."""
         conn.paid, conn.frame_bytes_max = None, FRAME_BYTES_MAX
         self._held.discard(conn)
 
