@@ -82,7 +82,7 @@ class Reaper:
                 "node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead)
             )
             ended = await self._reap(epoch, dead.node, dead.boot)
-            await self._nodes.bury(dead)
+            await self._nodes.forget(dead)
             # A beat may have seen it meanwhile, silent for longer.
             self._nodes.seen = [
                 one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)

@@ -159,7 +159,7 @@ class Registration:
         self._on_holder(self.holder)
         await self._beat()
 
-    async def come(self) -> None:
+    async def register_first(self) -> None:
         """
         Register for the first time.
 
@@ -252,7 +252,7 @@ class Registration:
         """
         return self._scripts.run(link, "cluster.beat", [self._key], ["0", self._node, self.boot])
 
-    async def bury(self, dead: NodeRecord) -> None:
+    async def forget(self, dead: NodeRecord) -> None:
         """Forget a dead node's registration, after its leases were ended."""
         await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot])
 

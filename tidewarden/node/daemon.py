@@ -189,7 +189,7 @@ class Daemon:
         # Not before this process has the folder and the port: to register is to end what a
         # namesake holds.
         nodes.folder = mark(Path(self.config.node.data_dir))
-        await nodes.come()
+        await nodes.register_first()
         # It lives until its doors are closed: one that falls silent while it drains is taken for
         # dead.
         beating = asyncio.create_task(nodes.run(), name="nodes")

@@ -49,7 +49,6 @@ class Doors:
         operations: RaftMember | None,
         backups: Backups,
     ) -> None:
-        self._host = config.node.host
         self.status = status
         self._secondaries = secondaries
         queues = status.queues

@@ -33,7 +33,7 @@ from .secondary import Orders
 log = logging.getLogger("tidewarden.node.secondaries")
 
 START_S = 30.0
-SILENT_S = 10.0  # a front that has told nothing for so long hangs, and is killed
+SILENT_S = 10.0  # one that has told nothing for so long hangs, and is killed
 AGAIN_FIRST_S, AGAIN_LAST_S = 0.1, 5.0
 STEADY_S = 30.0  # one that ran for so long is started again at once
 PACKET_BYTES = 1 << 18
@@ -55,7 +55,7 @@ class Secondaries:
         self._clock = clock
         self._register = register
         self._keepers: list[asyncio.Task[None]] = []
-        self._alive: dict[int, _Alive] = {}
+        self._alive: dict[int, _Child] = {}
         self._gone: dict[str, Any] = {}  # the counters of those that have ended
         self._lines: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -71,7 +71,7 @@ class Secondaries:
         config = replace(self._config, providers={}, webhooks={}, companions={})
         for number in range(1, self._config.node.processes):
             orders = Orders(config, number, url, store, door.port)
-            keeper = asyncio.create_task(self._keep(orders, door), name=f"front {number}")
+            keeper = asyncio.create_task(self._keep(orders, door), name=f"process {number}")
             self._keepers.append(keeper)
         until = self._clock.monotonic() + START_S
         while self._keepers and self.serving() < len(self._keepers):
@@ -87,8 +87,10 @@ class Secondaries:
     async def stop(self, grace_s: float) -> None:
         """Let each process answer what is under way, at most ``grace_s`` seconds."""
         self._stopping = True
-        fronts = list(self._alive.values())
-        await asyncio.gather(*(stop_child(front.process, self._clock, grace_s) for front in fronts))
+        children = list(self._alive.values())
+        await asyncio.gather(
+            *(stop_child(child.process, self._clock, grace_s) for child in children)
+        )
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, *self._lines, return_exceptions=True)
@@ -96,23 +98,23 @@ class Secondaries:
     def reload(self, users: Sequence[User]) -> None:
         """Hand these users to all processes, also to those that are started later."""
         self._config = replace(self._config, users=tuple(users))
-        for number, front in self._alive.items():
+        for number, child in self._alive.items():
             with tempfile.TemporaryFile() as file:
                 pickle.dump(self._config.users, file)
                 file.flush()
                 try:
-                    socket.send_fds(front.wire, [b"users"], [file.fileno()])
+                    socket.send_fds(child.wire, [b"users"], [file.fileno()])
                 except OSError as error:
                     log.warning(
                         "process %d could not be told the users and is started again: %s",
                         number,
                         error,
                     )
-                    kill_group(front.process)
+                    kill_group(child.process)
 
     def serving(self) -> int:
         """Return how many serve now."""
-        return sum(front.ready for front in self._alive.values())
+        return sum(child.ready for child in self._alive.values())
 
     def stats(self, part: str) -> list[dict[str, Any]]:
         """
@@ -120,7 +122,7 @@ class Secondaries:
 
         The last entry is what remains of those that have ended.
         """
-        return [front.stats.get(part, {}) for front in self._alive.values()] + [
+        return [child.stats.get(part, {}) for child in self._alive.values()] + [
             self._gone.get(part, {})
         ]
 
@@ -129,11 +131,11 @@ class Secondaries:
         return [
             {
                 "process": number,
-                "pid": front.process.pid,
-                "ready": front.ready,
-                "connections": front.stats.get("resp", {}).get("connections", 0),
+                "pid": child.process.pid,
+                "ready": child.ready,
+                "connections": child.stats.get("resp", {}).get("connections", 0),
             }
-            for number, front in sorted(self._alive.items())
+            for number, child in sorted(self._alive.items())
         ]
 
     async def _keep(self, orders: Orders, door: RespServer) -> None:
@@ -142,7 +144,7 @@ class Secondaries:
         while True:
             began = self._clock.monotonic()
             try:
-                front = await self._launch(orders, door)
+                child = await self._launch(orders, door)
             except OSError as error:  # no process, or no file, to be had
                 log.error(
                     "process %d of this node cannot be started: %s; tried again", number, error
@@ -150,12 +152,12 @@ class Secondaries:
                 await sleep(self._clock, AGAIN_LAST_S)
                 continue
             try:
-                await self._watch(front)
+                await self._watch(child)
             finally:
-                front.close()
-                kill_group(front.process)
+                child.close()
+                kill_group(child.process)
                 self._alive.pop(number, None)
-                for part, stats in front.stats.items():
+                for part, stats in child.stats.items():
                     self._gone[part] = add_up(self._gone.get(part, {}), lasting(stats))
             if self._stopping:
                 return
@@ -163,7 +165,7 @@ class Secondaries:
             log.warning(
                 "process %d of this node %s; starting it again",
                 number,
-                how_ended(front.process.returncode),
+                how_ended(child.process.returncode),
             )
             await self._end_leases(number)
             pause_s = (
@@ -179,7 +181,7 @@ class Secondaries:
         except Error as error:
             log.warning("what process %d held is not free yet: %s", number, error)
 
-    async def _launch(self, orders: Orders, door: RespServer) -> _Alive:
+    async def _launch(self, orders: Orders, door: RespServer) -> _Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = replace(orders, config=replace(orders.config, users=self._config.users))
         with tempfile.TemporaryFile() as file, theirs:
@@ -188,48 +190,48 @@ class Secondaries:
             keep = (file.fileno(), theirs.fileno())
             argv = [sys.executable, "-m", "tidewarden.node.secondary", *map(str, keep)]
             process = await start_child(argv, output=sys.stderr.buffer, keep_fds=keep)
-        front = self._alive[orders.number] = _Alive(process, ours, self._clock.monotonic())
+        child = self._alive[orders.number] = _Child(process, ours, self._clock.monotonic())
         ours.setblocking(False)
-        asyncio.get_running_loop().add_reader(ours, self._heard, front, door)
-        return front
+        asyncio.get_running_loop().add_reader(ours, self._heard, child, door)
+        return child
 
-    async def _watch(self, front: _Alive) -> None:
+    async def _watch(self, child: _Child) -> None:
         """Return when the process has ended; kill it when it says nothing any more."""
-        ended = asyncio.ensure_future(front.process.wait())
+        ended = asyncio.ensure_future(child.process.wait())
         try:
             while not ended.done():
                 pause = asyncio.ensure_future(sleep(self._clock, SILENT_S / 4))
                 await asyncio.wait({ended, pause}, return_when=asyncio.FIRST_COMPLETED)
                 pause.cancel()
-                silent_s = self._clock.monotonic() - front.heard_at
+                silent_s = self._clock.monotonic() - child.heard_at
                 if (
                     not ended.done()
-                    and silent_s > (SILENT_S if front.ready else START_S)
+                    and silent_s > (SILENT_S if child.ready else START_S)
                     and not self._stopping
                 ):
                     log.error(
                         "process %d says nothing for %.0f s; killing it",
-                        front.process.pid,
+                        child.process.pid,
                         silent_s,
                     )
-                    kill_group(front.process)
+                    kill_group(child.process)
         finally:
             ended.cancel()
 
-    def _heard(self, front: _Alive, door: RespServer) -> None:
+    def _heard(self, child: _Child, door: RespServer) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(front.wire, PACKET_BYTES, 1)
+            data, fds, _, _ = socket.recv_fds(child.wire, PACKET_BYTES, 1)
         except BlockingIOError:
             return
         except OSError:
             data, fds = b"", []
         if not data:
-            front.close()
+            child.close()
             return
         message = msgspec.json.decode(data)
-        front.heard_at = self._clock.monotonic()
-        front.ready = front.ready or "ready" in message
-        front.stats = message.get("stats", front.stats)
+        child.heard_at = self._clock.monotonic()
+        child.ready = child.ready or "ready" in message
+        child.stats = message.get("stats", child.stats)
         if "line" in message and fds:
             task = asyncio.ensure_future(
                 door.attach(socket.socket(fileno=fds[0]), **message["line"])
@@ -243,7 +245,7 @@ class Secondaries:
             log.warning("a line from another process could not be taken: %s", task.exception())
 
 
-class _Alive:
+class _Child:
     """One process that runs."""
 
     def __init__(

@@ -62,7 +62,7 @@ class Orders:
     port: int
 
 
-class Nobody:
+class RelayedCluster:
     """Stands in for the cluster's state, for which requests are relayed."""
 
     def status(self) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ class Secondary:
         locks = Locks(queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
         self._resp = RespServer(
             config,
-            Services(queues, Nobody(), locks=locks),
+            Services(queues, RelayedCluster(), locks=locks),
             clock,
             commands=relayed(COMMANDS),
             port=orders.port,
@@ -222,6 +222,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from . import secondary as front  # by its own name, under which the orders were written
+    from . import secondary as own  # by its own name, under which the orders were written
 
-    front.main()
+    own.main()

@@ -48,8 +48,8 @@ async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     monkeypatch.setattr(module, "DEAD_MS", 10**9)  # nobody is gone for having been slow
     (n0, holders), (copy, _) = await nodes(), await nodes()
     n0.folder, copy.folder, n0.address = "a", "b", "10.0.0.5:7420"
-    await n0.come()
-    coming = asyncio.create_task(copy.come())
+    await n0.register_first()
+    coming = asyncio.create_task(copy.register_first())
     clock: ManualClock = clock_of(copy)
     while not coming.done():
         await clock.advance(module.BEAT_S)
@@ -62,10 +62,10 @@ async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
     assert holders == [n0.holder]
     again, _ = await nodes()
     again.folder = "a"  # the same folder: this host, started again
-    await again.come()
+    await again.register_first()
     older = f"{again.boot} {again.boot - 2 * 10**9}"
     await link_of(n0).call("HSET", "{tw}:nodes", "n0", older)
-    await copy.come()  # it went: another folder has its name now
+    await copy.register_first()  # it went: another folder has its name now
     with pytest.raises(ConfigError, match="another node of this name lives"):
         await again.run()  # it was but paused
     await copy.beat()

@@ -78,7 +78,7 @@ async def test_one_that_was_buried_or_replaced_is_stale_and_registers_again(
     assert holders == [
         f"n0.{n0.boot}" for n0.boot in holders and [int(h.split(".")[1]) for h in holders]
     ]
-    await n0.bury(NodeRecord("n0", n0.boot, 0))
+    await n0.forget(NodeRecord("n0", n0.boot, 0))
     with pytest.raises(Stale, match="stored is 0"):
         await n0.beat()
 
@@ -89,9 +89,9 @@ async def test_burying_spares_a_newer_boot(nodes: MakeNodes) -> None:
     await n0.register()
     old = n0.boot
     await n0.register()
-    await n1.bury(NodeRecord("n0", old, 5000))
+    await n1.forget(NodeRecord("n0", old, 5000))
     await n0.beat()
-    await n1.bury(NodeRecord("none", 1, 5000))
+    await n1.forget(NodeRecord("none", 1, 5000))
 
 
 def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
@@ -139,7 +139,7 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     for _ in range(3):
         await round_of_the_clock()
     assert holders == [f"n0.{n0.boot}"]
-    await n0.bury(NodeRecord("n0", n0.boot, 0))
+    await n0.forget(NodeRecord("n0", n0.boot, 0))
     await round_of_the_clock()
     await eventually(lambda: len(holders) == 2)
     assert holders[1] == n0.holder
@@ -254,7 +254,7 @@ async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_cl
     n0, _ = await nodes("n0")
     far = 4_000_000_000_000
     await link_of(n0).call("HSET", "{tw}:nodes", "n1", f"{far} {far}")
-    await n0.bury(NodeRecord("n1", far, DEAD_MS))
+    await n0.forget(NodeRecord("n1", far, DEAD_MS))
     assert await link_of(n0).call("HGET", "{tw}:nodes", "n1") is None
     n1, _ = await nodes("n1")
     await n1.register()
@@ -328,10 +328,10 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     await n0.register()
     await n1.beat()
     assert n1.addresses == {"n0": "[::1]:7430"}
-    await n1.bury(NodeRecord("n0", n0.boot - 1, 0))  # an older one
+    await n1.forget(NodeRecord("n0", n0.boot - 1, 0))  # an older one
     await n1.beat()
     assert n1.addresses == {"n0": "[::1]:7430"}
-    await n1.bury(NodeRecord("n0", n0.boot, 0))
+    await n1.forget(NodeRecord("n0", n0.boot, 0))
     await n1.beat()
     assert n1.addresses == {}
     n0.address = ""

@@ -157,14 +157,14 @@ async def test_each_burial_of_a_node_is_said_however_many_there_are(
 async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury = scene.nodes.bury
+    bury = scene.nodes.forget
 
     async def beat_and_bury(dead: NodeRecord) -> None:
         # of a beat before the burial, read before it
         scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS + 500)]
         await bury(dead)
 
-    monkeypatch.setattr(scene.nodes, "bury", beat_and_bury)
+    monkeypatch.setattr(scene.nodes, "forget", beat_and_bury)
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: "is buried" in caplog.text)
@@ -177,13 +177,13 @@ async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
 async def test_one_that_comes_back_while_others_are_buried_is_spared(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury = scene.nodes.bury
+    bury = scene.nodes.forget
 
     async def bury_slowly(dead: NodeRecord) -> None:
         scene.nodes.seen = [dead, NodeRecord("n1", 5, 0)]
         await bury(dead)
 
-    monkeypatch.setattr(scene.nodes, "bury", bury_slowly)
+    monkeypatch.setattr(scene.nodes, "forget", bury_slowly)
     scene.nodes.seen = [NodeRecord("n9", 3, DEAD_MS), NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: "n9 (boot 3) is buried" in caplog.text)
