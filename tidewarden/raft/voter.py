@@ -21,8 +21,8 @@ What the library leaves out or does wrongly is put right in this one subclass:
   committed for its name is answered with ``no_member`` and counts for nothing.
 
 Each is held by ``tests/unit/raft/test_simulation_regressions.py`` or
-``tests/unit/raft/test_roll.py``, which the stock library fails. All of this runs in the tick
-thread; :attr:`Voter.lease_until` may be read from any.
+``tests/unit/raft/test_voter_membership.py``, which the stock library fails. All of this runs in the
+tick thread; :attr:`Voter.lease_until` may be read from any.
 """
 
 from __future__ import annotations
