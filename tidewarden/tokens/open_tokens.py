@@ -370,7 +370,7 @@ def _clients(
 ) -> Mapping[str, _Client]:
     """By provider."""
     shared = NodeLimits(
-        ground.queues,
+        ground.queues.admin,
         ground.accounts.script,
         ground.clock,
         ground.dice,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tidewarden.clock import Clock
-from tidewarden.queue import Queues
+from tidewarden.queue.admin import QueueAdmin
 
 from .circuit_breaker import OwnNetwork
 from .client_store import RunScript
@@ -20,7 +20,8 @@ from .host_rate_limit import HostRateLimits
 class NodeLimits:
     """What the clients of one node share."""
 
-    queues: Queues
+    admin: QueueAdmin
+    """Pauses and resumes the queues of clients."""
     script: RunScript
     clock: Clock
     dice: Random

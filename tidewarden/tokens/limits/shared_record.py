@@ -209,9 +209,9 @@ class SharedRecord:
                 until_ms = self._pause_until()
                 if until_ms:
                     left_ms = until_ms - self.clock_ms + self._shared.dice.randrange(1000)
-                    await self._shared.queues.admin.pause(self._queue, max(1, left_ms))
+                    await self._shared.admin.pause(self._queue, max(1, left_ms))
                 else:
-                    await self._shared.queues.admin.resume(self._queue)
+                    await self._shared.admin.resume(self._queue)
                 self._paused_ms = until_ms
                 await self.ask()
                 if self._pause_until() == until_ms:

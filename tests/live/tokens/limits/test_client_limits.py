@@ -68,8 +68,8 @@ class Bench:
         self.paused.append(0)
 
     def node(self, name: str, **settings: Any) -> ClientLimits:
-        queues: Any = self
-        shared = NodeLimits(queues, self.script, self.clock, Random(1), name)
+        admin: Any = self
+        shared = NodeLimits(admin, self.script, self.clock, Random(1), name)
         return ClientLimits(
             harness.provider("http://127.0.0.1:9/", **settings), QUEUE, shared, PROBE_MS
         )
