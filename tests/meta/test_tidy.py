@@ -98,7 +98,7 @@ MIRRORS = {
 MIRROR_NOTHING = {"meta", "soak", "transcripts", "traps"}  # they are about the whole
 FOLDER_MODULES_MAX = 20
 FUNCTION_LINES_MAX = 70
-LONGER = {"start": 90}  # to be cut
+LONGER: dict[str, int] = {}
 LUA_FUNCTION = re.compile(
     r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL
 )

@@ -1,4 +1,4 @@
-"""Accounts, the vault that seals their tokens, and the refreshers that keep them fresh."""
+"""Keeps OAuth tokens fresh: accounts, the vault that seals their tokens, and the refreshers."""
 
 from .journal.peer_queries import PATH as PEERS_PATH
 from .open_tokens import open_tokens

@@ -63,7 +63,7 @@ OPENED_TOGETHER = 32  # queues that are made, or read, at a time
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What is open before the parts are put together upon it."""
+    """Holds what is open before the parts are put together upon it."""
 
     config: Config
     queues: Queues
@@ -91,7 +91,7 @@ class _Ground:
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """What tells others what becomes of accounts."""
+    """Holds what tells others what becomes of accounts."""
 
     events: Events
     webhooks: Webhooks
@@ -105,7 +105,7 @@ class _Outside:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What refreshes the accounts of one provider's client."""
+    """Holds what refreshes the accounts of one provider's client."""
 
     provider: Provider
     queue: str

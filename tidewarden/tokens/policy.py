@@ -1,5 +1,5 @@
 """
-When to refresh, and what to do when that failed: decisions, as plain functions.
+Decides when to refresh, and what to do when that failed. Pure.
 
 No clock, socket or dice in here: times, verdicts and a random fraction are handed in.
 """
@@ -116,15 +116,16 @@ def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
 
 def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
     """
-    Seconds until the next try after ``tries`` failures (1: the first): doubling from one second,
-    with full jitter.
+    Seconds until the next try after ``tries`` failures (1: the first).
+
+    Doubling from one second, with full jitter.
     """
     return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long an account is asked about before it is given up."""
+    """Says how long an account is asked about before it is given up."""
 
     confirm_s: float = CONFIRM_S
     """Between the first refusal that counts and the second."""
@@ -134,7 +135,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known when a refresh has failed."""
+    """Holds what is known when a refresh has failed."""
 
     verdict: Verdict
     troubles: RefreshTroubles
@@ -189,8 +190,9 @@ class Case:
     @property
     def released(self) -> bool:
         """
-        Whether an operator says that its refusals are true: of one that was well since then nothing
-        was said.
+        Whether an operator says that its refusals are true.
+
+        Of one that was well since then nothing was said.
         """
         return self.stored_ms <= self.assessment.released_ms > 0
 
@@ -205,8 +207,9 @@ class Case:
 
 def after_failure(case: Case) -> Step:
     """
-    What to do after a failed refresh; the troubles of the step are new ones, those of the case stay
-    as they are.
+    What to do after a failed refresh.
+
+    The troubles of the step are new ones, those of the case stay as they are.
     """
     verdict, error = case.verdict, case.error
     if verdict.scope == "ours":
@@ -248,8 +251,9 @@ def _untouched(case: Case, wait_s: float) -> Step:
 
 def _after_shared(case: Case) -> Step:
     """
-    It is others' matter, too: soon, for the queue is held as long as it lasts, and nothing counts
-    against the account.
+    It is others' matter, too.
+
+    Soon, for the queue is held as long as it lasts, and nothing counts against the account.
     """
     wait = _shared_wait_s(case)
     if case.verdict.scope == "client":
@@ -268,8 +272,8 @@ def _shared_wait_s(case: Case) -> float:
 
 def _own_wait_s(case: Case) -> float:
     """
-    Seconds until the next try after a failure that is the account's own matter and no refusal:
-    doubling to a day.
+    Seconds until the next try after a failure that is the account's own matter and no refusal.
+    Doubling to a day.
     """
     verdict, old = case.verdict, case.troubles
     if case.error.mended_here:
@@ -306,7 +310,7 @@ def _later(
 
 def replay_after(case: Case) -> float | None:
     """
-    Seconds until the refresh token of a request of unknown outcome is sent again in its place;
+    Seconds until the refresh token of a request of unknown outcome is sent again in its place.
     None: it is not.
 
     Only where that is safe, and a time or two: whatever waits in the queue may wait past the grace.
@@ -334,8 +338,9 @@ def after_doubt(case: Case) -> RefreshTroubles:
 
 def _after_unknown(case: Case) -> Step:
     """
-    Where the old token still works it is tried soon, before that ends; elsewhere too, for perhaps
-    nothing was processed.
+    Where the old token still works it is tried soon, before that ends.
+
+    Elsewhere too, for perhaps nothing was processed.
     """
     wait = _own_wait_s(case)
     if case.assessment.shared:
@@ -377,8 +382,9 @@ def _sampled_wait_s(case: Case) -> float:
 
 def _after_refusal(case: Case) -> Step:
     """
-    A refusal counts when it comes long enough after the last one that did: a provider's bad hour
-    ends nobody.
+    A refusal counts when it comes long enough after the last one that did.
+
+    A provider's bad hour ends nobody.
     """
     old = case.troubles
     troubles = _noted(case, 0)
@@ -406,8 +412,9 @@ def _after_refusal(case: Case) -> Step:
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
     """
-    Whether its refusals show that the grant has ended: enough of them, apart, and the provider is
-    known to be well.
+    Whether its refusals show that the grant has ended.
+
+    Enough of them, apart, and the provider is known to be well.
     """
     if case.released:
         return troubles.refusals > 0
@@ -461,8 +468,9 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
 
 def _waited_ms(case: Case) -> int:
     """
-    How much longer the account has been asked in vain now: what it waited past its next try was in
-    a queue that was held.
+    How much longer the account has been asked in vain now.
+
+    What it waited past its next try was in a queue that was held.
 
     Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
     """
@@ -475,8 +483,9 @@ def _waited_ms(case: Case) -> int:
 
 def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -> int:
     """
-    Until when sending a refresh token again saves an account of which something is doubted; 0: that
-    is over, or needs no haste.
+    Until when sending a refresh token again saves an account of which something is doubted.
+
+    0: that is over, or needs no haste.
     """
     until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
     return (
@@ -499,8 +508,9 @@ def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTr
 
 def use_spare(troubles: RefreshTroubles, has_spare: bool) -> bool:
     """
-    Whether the next request should carry the spare's refresh token: the row's was refused, the
-    spare's was not.
+    Whether the next request should carry the spare's refresh token.
+
+    The row's was refused, the spare's was not.
     """
     return has_spare and troubles.refusals > 0 and not troubles.spare_refused
 
@@ -523,8 +533,9 @@ def patience(
 
 def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int) -> bool:
     """
-    Whether a spare may still work. One that the row's own pair came from does so within the grace
-    after that alone.
+    Whether a spare may still work.
+
+    One that the row's own pair came from does so within the grace after that alone.
     """
     if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
         return True

@@ -1,4 +1,4 @@
-"""The system's own queues of tokens, with the settings that they are made with."""
+"""Lists the system's own queues of tokens, with the settings that they are made with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""
-The tokens of one node: put a grant, get a token that lives long enough, and the refreshers that
-keep them so.
-"""
+"""Serves the tokens of one node: grants are put, tokens read, and refreshed before they expire."""
 
 from __future__ import annotations
 
@@ -49,8 +46,9 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 class Tokens:
     """
-    The tokens' verbs and this node's refreshers. Made by :func:`open_tokens`; :meth:`run` beside
-    the verbs, :meth:`stop` last.
+    Serves the verbs of tokens and runs this node's refreshers.
+
+    Made by ``open_tokens``; :meth:`run` beside the verbs, :meth:`stop` last.
 
     ``account`` is always ``provider/name``. Every verb raises BadArg on a name that is not allowed,
     NotFound on a provider that is not configured, and what the store raises.
@@ -108,8 +106,9 @@ class Tokens:
 
     async def run(self) -> None:
         """
-        Refresh what falls due on this node until cancelled or stopped; what is under way is
-        finished, 13 s at most.
+        Refresh what falls due on this node until cancelled or stopped.
+
+        What is under way is finished, 13 s at most.
         """
         self._running = asyncio.current_task()
         try:
@@ -138,8 +137,8 @@ class Tokens:
 
     async def put(self, account: str, fields: Mapping[str, Any]) -> int:
         """
-        Store a grant: a new consent's tokens, as the names of RFC 6749 and ``expires_at_ms``; the
-        generation now.
+        Store a grant: a new consent's tokens, as the names of RFC 6749 and ``expires_at_ms``.
+        Returns its generation now.
 
         A refresh token that the account's grant began with, or holds now, changes nothing: a
         repeated put is safe.
@@ -150,8 +149,9 @@ class Tokens:
 
     async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
         """
-        As :meth:`put`, and what came of it. ``keep``: an account that is there and not dead stays
-        as it is, whatever is put.
+        As :meth:`put`, and what came of it.
+
+        ``keep``: an account that is there and not dead stays as it is, whatever is put.
         """
         provider, queue, name = self._directory.account(account)
         return await self._grants.put(provider, queue, name, fields, keep=keep)
@@ -160,10 +160,11 @@ class Tokens:
         self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
     ) -> AccountToken:
         """
-        A token with at least ``min_ttl_ms`` to live. If the stored one has less, its refresh is
-        made urgent and, for at most ``wait_ms``, waited for, together with every other reader of
-        that account; then the stored one is served if it lives at all, for the refresh may be
-        failing.
+        A token with at least ``min_ttl_ms`` to live.
+
+        If the stored one has less, its refresh is made urgent and, for at most ``wait_ms``, waited
+        for, together with every other reader of that account; then the stored one is served if it
+        lives at all, for the refresh may be failing.
 
         ``newer``: the generation of a token that does not work although it lives. One of a later
         generation alone will do; the account is refreshed for it, at most once in five seconds,
@@ -230,8 +231,9 @@ class Tokens:
         self, provider: str = "", state: str = "", count: int = 100, after: str = ""
     ) -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` accounts, in no order, without tokens; and the cursor to go on from,
-        ``""`` at the end.
+        At most ``count`` accounts, in no order, without tokens.
+
+        Returns them and the cursor to go on from, ``""`` at the end.
 
         An account that stays is met at least once. With a ``state`` a page may be short, or empty,
         before the end.
@@ -258,7 +260,7 @@ class Tokens:
 
     async def latest_stats(self, wait_s: float) -> tuple[dict[str, dict[str, Any]], float] | None:
         """
-        As :meth:`stats`, within ``wait_s`` or as it was before, and how many seconds ago; None:
+        As :meth:`stats`, within ``wait_s`` or as it was before, and how many seconds ago. None:
         neither is to be had.
         """
         return await self._figures.latest(wait_s)
@@ -282,8 +284,9 @@ class Tokens:
 
     async def why(self, subject: str) -> dict[str, Any]:
         """
-        The story of an account, or of a provider: what was answered, what was concluded, what comes
-        next, what can be done.
+        The story of an account, or of a provider.
+
+        What was answered, what was concluded, what comes next, what can be done.
 
         Also while the store is away: then that is the story. Raises: BadArg, NotFound.
         """

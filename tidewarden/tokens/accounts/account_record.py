@@ -1,5 +1,5 @@
 """
-The records of an account in the store, between bytes and names.
+Encodes and decodes the records of an account. ``tokens/lua/prelude.lua`` reads their heads.
 
 ``tokens/lua/prelude.lua`` reads their heads.
 
@@ -49,7 +49,7 @@ Spare = Literal["keep", "drop", "try"]
 
 class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
     """
-    What is known of an account beside its tokens. Fields are only ever added at the end.
+    Holds what is known of an account beside its tokens. Fields are only ever added at the end.
 
     Stored as ``version 1 | grant 4 | told_ms 6``, which scripts read, and this in msgpack.
     """
@@ -86,7 +86,7 @@ NO_DETAILS = AccountDetails()
 
 @dataclass(frozen=True, slots=True)
 class AccountRow:
-    """One account as it is stored; tokens are sealed."""
+    """Holds one account as it is stored, its tokens sealed."""
 
     grant: int
     generation: int
@@ -144,7 +144,7 @@ class AccountRow:
 
 class RefreshTroubles(msgspec.Struct, array_like=True):
     """
-    What refreshing an account met with since it last succeeded; there is none while all is well.
+    Holds the failures of an account since its last good refresh; there is none while all is well.
     """
 
     tries: int = 0
@@ -205,7 +205,7 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of the account after a failure."""
+    """Says what to write of an account after a failure."""
 
     what: Literal["retry", "hold", "dead", "lost", "stop"]
     """
@@ -231,7 +231,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Somebody is about to refresh this account, or was when it died."""
+    """Says that a node is about to refresh this account, or was when it died."""
 
     grant: int
     generation: int

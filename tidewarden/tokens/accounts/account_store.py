@@ -1,6 +1,7 @@
 """
-The accounts in the store: each method is one script of ``tokens/lua``, batched with what else is
-asked of that shard.
+Reads and writes accounts in the store.
+
+Each method runs one script of ``tokens/lua``, batched with what else is asked of that shard.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ShardOf = Callable[[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class AccountReading:
-    """An account as it was at ``now_ms`` of the store's clock."""
+    """Holds an account as it was at ``now_ms`` of the store's clock."""
 
     now_ms: int
     floor: int
@@ -55,7 +56,7 @@ class AccountReading:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An intent that was written: what is to be refreshed, and what was found."""
+    """Holds what a written intent found: the account that is to be refreshed."""
 
     now_ms: int
     row: AccountRow
@@ -68,8 +69,9 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class RefusedAccount:
     """
-    No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's
-    intent.
+    Says why no intent was written.
+
+    ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent.
     """
 
     why: str
@@ -78,7 +80,7 @@ class RefusedAccount:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One account of a page; its row has no tokens."""
+    """Holds one account of a page; its row has no tokens."""
 
     account: str
     row: AccountRow
@@ -87,7 +89,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What is sealed of one account, as it lies in the store."""
+    """Holds the sealed pairs of one account, as they lie in the store."""
 
     account: str
     row: bytes = field(repr=False)
@@ -104,14 +106,16 @@ Batch = tuple[int, int, list[Entry]]
 
 class AccountStore:
     """
-    Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write
-    undecided.
+    Reads and writes accounts.
+
+    Every method raises what the store raises: StoreDown leaves a write undecided.
     """
 
     def __init__(self, script: RunScript, shard_of: ShardOf, each: RunEach | None = None) -> None:
         """
-        ``each`` runs a script that changes nothing on all shards of a queue; None: ``script`` does,
-        on one after the other.
+        ``each`` runs a script that changes nothing on all shards of a queue.
+
+        None: ``script`` does, on one after the other.
         """
         self.script = script
         self._script_each = each
@@ -138,8 +142,9 @@ class AccountStore:
         self, queue: str, account: str, base: tuple[int, int], row: AccountRow, deadline_ms: int
     ) -> int:
         """
-        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account);
-        else 0. 1: it is stored; 2: that, and an account has recovered of which :meth:`tell` tells.
+        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account).
+        Returns 1: it is stored; 2: that, and an account has recovered of which :meth:`tell` tells;
+        0: it is not.
         """
         return int(
             await self._item(
@@ -157,8 +162,9 @@ class AccountStore:
         self, queue: str, account: str, lease: int, lease_ms: int
     ) -> Opened | RefusedAccount:
         """
-        Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms``
-        from now and sticks.
+        Write down that the holder of ``lease`` is about to refresh.
+
+        The lease runs ``lease_ms`` from now and sticks.
         """
         reply = await self._item("intent", queue, account, (lease, lease_ms))
         if reply[0] != b"OK":
@@ -174,8 +180,9 @@ class AccountStore:
 
     async def renew(self, queue: str, account: str, lease: int, lease_ms: int) -> bool:
         """
-        Have the intent under ``lease`` run on, as :meth:`intend` wrote it; False: nothing may be
-        sent under it any more.
+        Have the intent under ``lease`` run on, as :meth:`intend` wrote it.
+
+        False: nothing may be sent under it any more.
         """
         return bool(await self._item("renew", queue, account, (lease, lease_ms)))
 
@@ -217,7 +224,7 @@ class AccountStore:
         self, queue: str, account: str, *, force_ms: int = 0, seen: tuple[int, int] = (0, 0)
     ) -> str:
         """
-        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``;
+        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``.
         ``MOVED`` when its grant and generation are not those that were ``seen`` any more (0:
         whichever it is).
 
@@ -292,8 +299,9 @@ class AccountStore:
         self, queue: str, shard: int, most: int, days: Sequence[int]
     ) -> tuple[int, bool]:
         """
-        Leave notices that consents end in so many days, the fewest first, in a shard's outbox: how
-        many, and whether there are more to leave at once. See ``tokens/lua/consents.lua``.
+        Leave notices that consents end in so many days, the fewest first, in a shard's outbox.
+        Returns how many, and whether there are more to leave at once. See
+        ``tokens/lua/consents.lua``.
         """
         told, more = await self.script("tokens.consents", queue, shard, (most, *days))
         return told, bool(more)
@@ -321,8 +329,9 @@ class AccountStore:
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """
-        Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try
-        of one that fails, or 0.
+        Accounts by state, ``total``, ``intents`` (open ones), ``spares``.
+
+        ``next_ms``: the next try of one that fails, or 0.
         """
         parts = await self._each("tokens.stats", queue, shards, ())
         *columns, tries, one, seven, thirty = zip(*parts, strict=True)

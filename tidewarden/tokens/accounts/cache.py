@@ -23,7 +23,7 @@ TOKEN_BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class CachedToken:
-    """A row as it was when the store's clock gave its token ``left_ms`` to live."""
+    """Holds a row, and when the store's clock gave its token ``left_ms`` to live."""
 
     row: AccountRow
     left_ms: int
@@ -38,7 +38,8 @@ class CachedToken:
 
 class Cache:
     """
-    Keeps at most ``entries_max`` tokens, by ``provider/name``.
+    Keeps at most ``entries_max`` tokens by ``provider/name``; the least recently asked for makes
+    room.
 
     The one that was not asked for the longest makes room.
 

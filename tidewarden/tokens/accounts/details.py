@@ -1,5 +1,5 @@
 """
-What is known of an account beside its tokens.
+Decides how a put and a refresh change what is known of an account beside its tokens. Pure.
 
 Plain functions decide how a put and a refresh change it.
 """

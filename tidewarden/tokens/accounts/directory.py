@@ -12,7 +12,7 @@ from . import names
 
 
 class Directory:
-    """The configured providers, and the queue in which the accounts of each lie."""
+    """Holds the configured providers, and the queue in which the accounts of each lie."""
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:
         self.providers = providers

@@ -1,6 +1,4 @@
-"""
-What an account is called, and what a grant of it holds: names, and the fields of a ``T.PUT``.
-"""
+"""Checks the names of accounts, and the fields of a grant that is put (``T.PUT``)."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ _BROUGHT = ("refresh_token", "subject_token")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
+    """Holds a grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
 
     refresh_token: str = field(default="", repr=False)
     subject_token: str = field(default="", repr=False)
@@ -132,8 +130,9 @@ def check_name(name: str) -> None:
 
 def _may_stand(char: str) -> bool:
     """
-    Tells whether an account's name may hold the character: letters, their marks and digits of every
-    script.
+    Tells whether an account's name may hold the character.
+
+    Letters, their marks and digits of every script.
     """
     return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 

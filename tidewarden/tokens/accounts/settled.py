@@ -1,4 +1,4 @@
-"""Tells the readers of a node that an account's refresh has ended here, or a grant was put."""
+"""Wakes a node's readers when an account's refresh has ended here, or a grant was put."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cache import Cache
 
 
 class SettledAccounts:
-    """Wakes who waits for an account; an older token of it leaves the cache."""
+    """Wakes the readers of an account, and drops an older token of it from the cache."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

@@ -1,5 +1,5 @@
 """
-Finds accounts for which this node's configuration has no provider, and logs them at the start.
+Logs at the start which accounts in the store no configured provider is for.
 
 A provider was renamed, say, or given another client.
 """
@@ -18,7 +18,11 @@ log = logging.getLogger("tidewarden.tokens")
 
 
 class UnconfiguredAccounts:
-    """``names``: every queue there is. ``configured``: those of this node's providers."""
+    """
+    Names such accounts.
+
+    ``names``: every queue there is. ``configured``: those of this node's providers.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,7 @@
 """
-Moves accounts from one cluster to another, in sealed pages (:mod:`tidewarden.config.sealed_file`).
+Exports accounts to another cluster, page by page, and imports them.
+
+The lines are sealed by a key of the file (:mod:`tidewarden.config.sealed_file`).
 
 What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the
 clear.

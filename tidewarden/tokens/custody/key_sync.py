@@ -1,5 +1,5 @@
 """
-Keeps a node's vault up to date with the cluster's.
+Keeps a node's vault up to date: reads changed keys, seals the journal anew, tells what it knows.
 
 It looks whether keys have changed, reseals the node's journal, and reports what the node knows.
 """
@@ -26,7 +26,7 @@ LOOK_S = 2.0
 
 
 class KeySync:
-    """Of one node. :meth:`run` beside everything else."""
+    """Syncs the keys of one node. :meth:`run` beside everything else."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """
-Rotates the vault's keys: a new data key, under which everything is sealed again.
+Rotates keys: a new data key, everything sealed anew, and another key-encryption key if asked.
 
 If asked, another key-encryption key wraps the data keys.
 
@@ -39,7 +39,7 @@ PAUSE_S = 1.0
 
 
 class Rotator:
-    """Starts rotations, and works at the one there is when no other node does."""
+    """Starts rotations, and works at the current one when no other node does."""
 
     def __init__(
         self,
@@ -267,8 +267,9 @@ class Rotator:
 
     async def _finish(self, rotation: Rotation) -> None:
         """
-        Drop data keys that nothing can be sealed under: a rotation has passed since the last one
-        could be used.
+        Drop data keys that nothing can be sealed under.
+
+        A rotation has passed since the last one could be used.
         """
         _, silent = await self._told()
         if not (silent or rotation.unreadable):

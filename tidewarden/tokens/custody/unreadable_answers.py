@@ -1,5 +1,8 @@
 """
-Keeps successful answers that could not be read.
+Shows answers that promised success and could not be read.
+
+Each lies sealed in the journal of the node that got it; every node shows it to a user who may have
+refresh tokens, as long as its account exists.
 
 Each lies sealed in the journal of the node that got it, and every node shows it to users who may
 have refresh tokens, for as long as its account exists.
@@ -26,7 +29,7 @@ LOOK_S = 60.0
 
 
 class UnreadableAnswers:
-    """Looks for them here and at the other nodes."""
+    """Finds such answers here and at the other nodes."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""
-What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another
-cluster and back, read what refreshers could not.
-"""
+"""Serves an operator's verbs of the vault: status, rotation, export, import, unreadable answers."""
 
 from __future__ import annotations
 
@@ -26,8 +23,9 @@ from .unreadable_answers import UnreadableAnswers
 
 class VaultAdmin:
     """
-    Of one node, which has ``vault`` open. :meth:`start`, then the coroutines of :meth:`jobs`;
-    :meth:`stop` last.
+    Administers the vault of one node.
+
+    :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last.
     """
 
     def __init__(
@@ -65,8 +63,9 @@ class VaultAdmin:
 
     async def stop(self) -> None:
         """
-        Hand on what is under way; nobody waits for this node, unless it has answers to store. After
-        the jobs.
+        Hand on what is under way; nobody waits for this node, unless it has answers to store.
+
+        After the jobs.
         """
         await self.rotator.stop()
         # Else its answers are sealed under keys that must not be dropped.
@@ -91,15 +90,17 @@ class VaultAdmin:
 
     async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
         """
-        Put accounts from the lines of a sealed file; see
-        :func:`tidewarden.tokens.custody.export.put_lines`.
+        Put accounts from the lines of a sealed file.
+
+        See :func:`tidewarden.tokens.custody.export.put_lines`.
         """
         return await put_lines(self._put, sealing, lines)
 
     async def answers(self, account: str) -> dict[str, Any]:
         """
-        What providers answered for ``provider/account`` with success and could not be read; see
-        :meth:`UnreadableAnswers.of`.
+        What providers answered for ``provider/account`` with success and could not be read.
+
+        See :meth:`UnreadableAnswers.of`.
         """
         provider, _, name = self._directory.account(account)
         return await self.unreadable.of(provider.name, name)

@@ -1,5 +1,5 @@
 """
-Removes the last tasks of a companion that was taken out of the configuration.
+Removes the tasks of companions that no node's configuration has any more.
 
 It waits until no node has the companion any more.
 
@@ -33,7 +33,7 @@ STATES = ("delayed", "ready", "waiting", "buried", "leased")
 
 
 class CompanionCleanup:
-    """Of one node. :meth:`run` beside everything else."""
+    """Cleans up for one node. :meth:`run` beside everything else."""
 
     def __init__(
         self,

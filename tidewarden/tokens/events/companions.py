@@ -1,5 +1,5 @@
 """
-Companion tasks: work that goes with each account now and then.
+Puts companion tasks: work for each account now and then, while its token can be kept fresh.
 
 They are put while its token can be kept fresh, and dropped when not.
 
@@ -39,7 +39,9 @@ Drop = Callable[[str, str], Awaitable[int]]
 
 class Companions:
     """
-    Of one node. :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note.
+    Puts and drops the tasks.
+
+    :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Companions:
 
 
 class _Line:
-    """What waits for one companion: one whose queue is full holds up no other."""
+    """Queues the notes for one companion, so that one whose queue is full holds up no other."""
 
     def __init__(self, companion: Companion, put: Put, drop: Drop, clock: Clock) -> None:
         self._companion = companion

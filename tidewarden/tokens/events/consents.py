@@ -1,5 +1,5 @@
 """
-Sends notices that consents end, some days ahead.
+Gives notice, some days ahead, that an account's refresh token ends whatever is done.
 
 They concern refresh tokens that end at a fixed time whatever is done.
 
@@ -29,7 +29,7 @@ PAUSE_S = 0.01  # Between two shards: other work goes first.
 
 
 class Consents:
-    """Of one node. :meth:`run` until cancelled."""
+    """Looks for consents that end. :meth:`run` until cancelled."""
 
     def __init__(
         self,

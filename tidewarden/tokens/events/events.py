@@ -1,5 +1,5 @@
 """
-Events about accounts and providers: kept in a stream of the store, queued for webhooks.
+Writes account and provider events to a stream of the store, and queues them for webhooks.
 
 They come from :mod:`.outbox`, which lets none be lost.
 """
@@ -35,7 +35,7 @@ Put = Callable[[str, TaskSpec], Awaitable[str]]
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Something that has happened.
+    Holds one event. ``data`` has ``provider``, mostly ``account``, and what is special to its kind.
 
     ``data`` has ``provider``, mostly ``account``, and what is special to its kind.
     """
@@ -52,7 +52,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """The payload of a task of ``_webhooks``."""
+    """Holds the payload of a task of ``_webhooks``."""
 
     webhook: str
     event: str
@@ -62,7 +62,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
 class Events:
     """
-    Of one node, which sees those of all.
+    Writes and reads the cluster's events.
+
+    ``told`` counts what this node has told, by provider and kind.
 
     ``metrics`` counts what this one has told, by provider and kind.
     """

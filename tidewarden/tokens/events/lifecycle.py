@@ -15,7 +15,7 @@ from .outbox import Outbox
 
 
 class AccountLifecycle:
-    """Of one node."""
+    """Hears of the outcomes of one node."""
 
     def __init__(self, outbox: Outbox, companions: Companions, failing_s: float) -> None:
         """``failing_s``: how long an account must have failed to be told of, seconds."""

@@ -1,5 +1,8 @@
 """
-The outbox of account events.
+Delivers account events from the store's outbox to the stream and the webhooks' queue.
+
+Each script that changes an account leaves its event in the shard, so that no node's death loses it;
+a node tells it, then removes it.
 
 Each script that changes an account's fate leaves the event in its shard, so that no node's death
 loses it; a node takes it from there, writes it to the stream and the webhooks' queue, and removes
@@ -42,7 +45,7 @@ Having = Callable[[Iterable[str], str], Awaitable[list[Place]]]
 
 class Outbox:
     """
-    Of one node. :meth:`run` for ever; :meth:`look` says where there is something.
+    Empties the outboxes. :meth:`run` for ever; :meth:`look` says where there is something.
 
     Args:
         queues: of accounts, by provider.

@@ -1,4 +1,4 @@
-"""Works off a system queue: whichever node takes a task does it, several at a time."""
+"""Works on the tasks of a system queue, some at a time; whichever node takes one does it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_S = 2.0
 
 class QueueWorker:
     """
-    The tasks of ``queue`` that this node has in hand, at most ``at_once``.
+    Holds at most ``at_once`` tasks of ``queue``. :meth:`run` until cancelled.
 
     :meth:`run` until cancelled.
 

@@ -3,6 +3,8 @@ Revokes refresh tokens of deleted accounts at their provider (RFC 7009).
 
 Its ``on_delete`` says whether.
 
+Its ``on_delete`` says whether.
+
 A revocation is a task of ``_revocations``, put before the account is deleted, with its token
 sealed; whichever node takes it makes sure that the account is gone, and asks. Anything but success
 is tried again with a growing pause; when the tries are used up the task is buried.
@@ -45,7 +47,7 @@ LEASE_SLACK_S = 15.0
 
 
 class Revocation(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of a task."""
+    """Holds the payload of a task."""
 
     provider: str
     account: str
@@ -66,7 +68,7 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
 
 class Revoker:
     """
-    Of one node. :meth:`run` until cancelled.
+    Queues and sends revocations. :meth:`run` until cancelled.
 
     Args:
         queue_of: where accounts lie, by provider.

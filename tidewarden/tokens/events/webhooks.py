@@ -56,7 +56,7 @@ def sign(secrets: Iterable[Secret], message_id: str, timestamp_s: int, body: byt
 
 class Webhooks:
     """
-    The deliveries of one node. :meth:`run` until cancelled; ``sent`` counts by webhook and outcome.
+    Delivers for one node. :meth:`run` until cancelled; ``sent`` counts by webhook and outcome.
     """
 
     def __init__(self, queues: Queues, webhooks: Mapping[str, Webhook], clock: Clock) -> None:

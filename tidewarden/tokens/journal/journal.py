@@ -1,5 +1,5 @@
 """
-The journal of a node's refreshers.
+Journals what a provider answered: sealed, and on disk before anything else happens to it.
 
 It has the provider's answers, sealed and on disk before anything else happens to them.
 
@@ -43,7 +43,7 @@ RAWS_OF_ONE_MAX = 4
 
 class Journal:
     """
-    One file of one node.
+    Writes one file of one node. Opened by :meth:`open`; all else runs in one event loop.
 
     Made by :meth:`open`; ``append`` and the rest run in the event loop that uses it.
     """

@@ -1,5 +1,5 @@
 """
-What a journal holds, record by record, between objects and bytes.
+Encodes and decodes the records of a journal.
 
 A file begins with :data:`MAGIC`; a record is ``length 4 | CRC-32 4 | body`` (big-endian), the body
 a msgpack array that begins with its kind.
@@ -20,7 +20,8 @@ _HEAD = struct.Struct(">II")
 
 class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """
-    A refreshed pair to be stored.
+    Holds a refreshed pair to be stored: compared with ``grant`` and ``generation``, written as
+    ``row``.
 
     It is compared with ``grant`` and ``generation``, and written as ``row``.
     """
@@ -50,7 +51,7 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
     """
-    An answer that promised success and could not be read.
+    Holds an answer that promised success and could not be read, sealed for an operator.
 
     It is kept sealed, for an operator to look at.
     """
@@ -72,7 +73,9 @@ class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
 
 class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
     """
-    A wrapped data key that later records are sealed under.
+    Holds a wrapped data key that later records are sealed under.
+
+    The store may lose it in the same power cut.
 
     The store may lose it in the same power cut.
     """
@@ -82,7 +85,7 @@ class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
-    """The answer of that number is in the store, or the unreadable one nobody's any more."""
+    """Says that the answer of that number is in the store, or its account deleted."""
 
     number: int
 

@@ -1,6 +1,7 @@
 """
-What one node asks another about an account: is an answer in your journal, or a request under way?
-And: what could not be read?
+Asks other nodes what they know of an account.
+
+Is an answer in your journal, a request under way, an answer unreadable?
 
 Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the
 question's, so that none can be passed off for another. Tokens in it are sealed as they are in the
@@ -48,7 +49,7 @@ State = Literal["answer", "busy", "unsent", "none", "away"]
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """About a request with the refresh token of one generation."""
+    """Asks about a request with the refresh token of one generation."""
 
     nonce: bytes
     queue: str
@@ -65,7 +66,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """An unreadable answer, and the wrapped data key that it is sealed under."""
+    """Holds an unreadable answer, and the wrapped data key that it is sealed under."""
 
     raw: RawAnswer
     key_id: int
@@ -74,7 +75,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True):
     """
-    What the asked node knows of a request.
+    Says what the node knows; with an answer comes the wrapped data key of its tokens.
 
     With an answer comes the wrapped data key that its tokens are sealed under.
     """
@@ -116,7 +117,7 @@ def mac_of(cluster_secret: str) -> Mac:
 
 
 class Peers:
-    """Asks the other nodes; answers nothing itself: see :func:`reply_to`."""
+    """Asks the other nodes; :func:`reply_to` answers them."""
 
     def __init__(
         self,

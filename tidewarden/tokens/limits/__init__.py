@@ -1,5 +1,5 @@
 """
-Limits of what nodes may send for one provider's client.
+Limits what a provider's client sends, by what all its accounts are answered.
 
 Many answers together show whose fault a failure is.
 """

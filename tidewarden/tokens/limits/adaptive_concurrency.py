@@ -1,5 +1,5 @@
 """
-Adapts how many refreshes of one provider's client a node may have under way.
+Adapts how many refreshes of one client a node has under way, where no number is set.
 
 A number that is set is kept.
 
@@ -21,7 +21,7 @@ wanted.
 
 
 class AdaptiveConcurrency:
-    """:attr:`size`: how many may be under way, between ``least`` and ``most``."""
+    """Adapts :attr:`size` between ``least`` and ``most``."""
 
     PERIOD_S = 1.0
     """

@@ -1,5 +1,5 @@
 """
-The state of a client's other accounts when one of its refreshes has failed.
+Says what a client's other accounts show when one refresh has failed.
 
 A single answer lacks this evidence.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """Whose matter a failure is, as the answers to the client's other accounts show it."""
+    """Says whose matter a failure is, as the answers to the client's other accounts show it."""
 
     shared: bool = False
     """

@@ -1,5 +1,5 @@
 """
-What many answers say together: that nobody answers, that it is our own network.
+Detects that a provider does not answer this node, or that this node's own network is down.
 
 Small state machines.
 
@@ -13,7 +13,10 @@ import math
 
 class CircuitBreaker:
     """
-    Holds back one node's requests to a provider when none of them comes through.
+    Holds one node's requests to a provider back when none of them comes through.
+
+    Its own network may be the reason, so other nodes are not held. Then one request probes; any
+    answer closes it. Times are monotonic seconds.
 
     Its own network may be the reason, so other nodes are not held. Then one request probes; any
     answer closes it. Times are monotonic seconds.
@@ -65,7 +68,7 @@ class CircuitBreaker:
 
 class OwnNetwork:
     """
-    Tells whether no provider at all can be reached.
+    Detects that no provider at all can be reached: then no account's counters move.
 
     Then it is our own network, and no account's counters move for it.
     """

@@ -1,6 +1,5 @@
 """
-What one provider's client may send from this node, and what its answers mean for others:
-``acquire()``, then ``release()``.
+Limits one client's requests from this node: ``acquire()``, then ``release()`` with the answer.
 
 All that holds requests back ends here: how many are under way on this node, its share of the node,
 silence that may be this node's own, the host's rate, and, for all nodes together, the client's
@@ -50,7 +49,9 @@ SILENT_STREAK = 3  # Requests in a row without an answer that are no single acco
 @dataclass(frozen=True, slots=True)
 class Permit:
     """
-    How many requests may begin now; if none, when to ask again. ``probe``: one, past the pause.
+    Says how many requests may begin now; if none, when to ask again.
+
+    ``probe``: one, past the pause.
     """
 
     requests: int
@@ -59,7 +60,7 @@ class Permit:
 
 
 class ClientLimits:
-    """The limits of one provider's client, as one node keeps them."""
+    """Limits the requests of one provider's client on one node."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
         """
@@ -132,8 +133,9 @@ class ClientLimits:
 
     def room(self, asked: int, *, plenty: bool) -> int:
         """
-        How many more tasks may be asked for, with ``asked`` being taken already; ``plenty``: the
-        last take had all it could.
+        How many more tasks may be asked for, with ``asked`` being taken already.
+
+        ``plenty``: the last take had all it could.
         """
         self.freed.clear()
         under_way = len(self.unanswered) + asked
@@ -161,8 +163,9 @@ class ClientLimits:
 
     def begin(self, account: str) -> None:
         """
-        An account's task is taken and its refresh begins; :meth:`end` follows, and :meth:`release`
-        if it is asked for.
+        An account's task is taken and its refresh begins.
+
+        :meth:`end` follows, and :meth:`release` if it is asked for.
         """
         self._shared.fair_share.take(self.provider.name, 1)
         self.unanswered.add(account)
@@ -278,8 +281,9 @@ class ClientLimits:
 
     def release(self, ended: Ended) -> Verdict:
         """
-        Take an answer in; others hear of it as soon as it may matter to them. The verdict comes
-        back, as our own network's if no provider at all can be reached.
+        Take an answer in; others hear of it as soon as it may matter to them.
+
+        The verdict comes back, as our own network's if no provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
         plain = self.known.free and not self._probing and not self._in_trouble
@@ -324,8 +328,9 @@ class ClientLimits:
 
     def _release_well(self, account: str, now_s: float) -> None:
         """
-        What :meth:`release` does for most answers, in a part of its time: nothing is the matter,
-        and this one is well.
+        What :meth:`release` does for most answers, in a part of its time.
+
+        Nothing is the matter, and this one is well.
         """
         name, shared = self.provider.name, self._shared
         self.answered(account)
@@ -458,8 +463,9 @@ class ClientLimits:
 
     async def tell(self) -> None:
         """
-        Tell the other nodes what was counted. Never raises: untold, it is told with what comes
-        next.
+        Tell the other nodes what was counted.
+
+        Never raises: untold, it is told with what comes next.
         """
         now_s, known = self._clock.monotonic(), self.known
         if self._gathering.empty and not self._trouble.due:

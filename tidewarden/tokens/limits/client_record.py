@@ -1,5 +1,7 @@
 """
-The shared state of one client, for all nodes.
+Encodes the record of one client that all nodes share.
+
+It is read and written whole (:mod:`.client_store`).
 
 It is one record in the store, read and written whole (:mod:`.client_store`).
 
@@ -19,7 +21,7 @@ HoldKind = Literal["client", "erring"]
 
 
 class Hold(msgspec.Struct, array_like=True):
-    """All of a client's requests wait but one that probes at a time."""
+    """Says that all of a client's requests wait but one that probes at a time."""
 
     kind: str = "erring"
     """See :data:`HoldKind`."""
@@ -42,7 +44,7 @@ class Hold(msgspec.Struct, array_like=True):
 
 
 class Quarantine(msgspec.Struct, array_like=True):
-    """Accounts that were well fail by more than a few: nobody is given up."""
+    """Says that nobody is given up: accounts that were well fail by more than a few."""
 
     since_ms: int = 0
     refused: int = 0
@@ -66,7 +68,9 @@ class Quarantine(msgspec.Struct, array_like=True):
 
 
 class Rate(msgspec.Struct, array_like=True):
-    """Requests a second that the provider seems to bear, and where the next growth leads."""
+    """
+    Holds the requests a second that the provider seems to bear, and where the next growth leads.
+    """
 
     per_second: float = 0.0
     peak: float = 0.0
@@ -83,9 +87,7 @@ class Rate(msgspec.Struct, array_like=True):
 
 
 class Silence(msgspec.Struct, array_like=True):
-    """
-    What one node meets with that is not one account's, of which the provider may know nothing.
-    """
+    """Says what one node meets with at the provider that is not one account's matter."""
 
     since_ms: int = 0
     last_ms: int = 0
@@ -98,7 +100,7 @@ class Silence(msgspec.Struct, array_like=True):
 
 
 class ClientRecord(msgspec.Struct, array_like=True):
-    """The record of one client at one provider."""
+    """Holds what all nodes know of one client at one provider."""
 
     buckets: list[Bucket] = msgspec.field(default_factory=list)
     well_ms: int = 0

@@ -1,5 +1,7 @@
 """
-Reads and swaps the record of one client in the store, and asks its token bucket.
+Reads a client's record in the store, and changes it by compare-and-swap.
+
+Its token bucket is asked there, too: see ``tokens/lua/client.lua``.
 
 See ``tokens/lua/client.lua``.
 """
@@ -22,7 +24,7 @@ MILLI = 1000
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the store says of a client. Times are milliseconds of the leases' clock."""
+    """Holds the store's reply. Times are milliseconds of the leases' clock."""
 
     granted: int
     wait_ms: int
@@ -35,7 +37,7 @@ class Reply:
 
 
 class ClientStore:
-    """Of one client's queue. Every method raises what the store raises."""
+    """Runs the scripts of one client's record. Every method raises what the store raises."""
 
     def __init__(self, queue: str, script: RunScript) -> None:
         self._queue = queue

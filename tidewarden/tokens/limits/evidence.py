@@ -1,5 +1,5 @@
 """
-Counts one client's answers as evidence.
+Counts one client's answers by kind, of accounts that were healthy when asked, in buckets of time.
 
 They are counted by kind, for accounts that were healthy when asked, in buckets of time.
 
@@ -46,7 +46,7 @@ def is_refusal(outcome: str) -> bool:
 
 
 class Bucket(msgspec.Struct, array_like=True):
-    """Answers to one client's refreshes, of all nodes, that came from ``since_ms`` on."""
+    """Counts answers to one client's refreshes, of all nodes, that came from ``since_ms`` on."""
 
     since_ms: int = 0
     ok: int = 0

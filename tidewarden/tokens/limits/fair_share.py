@@ -1,5 +1,5 @@
 """
-How many refreshes one node has under way in all, and how the providers share that.
+Shares one node's requests under way among its providers.
 
 A provider may hold its fair share, and more while there is room, but never the last tenth: so one
 that hangs on to all it can get never keeps another from beginning.
@@ -16,7 +16,7 @@ SEATS = 2000
 
 
 class FairShare:
-    """``total`` seats among the providers that have work."""
+    """Shares ``total`` seats among the providers that have work."""
 
     RESERVE = 0.1
 

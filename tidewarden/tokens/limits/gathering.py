@@ -1,7 +1,4 @@
-"""
-What one node has counted of a client's answers and has not told the others yet. No clock in here:
-times are handed in.
-"""
+"""Counts a client's answers until they are told to the other nodes. Times are handed in."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ METER_S_MIN = 0.25
 
 
 class Ended(NamedTuple):
-    """A refresh that has its answer, or will get none."""
+    """Holds the end of a refresh: its answer, or that there is none."""
 
     account: str
     verdict: Verdict
@@ -33,7 +30,8 @@ class Ended(NamedTuple):
 
 class Gathering:
     """
-    Counts of the last moment, apart from those before.
+    Counts the last moment apart: what has just begun must not drown in half a minute of good
+    answers.
 
     A failure that has just begun must not drown in half a minute of good answers.
     """

@@ -1,5 +1,5 @@
 """
-When all of a client's requests are held back, who may send meanwhile, and when they go on. Pure.
+Decides when all of a client's requests are held back, who may probe, and when they go on. Pure.
 
 The circuit breaker of Nygard (Release It!, 2007), with two differences: it opens by the share of
 *different healthy accounts* that fail alike, and what probes is an account that was well. See

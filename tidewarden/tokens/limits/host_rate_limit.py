@@ -1,5 +1,6 @@
 """
-Limits the requests per second to a host, of all its clients on all nodes together.
+Limits the requests a second to a host, of all clients and nodes together. The store keeps count:
+see ``tokens/lua/host.lua``.
 
 The store counts them, see ``tokens/lua/host.lua``.
 
@@ -20,7 +21,7 @@ QUEUE = "_hosts"
 
 
 class HostRateLimits:
-    """The rates of hosts. Where two providers of one host set a rate, the lower counts."""
+    """Keeps the rates of hosts. Where two providers of one host set a rate, the lower counts."""
 
     def __init__(
         self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1

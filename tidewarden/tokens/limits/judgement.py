@@ -1,5 +1,5 @@
 """
-Decides how a node's report changes a client's record.
+Decides holds, rates and quarantines of a client by what a node tells; nothing else does. Pure.
 
 Holds, rates and quarantines are decided only here. Pure.
 """
@@ -27,9 +27,7 @@ for good.
 
 
 class ClientEvent(NamedTuple):
-    """
-    Something that is to be told of the provider: ``data`` as ``tokens/events/outbox.py`` reads it.
-    """
+    """Holds an event of the provider: ``data`` as ``tokens/events/outbox.py`` reads it."""
 
     kind: str
     data: str = ""
@@ -37,7 +35,7 @@ class ClientEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """What a node tells at a time. Times are milliseconds."""
+    """Holds what a node tells at a time. Times are milliseconds."""
 
     node: str = ""
     recent: Bucket = field(default_factory=Bucket)
@@ -108,7 +106,7 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
 
 def said(record: ClientRecord) -> str:
     """
-    What holds a client back, in words: class, status and code, and how many met with it; empty:
+    What holds a client back, in words: class, status and code, and how many met with it. Empty:
     nothing does.
     """
     held = record.hold

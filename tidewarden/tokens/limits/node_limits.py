@@ -1,4 +1,4 @@
-"""What the limits of all clients of one node share."""
+"""Holds what the limits of all clients of one node share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .host_rate_limit import HostRateLimits
 
 @dataclass(slots=True)
 class NodeLimits:
-    """What the clients of one node share."""
+    """Holds what the clients of one node share."""
 
     admin: QueueAdmin
     """Pauses and resumes the queues of clients."""

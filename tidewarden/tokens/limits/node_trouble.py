@@ -1,5 +1,5 @@
 """
-Notes one node's troubles with a provider that are no account's fault.
+Notes and logs when a provider's trouble with this node begins and ends.
 
 All nodes and the node's log hear of their begin and end.
 
@@ -28,7 +28,7 @@ SAY_S = 60.0
 
 
 class NodeTrouble:
-    """Of one provider's client on this node."""
+    """Watches one provider's client on this node."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider

@@ -1,5 +1,5 @@
 """
-How a provider stands with us, put together from what all nodes know of our client there.
+Says how a provider stands with us, from what all nodes know of our client there. Pure.
 
 Plain functions.
 """

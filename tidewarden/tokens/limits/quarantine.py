@@ -1,5 +1,5 @@
 """
-Decides when no account is given up.
+Decides when nobody is given up, for accounts that were well fail by more than a few. Pure.
 
 Too many accounts that were well fail, so the provider may be the cause. Pure.
 
@@ -112,8 +112,9 @@ def judge(
 
 def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     """
-    Whether a release has done its work: refusals are as usual, among those that were refused
-    before, too.
+    Whether a release has done its work.
+
+    Refusals are as usual, among those that were refused before, too.
 
     Only what was answered since then counts, and for as long as is judged by: those that were
     refused have to be asked again first.

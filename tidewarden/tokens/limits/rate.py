@@ -1,5 +1,5 @@
 """
-The rate that a provider's client may send at after answers of 429.
+Reckons the rate of a client that is answered 429: what is answered well, and a little more. Pure.
 
 It is the rate of good answers, and a little more. Pure.
 

@@ -1,4 +1,6 @@
-"""A token bucket (GCRA): what this node may send by itself, while the store that counts is away."""
+"""
+Limits by a token bucket (GCRA) what this node sends while the store, which counts else, is away.
+"""
 
 from __future__ import annotations
 

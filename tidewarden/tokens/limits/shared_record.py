@@ -1,5 +1,5 @@
 """
-This node's copy of a client's record.
+Keeps this node's copy of a client's record, changes it by compare-and-swap, and acts on changes.
 
 It is changed by compare-and-swap, and acts on what follows from a change.
 
@@ -41,7 +41,7 @@ ROUSE_CLAIM_MS = 60_000
 
 
 class SharedRecord:
-    """Of one provider's client. ``record`` is what was last heard of it."""
+    """Shares one client's record. ``record`` is what was last heard of it."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits) -> None:
         self._provider = provider
@@ -201,8 +201,9 @@ class SharedRecord:
 
     async def _keep_paused(self) -> None:
         """
-        Pause or resume the queue as the record says, and as it says then: no late resume stands
-        against another's pause.
+        Pause or resume the queue as the record says, and as it says then.
+
+        No late resume stands against another's pause.
         """
         while True:
             try:

@@ -1,5 +1,5 @@
 """
-Authenticates our client at a token endpoint.
+Authenticates our client at a token endpoint: by a secret, a signed assertion, or its certificate.
 
 It uses a secret, a signed assertion, a certificate, or nothing.
 """
@@ -26,7 +26,9 @@ Proof = tuple[Mapping[str, str], Mapping[str, str]]
 
 
 class Credentials:
-    """The proofs of this node's clients, and which of two secrets the provider takes just now."""
+    """
+    Makes the proofs of this node's clients, and knows which of two secrets the provider takes.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,5 +1,7 @@
 """
-Finds an issuer's endpoints in its metadata (RFC 8414).
+Finds an issuer's token endpoint by its metadata (RFC 8414).
+
+That is read once an hour at most, and kept when it is away.
 
 They are read at most once an hour, and kept while the issuer is away.
 """
@@ -34,7 +36,7 @@ KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.
 
 
 class NotFoundError(Exception):
-    """The token endpoint is not known: why, in words."""
+    """Says in words why the token endpoint is not known."""
 
 
 @dataclass(slots=True)
@@ -165,8 +167,9 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
 
 def _is_at_home(provider: Provider, url: str) -> bool:
     """
-    Whether an account's own issuer names an address of its own: elsewhere its metadata could lead
-    the client's secret anywhere.
+    Whether an account's own issuer names an address of its own.
+
+    Elsewhere its metadata could lead the client's secret anywhere.
     """
     return (
         not provider.own_issuer

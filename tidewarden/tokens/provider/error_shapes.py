@@ -1,5 +1,5 @@
 """
-The codes and the words of an error, in whichever shape an answer has them. Pure.
+Reads the codes and the words of an error, in whichever shape an answer has them. Pure.
 
 RFC 6749 (5.2) wants ``error`` and ``error_description``. Others give an object, a list of objects,
 numbers, or other names.
@@ -52,7 +52,7 @@ _TOKEN = re.compile(r"token|jwt", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """What an answer says of an error."""
+    """Holds what an answer says of an error."""
 
     codes: tuple[str, ...] = ()
     """In lower case, the most general first; of an item about a field, ``field:code``."""

@@ -1,5 +1,5 @@
 """
-Builds the request for an access token.
+Makes the members of a token request, by the provider's grant type and what the account brings.
 
 Its members follow from the provider's grant type and what the account brings.
 
@@ -39,12 +39,14 @@ AHEAD_S = (
 
 
 class Unfit(Internal):
-    """What is stored of an account is for another grant than its provider's section says now."""
+    """The account was put for another grant than its provider's section says now."""
 
 
 class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    What an account brings where that is no refresh token, or more than one.
+    Holds what an account brings where that is no refresh token, or more than one.
+
+    Secrets stay out of its ``repr``.
 
     Secrets stay out of its ``repr``.
     """
@@ -61,7 +63,7 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What one request says beside the proof of our client."""
+    """Holds what one request says beside the proof of our client."""
 
     members: Mapping[str, str] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -1,5 +1,5 @@
 """
-Sends one POST by aiohttp's lower layers.
+Sends one POST by aiohttp's lower layers: its connector keeps the connections, its protocol parses.
 
 Its connector makes and keeps the connections, its protocol parses the answers.
 
@@ -45,7 +45,9 @@ class LateError(aiohttp.ClientError):
 @dataclass(slots=True)
 class RequestProgress:
     """
-    How far one request is, and as much of its answer as has come.
+    Tracks how far one request is, and what of its answer has come.
+
+    ``secrets``: what no error text may quote of it.
 
     ``secrets``: what no error text may quote of it.
     """
@@ -59,7 +61,9 @@ class RequestProgress:
 
 class HttpPost:
     """
-    POSTs by the connections of one connector.
+    Sends POSTs by the connections of one connector.
+
+    ``timeout``: for connecting; the caller times the whole request.
 
     ``timeout``: for connecting; the whole of a request is timed by whoever asks.
     """

@@ -1,5 +1,5 @@
 """
-Bounds the time of a request, as asyncio.timeout() does for six times the price.
+Times a request as asyncio.timeout() does, for a sixth of the price, and looks twice at the end.
 
 It looks a second time at the end.
 
@@ -17,7 +17,7 @@ UNREAD_S = 0.25  # What a request whose time is over gets to read the answer tha
 
 class RequestTimeout:
     """
-    Ends its block with TimeoutError after ``limit_s`` seconds.
+    Ends its block with TimeoutError after ``limit_s`` seconds, in truth :data:`UNREAD_S` later.
 
     In truth it does so :data:`UNREAD_S` later.
     """

@@ -1,4 +1,4 @@
-"""The pause that an HTTP answer asks for. Pure."""
+"""Reads the pause that an HTTP answer asks for. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What the answer of a revocation endpoint means (RFC 7009, 2.2).
+Classifies the answer of a revocation endpoint (RFC 7009, 2.2). Pure.
 
 Plain functions; times are handed in.
 """
@@ -15,7 +15,7 @@ from .token_response import HttpAnswer, error_of
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What became of a request to revoke a token."""
+    """Says what became of a request to revoke a token."""
 
     outcome: Literal["revoked", "failed", "unsupported"]
     """

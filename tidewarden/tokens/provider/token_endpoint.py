@@ -1,5 +1,5 @@
 """
-The refresh request: one POST to a token endpoint, by the connections that lie under httpx.
+Sends the refresh request: one POST to a token endpoint, by the connections that lie under httpx.
 
 httpx, over aiohttp's transport, makes all other requests to a provider (for its metadata). The
 refresh itself goes to the connections beneath (:mod:`.http_post`), because the layers between cost
@@ -60,7 +60,7 @@ for _name in ("httpx", "httpcore"):
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connections to one provider, as the refresh uses them and as httpx does."""
+    """Holds the connections to one provider, as the refresh uses them and as httpx does."""
 
     loop: asyncio.AbstractEventLoop
     poster: HttpPost
@@ -69,15 +69,17 @@ class Connections:
 
 class TokenEndpoint:
     """
-    The HTTP client of this node's refreshers.
+    Sends this node's token requests: one pool of connections per provider, no cookies, no
+    redirects.
 
     It has one pool of connections per provider, no cookies, no redirects.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
         """
-        ``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``,
-        else certifi's.
+        ``tls``: the context to trust servers by.
+
+        None, the default: each provider's ``tls_ca``, else certifi's.
         """
         self._tls = tls
         self._lines: dict[str, Connections] = {}
@@ -222,8 +224,9 @@ class TokenEndpoint:
 
 def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
     """
-    What no error text may quote; of further headers and members what is no mere word, lest words of
-    the text be left out.
+    What no error text may quote.
+
+    Of further headers and members what is no mere word, lest words of the text be left out.
     """
     further = (*provider.headers.values(), *provider.parameters.values())
     odd = (text for text in further if any(map(str.isdigit, text)))
@@ -249,8 +252,9 @@ def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
 @functools.cache
 def _usual_trust() -> ssl.SSLContext:
     """
-    Of all providers that name no certificates: to read those of everybody takes a process 20 ms and
-    a megabyte each time.
+    Of all providers that name no certificates.
+
+    To read those of everybody takes a process 20 ms and a megabyte each time.
     """
     return httpx.create_ssl_context(trust_env=False)
 

@@ -1,5 +1,5 @@
 """
-What a token endpoint's answer means: its class, and whose matter it is.
+Classifies a token endpoint's answer: its error class, and whose matter it is. Pure.
 
 Plain functions; times are handed in.
 """
@@ -54,7 +54,7 @@ _VOCABULARY = re.compile(r"[a-z_]{1,40}([.:][a-z_]{1,40}){0,3}|\d{1,8}")
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a token endpoint answered."""
+    """Holds what a token endpoint answered."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -90,7 +90,7 @@ Outcome = HttpAnswer | RequestNotSent | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """What a successful answer brought."""
+    """Holds what a successful answer brought."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -108,7 +108,7 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The class of an outcome, whose matter it is, and what came with it."""
+    """Holds the class of an outcome, whose matter it is, and what came with it."""
 
     outcome: str
     scope: Scope
@@ -131,7 +131,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is particular to a provider's answers; see ``paths`` and ``errors`` of its settings."""
+    """
+    Holds what is particular to a provider's answers; see ``paths`` and ``errors`` of its settings.
+    """
 
     paths: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -294,8 +296,8 @@ def _judge_success(
 
 def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
     """
-    The members that had come whole when the answer broke off, if the refresh token is among them:
-    without it they are no pair.
+    The members that had come whole when the answer broke off, if the refresh token is among them.
+    Without it they are no pair.
     """
     raw, at = answer.body, len(answer.body)
     for _ in range(MEMBERS_MAX):
@@ -348,8 +350,9 @@ def _pair(
 
 def _is_refresh_token(value: Any) -> TypeGuard[str]:
     """
-    Whether it can be kept as one; a control character begins what is sealed of accounts that bring
-    more than that.
+    Whether it can be kept as one.
+
+    A control character begins what is sealed of accounts that bring more than that.
     """
     return isinstance(value, str) and value.isascii() and value[:1].isprintable()
 
@@ -371,8 +374,9 @@ def is_extra(value: object) -> bool:
 
 def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
     """
-    How long the refresh token lives by itself, by any of the names in use; 0, as some say for ever,
-    tells nothing.
+    How long the refresh token lives by itself, by any of the names in use.
+
+    0, as some say for ever, tells nothing.
     """
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
@@ -384,7 +388,7 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
 
 def _scope(value: object) -> str | None:
     """
-    Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place; None:
+    Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place. None:
     there is none.
     """
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -416,8 +420,9 @@ def _life_until(value: object, now_s: float) -> float | None:
 
 def _members(answer: HttpAnswer) -> dict[str, Any]:
     """
-    The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is
-    neither.
+    The answer's members, from JSON or, as some endpoints like it, from a form.
+
+    Empty when it is neither.
     """
     if _kind_of(answer) == "application/x-www-form-urlencoded":
         if answer.cut:

@@ -1,7 +1,4 @@
-"""
-What this node's journal holds and the store has not confirmed: offered to the store again and
-again, and to nodes that ask for it.
-"""
+"""Offers the store and other nodes the answers in the journal that the store has not confirmed."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ REPLAY_MAX = 500
 
 
 class JournalReplay:
-    """The answers of one node's journal on their way."""
+    """Replays the journal of one node."""
 
     def __init__(
         self,
@@ -41,8 +38,9 @@ class JournalReplay:
         mac: Mac | None,
     ) -> None:
         """
-        ``node``: this one's name. ``pools``: by provider. ``mac``: by which nodes prove themselves;
-        None: none is answered.
+        ``node``: this one's name.
+
+        ``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered.
         """
         self._node = node
         self._journal = journal

@@ -1,5 +1,5 @@
 """
-Levels the work of one provider's client.
+Levels one client's load: what falls due together is refreshed ahead of time, while there is room.
 
 Accounts that fall due together are refreshed early, a few at a time, while there is room.
 
@@ -36,7 +36,9 @@ HORIZON_S_MAX = 6 * 3600.0
 
 class Leveller:
     """
-    Levels one client's work.
+    Levels one client's accounts.
+
+    ``life_s``: how long a token lives there; ``room``: whether refreshes that could wait have room.
 
     ``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that
     could wait.

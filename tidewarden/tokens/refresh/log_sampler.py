@@ -1,5 +1,5 @@
 """
-Logs what happens to single accounts, a few of them.
+Samples log lines about single accounts: a provider that ends a million grants fills no disk.
 
 A provider that ends a million grants at once does not fill the disk.
 """
@@ -15,7 +15,9 @@ log = logging.getLogger("tidewarden.tokens")
 
 class LogSampler:
     """
-    Logs the first few accounts of each minute.
+    Logs the first few of each minute.
+
+    Of the others it says only that there are more, and where they can be seen.
 
     Of the others it says only that there are more, and where they can be seen.
     """

@@ -1,6 +1,6 @@
 """
-Refreshing without the store: a node that is cut off from it keeps tokens alive for its readers,
-where the provider's ``orphan`` says so.
+Refreshes accounts while this node is cut off from the store, where the provider's ``orphan`` says
+so.
 
 No intent can be written then, so two nodes may refresh one account: only providers where that does
 no harm may be set so. What comes is in the journal before it is used, and goes to the store when
@@ -35,7 +35,7 @@ HOLD_S = 30.0  # After an answer that tells all of a client's accounts to wait a
 
 @dataclass(frozen=True, slots=True)
 class OfflineClient:
-    """What a refresh without the store asks and writes with: that of the refresher."""
+    """Holds what asks and writes for one client: the same as with the store."""
 
     request: TokenRequest
     write_back: WriteBack
@@ -75,7 +75,7 @@ class OfflineRefresher:
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """
         Have the account that this node knows refreshed, if it is due or has less life than
-        ``min_ttl_ms``; return at once while it has more, else when the refresh has ended or the
+        ``min_ttl_ms``. Return at once while it has more, else when the refresh has ended or the
         wait is over. What came of it is in the cache.
         """
         account, until = f"{provider.name}/{name}", self._clock.monotonic() + wait_s

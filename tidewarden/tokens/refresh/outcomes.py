@@ -19,7 +19,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 @dataclass(slots=True)
 class Counts:
-    """What a node's refreshers have done since its start."""
+    """Counts what a node's refreshers have done since its start."""
 
     refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By provider and class of outcome."""
@@ -54,7 +54,11 @@ class Counts:
 
 
 class RefreshOutcomes:
-    """Of one node. Every method but :meth:`stored` returns at once and raises nothing."""
+    """
+    Hears of one node's refreshes.
+
+    Every method but :meth:`stored` returns at once and raises nothing.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""
-The refreshers of one provider's client on this node: how many are under way, when they pause, and
-how they stop.
-"""
+"""Runs the refreshers of one provider's client on this node: begins, pauses and stops them."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ LEAVE_S = 2.0  # Longest sleep before leave is asked for again: another node may
 
 
 class Pool:
-    """
-    As many refreshes under way on this node, for one provider's client, as its limits let begin
-    (:mod:`.limits.client_limits`).
-    """
+    """Keeps as many refreshes of one client under way as its limits let begin."""
 
     def __init__(
         self,
@@ -120,8 +114,9 @@ class Pool:
 
     async def run(self) -> None:
         """
-        Refresh what falls due until cancelled; what is under way then is finished, as far as
-        :data:`STOP_S` allows.
+        Refresh what falls due until cancelled.
+
+        What is under way then is finished, as far as :data:`STOP_S` allows.
         """
         name = self._provider.name
         beside = [
@@ -224,8 +219,9 @@ class Pool:
 
     async def _take_first(self) -> Sequence[Taken]:
         """
-        The first task that comes, where the host has a rate: whoever waits for one has no part of
-        it, which others there may need.
+        The first task that comes, where the host has a rate.
+
+        Whoever waits for one has no part of it, which others there may need.
         """
         leave = await self.limits.acquire(1, host=False)
         if leave.probe:

@@ -1,5 +1,5 @@
 """
-One refresh of one account: write the intent, ask, journal, write back.
+Refreshes one account: writes the intent, asks, journals, writes back.
 
 A refresh goes through four steps. Before the request: the intent, in the store. After it: the
 sealed answer, in this node's journal, on disk; then the row, in the store. Whatever ends in between
@@ -51,8 +51,9 @@ UNSENT_S = 5.0
 
 def lease_ms_of(provider: Provider) -> int:
     """
-    How long the lease of a refresh lasts: it outlives the longest request, by each of the client's
-    secrets.
+    How long the lease of a refresh lasts.
+
+    It outlives the longest request, by each of the client's secrets.
     """
     return int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
 
@@ -108,15 +109,17 @@ class Refresher:
     @property
     def writable(self) -> bool:
         """
-        Whether the journal takes answers, or need not: one that would be the only one is not asked
-        for else.
+        Whether the journal takes answers, or need not.
+
+        One that would be the only one is not asked for else.
         """
         return self._journal.healthy or self.provider.rotation != "single_use"
 
     async def refresh(self, task: Taken) -> None:
         """
-        Refresh the account of a leased task. Never raises: what goes wrong is noted in the store,
-        or in the log.
+        Refresh the account of a leased task.
+
+        Never raises: what goes wrong is noted in the store, or in the log.
         """
         account, place = f"{self.provider.name}/{task.id}", (self.queue, task.id)
         busy = place in self._under_way.asking
@@ -148,8 +151,9 @@ class Refresher:
 
     async def pay(self) -> None:
         """
-        Tell the store what it could not be told while it was away. Raises what it raises; the rest
-        is still owed.
+        Tell the store what it could not be told while it was away.
+
+        Raises what it raises; the rest is still owed.
         """
         while self._owed:
             task, step = self._owed[0]
@@ -223,8 +227,9 @@ class Refresher:
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """
-        The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the
-        store knows.
+        The refresh token to send, and whether it is the spare's.
+
+        None: nothing is sent now, and the store knows.
         """
         resolved = await self._unknown.resolve(task.id, opened)
         if resolved == "stored":
@@ -272,8 +277,9 @@ class Refresher:
         begun: float,
     ) -> Case | None:
         """
-        The answer into the store, or what follows from there being none; the case when it is sent
-        again in its place.
+        The answer into the store, or what follows from there being none.
+
+        Returns the case when it is sent again in its place.
         """
         kept = ""
         unread = (
@@ -310,7 +316,7 @@ class Refresher:
     async def _replay_until(self, task: Taken, wait_s: float) -> float | None:
         """
         Until when (monotonic seconds) a request may be sent again under its intent, which runs on
-        from now; None: it may not.
+        from now. None: it may not.
         """
         await sleep(self._clock, wait_s)
         if self.stopping or not self.writable:

@@ -1,5 +1,5 @@
 """
-Ends the leases of refreshes that a dead node had under way.
+Ends a dead node's leases early, where a used refresh token works for a while longer.
 
 It does so where a used refresh token works for a while longer.
 
@@ -35,7 +35,7 @@ MOST = 500
 
 class Rescue:
     """
-    Of one node.
+    Looks for one node.
 
     Args:
         queues: of accounts, by provider.
@@ -93,8 +93,9 @@ class Rescue:
 
 def _concerned(provider: Provider) -> bool:
     """
-    Whether a dead node's lease would outlast the grace: else nobody need hurry, and nothing is sent
-    twice.
+    Whether a dead node's lease would outlast the grace.
+
+    Else nobody need hurry, and nothing is sent twice.
     """
     lasts_s = lease_ms_of(provider) / 1000 + SLACK_S
     return provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s

@@ -55,8 +55,9 @@ class TokenRequest:
         self, account: str, row: AccountRow, token: str, until: float = math.inf
     ) -> tuple[Outcome, Verdict]:
         """
-        Ask for the account's next pair, by each of the client's secrets until one is taken: a
-        refused client has touched no grant.
+        Ask for the account's next pair, by each of the client's secrets until one is taken.
+
+        A refused client has touched no grant.
 
         ``row`` has its parameters; ``token``: what :meth:`unseal` found; ``until``: when its lease
         ends, monotonic seconds.

@@ -1,4 +1,4 @@
-"""Which accounts this node asks a provider about, or writes back, at this moment."""
+"""Notes which accounts this node asks a provider about, or writes back, at this moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Accounts by queue and name."""
+    """Notes accounts by queue and name."""
 
     asking: set[tuple[str, str]] = field(default_factory=set)
     """A request of this node is, or may be, under way for them."""

@@ -1,6 +1,5 @@
 """
-Requests of which nobody here knows what became: an intent that was left open, or one that was found
-so before.
+Resolves requests of unknown outcome: an intent that was left open, now or before.
 
 Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's
 rotation and grace decide.
@@ -48,7 +47,7 @@ class UnknownOutcomes:
     async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
         """
         ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the answer was
-        found; a step: instead of one.
+        found. A step: what to do instead of a request.
 
         What is doubted is in the troubles of ``opened`` afterwards.
         """

@@ -31,7 +31,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 
 class WriteBack:
-    """The answers to the accounts of one provider's client."""
+    """Writes back the answers to the accounts of one provider's client."""
 
     def __init__(
         self,
@@ -62,8 +62,9 @@ class WriteBack:
 
     async def settle(self, account: str, opened: Opened, pair: TokenPair, sent_token: str) -> None:
         """
-        Seal the pair, bring it to disk, write it back. ``sent_token``: what the account brought, as
-        it was sealed.
+        Seal the pair, bring it to disk, write it back.
+
+        ``sent_token``: what the account brought, as it was sealed.
         """
         name, old = self.provider.name, opened.row
         # The store's time when the intent was written, a moment before the request was sent: the
@@ -165,8 +166,9 @@ class WriteBack:
 
     async def store(self, answer: JournalAnswer, previous: bytes = b"") -> None:
         """
-        Write a journalled answer back; ``previous``: the row it came from, packed, if its refresh
-        token may be needed again.
+        Write a journalled answer back.
+
+        ``previous``: the row it came from, packed, if its refresh token may be needed again.
 
         Raises what the store raises; the answer stays in the journal then.
         """
@@ -175,8 +177,9 @@ class WriteBack:
 
     async def adopt(self, reply: PeerReply) -> None:
         """
-        Write back what another node found in its journal. Raises what the store raises; that node
-        has it still.
+        Write back what another node found in its journal.
+
+        Raises what the store raises; that node has it still.
         """
         assert reply.answer is not None
         await self._vault.restore(reply.key_id, reply.key)
@@ -198,8 +201,9 @@ class WriteBack:
 
     async def keep_raw(self, account: str, opened: Opened, body: bytes) -> str:
         """
-        Keep an answer that cannot be read, sealed; the node that has it then, empty: its journal
-        does not take it.
+        Keep an answer that cannot be read, sealed.
+
+        Returns the node that has it then; empty: its journal does not take it.
         """
         row = opened.row
         place = Place(self.provider.name, account, "raw", row.grant, row.generation)

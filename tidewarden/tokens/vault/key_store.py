@@ -1,5 +1,5 @@
 """
-The vault's records in the store, for the whole cluster.
+Keeps the vault's part in the store: the wrapped data keys, the rotation, and what each node knows.
 
 They are the wrapped data keys, the rotation, and what each node knows of both.
 
@@ -23,7 +23,9 @@ ENDED = ("done", "refused")
 
 class Rotation(msgspec.Struct, kw_only=True):
     """
-    A rotation, the last one that was asked for.
+    Holds the last rotation that was asked for.
+
+    All times are unix milliseconds of the node that wrote them.
 
     All times are unix milliseconds of the node that wrote them.
 
@@ -67,7 +69,7 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 class NodeKeys(msgspec.Struct, kw_only=True):
     """
-    A node's report of its keys: the change it has seen, its key-encryption keys, its data key.
+    Holds what a node said of itself: the change it has seen, its key-encryption keys, its data key.
     """
 
     change: int = 0
@@ -83,7 +85,7 @@ class NodeKeys(msgspec.Struct, kw_only=True):
 
 
 class KeyStore:
-    """Reads and writes it. Every method raises what the store raises."""
+    """Reads and writes these hashes. Every method raises what the store raises."""
 
     def __init__(self, call: Call, cluster: str) -> None:
         self._call = call

@@ -1,5 +1,7 @@
 """
-The key-encryption keys of a node, from a file, the environment or a command.
+Reads the key-encryption keys of a node, from a file, the environment or a command.
+
+A rotation goes to the first.
 
 A rotation goes to the first.
 
@@ -27,7 +29,7 @@ OUTPUT_BYTES_MAX = 65_536
 
 
 class Keyring:
-    """The keys by their ids. Made by :meth:`read`; its ``repr`` shows ids alone."""
+    """Holds the keys by their ids. Made by :meth:`read`; its ``repr`` shows ids alone."""
 
     def __init__(self, settings: Vault, default_file: Path, environ: Mapping[str, str]) -> None:
         """``default_file``: where the key lies when ``settings`` name no place."""

@@ -1,5 +1,5 @@
 """
-The vault seals the secrets of an account's row with AES-256-GCM.
+Seals what is secret in an account's row with AES-256-GCM, bound to the place it was written for.
 
 Each is bound to the place it was written for.
 
@@ -54,7 +54,7 @@ _NUMBERS = struct.Struct(">IQIQ")  # Two numbers of 8 bytes, each behind its len
 
 
 class Keys(Protocol):
-    """The part of :class:`~tidewarden.tokens.vault.key_store.KeyStore` that a vault needs."""
+    """Names the part of :class:`~tidewarden.tokens.vault.key_store.KeyStore` that a vault needs."""
 
     async def keys(self) -> dict[int, bytes]: ...
     async def add(self, key_id: int, wrapped: bytes) -> bytes: ...
@@ -70,7 +70,7 @@ class Unsealable(errors.Internal):
 
 
 class Place(NamedTuple):
-    """What a sealed record is bound to. ``field`` is ``access``, ``refresh`` or ``raw``."""
+    """Names what a sealed record is bound to. ``field`` is ``access``, ``refresh`` or ``raw``."""
 
     provider: str
     account: str

@@ -1,4 +1,4 @@
-"""The figures of every provider, put together once for all who ask for them at a time."""
+"""Puts the figures of every provider together once for all requests at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGE_S = 60.0
 
 class Figures:
     """
-    Of one node. ``one`` puts those of a provider together.
+    Reads figures for one node. ``one`` puts those of a provider together.
 
     Whoever asks gets what was read after that, and shares it with all who have asked by then: of
     thousands of providers it takes a while, and of many who ask together the store would have as
@@ -50,7 +50,7 @@ class Figures:
 
     async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
         """
-        What is read within ``wait_s``, else what was last read, and how old it is, seconds; None:
+        What is read within ``wait_s``, else what was last read, and how old it is, seconds. None:
         nothing is known.
 
         It goes on being read for whoever asks next.

@@ -1,6 +1,4 @@
-"""
-Putting a grant: the tokens of a new consent become an account's row, sealed, and its task.
-"""
+"""Puts grants: the tokens of a new consent become an account's row, sealed, and its task."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ NEW_MS = 60_000  # A grant without an access token is wanted refreshed within th
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """What came of putting a grant."""
+    """Says what came of putting a grant."""
 
     generation: int
     change: Literal["new", "renewed", "same"]
@@ -96,8 +94,10 @@ class Grants:
         pair: tuple[bytes, int] | None = None,
     ) -> Put:
         """
-        See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its
-        generation, where they are known.
+        See ``Tokens.put_told``.
+
+        ``pair``: of which grant (the mark of its first token), and its generation, where they are
+        known.
         """
         grant, vault = names.parse_grant(fields, provider), self._vault
         await vault.ready()

@@ -1,4 +1,4 @@
-"""Accounts page by page, over the shards of their providers' queues, without tokens."""
+"""Lists accounts page by page, over the shards of their providers' queues, without tokens."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ class Listing:
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
         """
-        The shards of a queue that have few accounts, with these: of thousands of providers most
-        have no others.
+        The shards of a queue that have few accounts, with these.
+
+        Of thousands of providers most have no others.
         """
         batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}

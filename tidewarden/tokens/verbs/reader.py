@@ -1,7 +1,8 @@
 """
-Reading a token: one that lives is served at once; for another, its refresh is made urgent and
-waited for, by all of a node's readers of that account together. While the store is away, what this
-node read last is served, marked ``stale``.
+Serves tokens: at once while they live, else when they are refreshed.
+
+All of a node's readers of an account wait together for its refresh. While the store is away, what
+this node read last is served, marked ``stale``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class AccountToken:
-    """An access token as it is handed out."""
+    """Holds an access token as it is handed out."""
 
     access_token: str = field(repr=False)
     token_type: str
@@ -63,7 +64,7 @@ class AccountToken:
 
 
 class OfflineRefresh(Protocol):
-    """What keeps tokens alive while the store is away."""
+    """Refreshes accounts while the store is away."""
 
     def serves(self, provider: str) -> bool:
         """Whether this provider's accounts may be refreshed without the store."""
@@ -74,7 +75,7 @@ class OfflineRefresh(Protocol):
 
 class Reader:
     """
-    The readers of one node's tokens.
+    Serves the readers of one node's tokens.
 
     Args:
         cache: what is served while the store is away.
@@ -238,8 +239,9 @@ class Reader:
 
     def stop(self) -> None:
         """
-        End every wait; whoever waits is answered with what there is. Nobody waits any more after
-        that.
+        End every wait; whoever waits is answered with what there is.
+
+        Nobody waits any more after that.
         """
         self._stopped = True
         for watcher in list(self._watchers.values()):
@@ -288,8 +290,9 @@ class Reader:
         self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float
     ) -> None:
         """
-        Wait until the account's generation moved or a try of it ended; one watcher for all who wait
-        on this node.
+        Wait until the account's generation moved or a try of it ended.
+
+        One watcher for all who wait on this node.
         """
         account = f"{provider.name}/{name}"
         watcher = self._watchers.get(account)

@@ -1,5 +1,5 @@
 """
-Tells why an account is in its state.
+Explains why an account is as it is: answers, conclusions, evidence, what comes next, advice. Pure.
 
 It says what it was answered, what was concluded from which evidence, what comes next, and what a
 person can do. Pure.

@@ -1,5 +1,6 @@
 """
-Tells why a provider's accounts are refreshed as they are.
+Explains why a provider's accounts are refreshed as they are: answers, conclusions, what comes next.
+Pure.
 
 It says what its client was answered, what was concluded, and what comes next. Pure.
 

@@ -1,5 +1,5 @@
 """
-Reads the records of an account or a provider and tells its story.
+Reads what is known of an account or a provider, and has its story told, without the store too.
 
 It does so while the store is away, too.
 """
@@ -29,7 +29,7 @@ AWAY_S = 5.0
 
 
 class Stories:
-    """Of one node."""
+    """Tells stories for one node."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """
-The story of an account or a provider: answers, conclusions, what comes next, advice.
+Renders the story of an account or a provider: answers, conclusions, what comes next, advice.
 
 Times are unix milliseconds of the store's clock; in sentences they are UTC and, beside it, how far
 away.
@@ -19,7 +19,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What was answered to one request."""
+    """Holds what was answered to one request."""
 
     at_ms: int
     outcome: str
@@ -28,7 +28,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was concluded, and from what."""
+    """Holds something that was concluded, and from what."""
 
     code: str
     """For programs; docs/protocol.md names them all."""
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What happens next if nobody does anything."""
+    """Says what happens next if nobody does anything."""
 
     code: str
     text: str
@@ -48,7 +48,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Of an account, or of a provider as a whole."""
+    """Holds the story of an account, or of a provider as a whole."""
 
     name: str
     state: str
@@ -83,7 +83,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class ClientSeen:
-    """The record of a provider's client, and the clock that its times are of."""
+    """Holds the record of a provider's client, and the clock that its times are of."""
 
     record: ClientRecord
     clock_ms: int

@@ -1,5 +1,6 @@
 """
-Draws conclusions from an account's own answers.
+Concludes from an account's own answers: do refusals count, what is in doubt, why was it given up.
+Pure.
 
 They are whether refusals count, what is in doubt, and how it was given up. Pure.
 """
@@ -21,7 +22,7 @@ _WHOSE = {"erring": "the provider's matter", "client": "our client's matter"}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An account and what is known about it."""
+    """Holds an account and what is known about it."""
 
     provider: Provider
     name: str
