@@ -48,7 +48,7 @@ async def revocations(
 
     app = web.Application()
     app.router.add_post("/revoke", handle)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:

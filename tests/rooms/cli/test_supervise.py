@@ -123,7 +123,7 @@ async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_get("/health/ready", ready)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

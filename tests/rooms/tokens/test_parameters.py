@@ -78,7 +78,7 @@ async def hosts() -> AsyncIterator[Hosts]:
     made = Hosts()
     app = web.Application()
     app.router.add_post("/{tail:.*}", made.handle)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     for host in ("127.0.0.1", "127.0.0.2", EVIL):
         site = web.TCPSite(runner, host, made.port)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import answer_within
 from support.tokens import harness
 
 from tidewarden.errors import Internal
@@ -161,6 +162,7 @@ async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
         side.go()
         for account in whole:
             assert (await tokens.get(account, wait_ms=20_000)).generation == 2
+        answer_within(tokens.custody.rotator, 0.2)
         await tokens.custody.rotate()
 
         async def done() -> Any:

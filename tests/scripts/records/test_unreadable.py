@@ -441,6 +441,9 @@ def test_a_record_that_nobody_can_read_harms_only_itself(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    "desk", ["embedded", pytest.param("own", marks=pytest.mark.soak)], indirect=True
+)
 @pytest.mark.parametrize("record", sorted(RECORDS))
 @pytest.mark.parametrize("state", STATES)
 def test_whatever_stands_there_and_whatever_is_done(desk: Any, state: str, record: str) -> None:

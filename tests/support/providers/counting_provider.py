@@ -64,7 +64,9 @@ class CountingProvider:
         """Listen on a free port of loopback."""
         app = web.Application()
         app.router.add_post("/token{asker:.*}", self._token)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=False, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]

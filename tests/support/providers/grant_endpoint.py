@@ -90,7 +90,7 @@ async def grantor(**settings: Any) -> AsyncIterator[Grantor]:
     app = web.Application()
     app.router.add_post("/token", made.handle)
     app.router.add_post("/token/{whose}", made.handle)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -114,7 +114,7 @@ async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
     made = Endpoint(**settings)
     app = web.Application()
     app.router.add_post("/token", made.handle)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

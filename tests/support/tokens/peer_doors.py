@@ -29,7 +29,7 @@ async def served(
     """Likewise, by a handler of one's own."""
     app = web.Application()
     app.router.add_post(PEERS_PATH, asked)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

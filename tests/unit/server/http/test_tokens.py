@@ -39,7 +39,7 @@ async def answered(
 
     app = web.Application(middlewares=[errors])
     add_routes(app.router, ROUTES, TokenRoutes(tokens))
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
