@@ -20,7 +20,14 @@ from tidewarden.store.durability.durability import SYSTEM, Durability
 from tidewarden.store.memory import ClusterMemory, StoreMemory
 
 from .background import BackgroundTasks
-from .partitioning import Partitioner, chooser_of, load_strategies, prefix_of, shard_for, shard_of
+from .partitioning import (
+    Partitioner,
+    load_strategies,
+    partitioner_of,
+    prefix_of,
+    shard_for,
+    shard_of,
+)
 from .settings import QueueSettings, settings_from, settings_of_new
 from .shards.lease_clock import LeaseClock
 from .shards.resharding import Resharded
@@ -30,8 +37,8 @@ from .shards.shard_settings import set_order, write
 
 log = logging.getLogger("tidewarden.queue")
 
-CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
-CUT_ASK_S = 0.02
+LAYOUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
+LAYOUT_ASK_S = 0.02
 REREAD_S = 0.5  # after the store did not answer
 
 
@@ -190,7 +197,7 @@ class Catalog:
                 # On a cluster shards lie on servers with clocks of their own.
                 lease_clock=LeaseClock(self._clock) if self._link.clustered else self.lease_clock,
                 store_memory=self.store_memory,
-                on_recut=self._resharded,
+                on_resharded=self._resharded,
                 on_lost=self._lost,
                 on_refused=self._refused,
             )
@@ -213,7 +220,7 @@ class Catalog:
             for old in former or ():
                 old.retire()
         if former is not shards or self.settings[queue].strategy != settings.strategy:
-            chooser = chooser_of(settings.strategy, settings.shards, self.strategies)
+            chooser = partitioner_of(settings.strategy, settings.shards, self.strategies)
             if chooser is None:
                 self.partitioners.pop(queue, None)
             else:
@@ -252,14 +259,14 @@ class Catalog:
         Where that does not come, whoever cut the queue died between closing the old shards and
         writing the new settings: the old ones hold on, under a number above both.
         """
-        until = self._loop.time() + CUT_S
+        until = self._loop.time() + LAYOUT_S
         while True:
             raw, settings = await self.stored(queue)
             if settings.layout >= layout:
                 return
             if self._loop.time() >= until:
                 break
-            await sleep(self._clock, CUT_ASK_S)
+            await sleep(self._clock, LAYOUT_ASK_S)
         log.warning(
             "a cut of %s into other shards broke off; it keeps its %d", queue, settings.shards
         )

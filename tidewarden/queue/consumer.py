@@ -126,7 +126,7 @@ class Consumer:
         first = turn % len(known)
         around = known[first:] + known[:first]
         if turn // len(known) % FAIR_ROUND:
-            around.sort(key=lambda shard: shard.bare.dry(shard))
+            around.sort(key=lambda shard: shard.known_empty.dry(shard))
         return around
 
     async def _take_later(

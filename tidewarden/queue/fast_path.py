@@ -111,7 +111,12 @@ class FastPath:
         if shared is not None and (shared.lost or not self._sessions.entered(shared, (shard,))):
             return None
         take = Take(self._under_way, session, (shard,), until, receiver)
-        if wait_ms and not self._drain.started and not session.closed and shard.bare.holds(shard):
+        if (
+            wait_ms
+            and not self._drain.started
+            and not session.closed
+            and shard.known_empty.holds(shard)
+        ):
             take.wait_behind(shard)
         else:
             take.ask_once(shard, TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0)

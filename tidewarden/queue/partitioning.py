@@ -166,7 +166,7 @@ class Custom:
         return placed
 
 
-def chooser_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Partitioner | None:
+def partitioner_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Partitioner | None:
     """What chooses the shards of a queue; None: the hash does, or there is only one."""
     if shards == 1 or strategy == "hash":
         return None

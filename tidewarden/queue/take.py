@@ -130,7 +130,7 @@ class Take:
         nothing are passed by.
         """
         if self._waits and not self.task_id and self._trouble is None:
-            while position < len(self._shards) and self._shards[position].bare.holds(
+            while position < len(self._shards) and self._shards[position].known_empty.holds(
                 self._shards[position]
             ):
                 position += 1
@@ -184,7 +184,7 @@ class Take:
         tasks = taken_from(shard, rows)
         if len(tasks) < self._wanted and not self.task_id:
             told = self._how >= TOLD_OF_FEWER or (self._how > 0 and not tasks)
-            shard.bare.found(shard, self._wakes, told=told)
+            shard.known_empty.found(shard, self._wakes, told=told)
         if self._over or (self._session.closed and not self._known):
             give_back(tasks, [shard] * len(tasks))
             self.cancel()

@@ -42,7 +42,7 @@ class Wakeups:
             if what == "ready":
                 shards[int(index)].wake()
             else:
-                shards[int(index)].told(max(0, int(what)))
+                shards[int(index)].on_earlier_event(max(0, int(what)))
         if what != "ready":
             self._catalog.on_next(queue, int(index), max(0, int(what)))
 

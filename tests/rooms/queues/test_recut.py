@@ -15,16 +15,16 @@ from support.inspect import settings_of
 from tidewarden.errors import BadArg, Error, Stale
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.queue.shards.resharding import Resharded, recut_of
+from tidewarden.queue.shards.resharding import Resharded, resharded_error
 
 
 def test_the_scripts_word_is_understood() -> None:
-    found = recut_of("q", Error("RECUT 7 the queue was cut"))
+    found = resharded_error("q", Error("RECUT 7 the queue was cut"))
     assert isinstance(found, Resharded)
     assert found.layout == 7
     assert found.code == "STALE"
     for other in (Error("x RECUT 7"), Stale("RECUT 7 y")):
-        assert recut_of("q", other) is other
+        assert resharded_error("q", other) is other
 
 
 async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:

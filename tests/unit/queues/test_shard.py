@@ -330,7 +330,7 @@ async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, t
     """
     bell = Bell()
     future = shard.run("queue.stats", ())
-    shard.told(20)
+    shard.on_earlier_event(20)
     told.calls[-1][2].set_result([1000, 3_601_000, 0, []])
     await future
     shard.park(bell)
@@ -338,10 +338,10 @@ async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, t
         while not bell.tried:
             await asyncio.sleep(0.005)
     await turn()
-    shard.heard(1100, 3_601_000, woke=False)
-    shard.told(40)
-    shard.told(10**6)
-    shard.heard(1100, -1, woke=False)
+    shard.on_shard_state(1100, 3_601_000, woke=False)
+    shard.on_earlier_event(40)
+    shard.on_earlier_event(10**6)
+    shard.on_shard_state(1100, -1, woke=False)
     async with asyncio.timeout(10):
         while bell.tried < 2:
             await asyncio.sleep(0.005)

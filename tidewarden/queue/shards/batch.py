@@ -86,17 +86,17 @@ class BatchCall:
         # the shard.
         if self.pending is not None:
             parts = self._landed(result)
-            self._shard.fly_on()
+            self._shard.send_next()
             self.pending.hold(parts)
             return
         self.deliver(self._landed(result))
-        self._shard.fly_on()
+        self._shard.send_next()
 
     def _landed(self, result: Any) -> Sequence[Any]:
         """What the reply says of the shard; each batch's part of it."""
         self.answered = True
         now_ms, next_ms, woke, items = result
-        self._shard.landed(now_ms, next_ms, bool(woke))
+        self._shard.on_reply(now_ms, next_ms, bool(woke))
         return items if self._name == "queue.batch" else (items,)
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
@@ -128,8 +128,8 @@ class BatchCall:
             return
         self.answered = True
         self._shard.refused(exception)
-        self._shard.crashed(self._batches, exception)
-        self._shard.fly_on()
+        self._shard.on_error(self._batches, exception)
+        self._shard.send_next()
 
 
 class SingleCall:
@@ -164,7 +164,7 @@ class SingleCall:
     def heard(self, result: Any, /) -> Any:
         """What the reply says of the shard; its items."""
         now_ms, next_ms, woke, items = result
-        self._shard.heard(now_ms, next_ms, bool(woke))
+        self._shard.on_shard_state(now_ms, next_ms, bool(woke))
         return items
 
     def leases(self, _items: Any, /) -> tuple[()]:

@@ -29,7 +29,7 @@ class Resharded(Stale):
         self.layout = layout
 
 
-def recut_of(queue: str, error: BaseException) -> BaseException:
+def resharded_error(queue: str, error: BaseException) -> BaseException:
     """What a script's error means: :class:`Resharded` where it says so, else itself."""
     word, _, rest = str(error).partition(" ")
     return (

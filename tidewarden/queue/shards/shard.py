@@ -23,7 +23,7 @@ from .batch import Batch, BatchCall, SingleCall, Whole
 from .known_empty import KnownEmpty
 from .lease_clock import LeaseClock
 from .reply_durability import DurabilityGate
-from .resharding import Resharded, recut_of, repeat
+from .resharding import Resharded, repeat, resharded_error
 from .waitlist import Waiter, Waitlist
 
 ITEMS_MAX = 500  # of one verb in one script call
@@ -50,8 +50,8 @@ class Shard:
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard,
     delay_ms)`` hears the next event. ``layout``: the number of the queue's cut; where the store
-    knows a newer one, ``on_recut(shard, that)`` says where an id lies now, and what can be repeated
-    is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
+    knows a newer one, ``on_resharded(shard, that)`` says where an id lies now, and what can be
+    repeated is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
     ``on_refused(error)`` hears each refusal.
     """
 
@@ -84,7 +84,7 @@ class Shard:
         layout: int = 0,
         lease_clock: LeaseClock | None = None,
         store_memory: StoreMemory | None = None,
-        on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
+        on_resharded: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
         on_lost: Callable[[Shard], None] | None = None,
         on_refused: Callable[[BaseException], object] = bool,
     ) -> None:
@@ -92,7 +92,7 @@ class Shard:
         self._stamp = f"/{layout}" if layout else ""
         self.lease_clock = lease_clock
         self._store_memory = store_memory or StoreMemory()
-        self._on_recut = on_recut
+        self._on_resharded = on_resharded
         self._on_lost = on_lost
         self.refused = on_refused
         _, self.queue, self.index = split_prefix(keys[0])
@@ -111,7 +111,7 @@ class Shard:
         self._woken = False  # by an answer that is being handed out
         self.parked = self._waiters.parked
         self.wakes = 0
-        self.bare = KnownEmpty()
+        self.known_empty = KnownEmpty()
         self.now_ms = 0  # the store's clock at the latest answer
         self._retired = False
         self._looks: list[asyncio.TimerHandle] = []
@@ -268,15 +268,15 @@ class Shard:
         self._flying += 1
         self._call(name, args, BatchCall(self, name, batches))
 
-    def landed(self, now_ms: int, next_ms: int, woke: bool) -> None:
+    def on_reply(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """A call of batches was answered so."""
         self._flying -= 1
-        self.heard(now_ms, next_ms, woke=False)
+        self.on_shard_state(now_ms, next_ms, woke=False)
         if woke:
             self.wakes += 1
             self._woken = True
 
-    def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
+    def on_error(self, batches: Sequence[Batch], error: BaseException) -> None:
         """
         A call of batches was refused, or nobody knows.
 
@@ -285,11 +285,13 @@ class Shard:
         self._flying -= 1
         if unanswered(error):
             self.missed()
-        error = recut_of(self.queue, error)
+        error = resharded_error(self.queue, error)
         for batch in batches:
-            if isinstance(error, Resharded) and self._on_recut is not None:
+            if isinstance(error, Resharded) and self._on_resharded is not None:
                 args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
-                repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
+                repeat(
+                    self._on_resharded(self, error.layout), error, batch.receivers, batch.name, args
+                )
             else:
                 batch.fail(error)
                 if batch.name == "queue.take" and isinstance(error, StoreDown):
@@ -300,7 +302,7 @@ class Shard:
         if self._on_lost is not None:
             self._on_lost(self)
 
-    def fly_on(self) -> None:
+    def send_next(self) -> None:
         """Try the waiting takes after an answer, and send what has gathered meanwhile."""
         if self._woken:
             self._woken = False
@@ -357,15 +359,15 @@ class Shard:
         """A script by itself was refused, or nobody knows."""
         if unanswered(error):
             self.missed()
-        error = recut_of(self.queue, error)
-        if isinstance(error, Resharded) and self._on_recut is not None and not final:
-            repeat(self._on_recut(self, error.layout), error, [receiver], "", ())
+        error = resharded_error(self.queue, error)
+        if isinstance(error, Resharded) and self._on_resharded is not None and not final:
+            repeat(self._on_resharded(self, error.layout), error, [receiver], "", ())
         else:
             fail_reply(receiver, error)
 
     # --- waiting
 
-    def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
+    def on_shard_state(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """
         Note the head of every reply.
 
@@ -416,7 +418,7 @@ class Shard:
         if self.parked:
             self._arm(self._next_at)
 
-    def told(self, delay_ms: int) -> None:
+    def on_earlier_event(self, delay_ms: int) -> None:
         """
         A message: something earlier than was known happens in ``delay_ms``.
 

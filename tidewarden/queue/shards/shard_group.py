@@ -41,7 +41,7 @@ class ShardGroup:
                 alone[place] = shard.run(name, args)
             else:
                 now_ms, next_ms, woke, found[place] = reply
-                shard.heard(now_ms, next_ms, bool(woke))
+                shard.on_shard_state(now_ms, next_ms, bool(woke))
         for place, items in zip(alone, await asyncio.gather(*alone.values()), strict=True):
             found[place] = items
         return found

@@ -219,10 +219,10 @@ async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any
     session = n0.queues.open_session()
     assert await n0.queues.take(session, ["q"]) == []
     known = n0.queues.catalog.shards_known()
-    assert all(shard.bare.dry(shard) for shard in known)
+    assert all(shard.known_empty.dry(shard) for shard in known)
     for i in range(200):
         await n0.queues.put("q", TaskSpec(b"x", id=f"a{i}~2"))
-    assert [shard.bare.dry(shard) for shard in known] == [True, True, False, True]
+    assert [shard.known_empty.dry(shard) for shard in known] == [True, True, False, True]
     for _ in range(8):
         assert (await n0.queues.take(session, ["q"]))[0].id.endswith("~2")
     calls = n0.link.calls

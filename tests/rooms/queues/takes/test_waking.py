@@ -210,15 +210,15 @@ async def test_an_older_reply_that_is_read_late_hides_nothing(node: Any) -> None
     await n0.queues.put("q", TaskSpec(id="a", delay_ms=10**6))
     (shard,) = shards_of(n0.queues, "q")
     loop, now_ms = asyncio.get_running_loop(), shard.now_ms + 10
-    shard.heard(now_ms, now_ms + 2000, False)
+    shard.on_shard_state(now_ms, now_ms + 2000, False)
     for older in (-1, now_ms + 60_000):
-        shard.heard(now_ms - 5, older, False)
+        shard.on_shard_state(now_ms - 5, older, False)
         assert shard.due_by(loop.time() + 2.1)
         assert shard.now_ms == now_ms
-    shard.heard(now_ms - 5, now_ms + 995, False)
+    shard.on_shard_state(now_ms - 5, now_ms + 995, False)
     assert shard.due_by(loop.time() + 1.1), "earlier than is known: it may be"
-    shard.heard(now_ms - 5, now_ms - 5, False)
-    shard.heard(now_ms - 5, now_ms + 60_000, False)
+    shard.on_shard_state(now_ms - 5, now_ms - 5, False)
+    shard.on_shard_state(now_ms - 5, now_ms + 60_000, False)
     assert not shard.due_by(loop.time() + 5), "what has come is no event any more"
-    shard.heard(now_ms - 3_600_000, -1, False)
+    shard.on_shard_state(now_ms - 3_600_000, -1, False)
     assert shard.now_ms == now_ms - 3_600_000, "the store's clock has stepped back"
