@@ -12,7 +12,7 @@ from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.preflight import StoreServer, check_store
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
 EMPTY = (

@@ -49,7 +49,7 @@ from .status import Status
 from .store_links import check_store_url
 from .subscriber import heard_error
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 HAND_OVER_S = 1.0
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

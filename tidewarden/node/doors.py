@@ -23,7 +23,7 @@ from .os_process import ConnectionBudget
 from .secondaries import Secondaries
 from .status import Status
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HTTP_GRACE_S = 1.0

@@ -18,7 +18,7 @@ from tidewarden.errors import ConfigError, StoreDown
 from .daemon import Daemon
 from .os_process import heed_signals, keep_memory_private, raise_file_limit
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:

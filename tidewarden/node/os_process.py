@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidewarden.clock import Clock
     from tidewarden.config.load import Limits
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 END_S = 25.0
 """Longest end of a process that was told to stop; systemd and the like kill after 30."""

@@ -27,7 +27,7 @@ from .product_scripts import product_scripts
 from .store_links import StoreLinks
 from .subscriber import Subscriber
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 
 def links_to(url: str, config: Config, registered: str, clock: Clock) -> StoreLinks:

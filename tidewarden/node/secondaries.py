@@ -30,7 +30,7 @@ from tidewarden.store.preflight import StoreServer
 
 from .secondary import Orders
 
-log = logging.getLogger("tidewarden.node.secondaries")
+log = logging.getLogger("tidewarden.fronts")
 
 START_S = 30.0
 SILENT_S = 10.0  # one that has told nothing for so long hangs, and is killed

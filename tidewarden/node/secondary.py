@@ -41,7 +41,7 @@ from .os_process import (
 )
 from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
 
-log = logging.getLogger("tidewarden.node.secondary")
+log = logging.getLogger("tidewarden.front")
 
 DRAIN_S = 5.0
 TELL_S = 1.0

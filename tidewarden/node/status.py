@@ -19,7 +19,7 @@ from .leader_parts import LeaderParts
 from .process_parts import ProcessParts
 from .secondaries import Secondaries
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered
 # for within ten

@@ -16,7 +16,7 @@ from tidewarden.store.redis_cluster.topology import Topology
 
 from .store_links import StoreLinks
 
-log = logging.getLogger("tidewarden.node.daemon")
+log = logging.getLogger("tidewarden.daemon")
 
 COMPARE_S = 1.0
 

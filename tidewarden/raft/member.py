@@ -136,7 +136,12 @@ class RaftMember:
         if running is None:
             return
         running.beating.cancel()
-        if await self._end(running.ticker, gracefully):
+        try:
+            ended = await self._end(running.ticker, gracefully)
+        except BaseException:
+            self._running = running  # the next call goes on
+            raise
+        if ended:
             running.voter.close()
         self._wake()
 

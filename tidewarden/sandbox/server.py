@@ -28,7 +28,7 @@ from tidewarden.errors import BadArg
 
 from .grants import CLIENT_ID, CLIENT_SECRET, GRANTS_MAX, SandboxGrants, account
 
-log = logging.getLogger("tidewarden.sandbox.server")
+log = logging.getLogger("tidewarden.sandbox")
 
 PUBLIC_CLIENT_ID = "sandbox-public"
 SCOPES = ("files", "mail")

@@ -84,10 +84,11 @@ class BatchCall:
     def set_result(self, result: Any, /) -> None:
         # Before its items: a take that finds nothing and parks has to see what this reply says of
         # the shard.
-        if self.pending is not None:
+        pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
+        if pending is not None:
             parts = self._landed(result)
             self._shard.send_next()
-            self.pending.hold(parts)
+            pending.hold(parts)
             return
         self.deliver(self._landed(result))
         self._shard.send_next()
@@ -126,6 +127,7 @@ class BatchCall:
     def set_exception(self, exception: BaseException, /) -> None:
         if self.run is not None and self.run.again(exception, self):
             return
+        self.pending = None
         self.answered = True
         self._shard.refused(exception)
         self._shard.on_error(self._batches, exception)
@@ -156,8 +158,9 @@ class SingleCall:
 
     def set_result(self, result: Any, /) -> None:
         answers = self.heard(result)
-        if self.pending is not None:
-            self.pending.hold(answers)
+        pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
+        if pending is not None:
+            pending.hold(answers)
         else:
             self.deliver(answers)
 
@@ -183,6 +186,7 @@ class SingleCall:
     def set_exception(self, exception: BaseException, /) -> None:
         if self.run is not None and self.run.again(exception, self):
             return
+        self.pending = None
         self._shard.refused(exception)
         self._shard.refused_alone(self._receiver, exception, final=self._item)
 

@@ -189,7 +189,8 @@ class FsyncWindow:
     def _read_again(self, reading: asyncio.Future[Any]) -> None:
         after = said(reading)
         synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"
-        for reply in self._answered:
+        answered, self._answered = self._answered, []  # each of them holds this window
+        for reply in answered:
             if synced:
                 reply.confirmed()
             else:
