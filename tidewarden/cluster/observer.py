@@ -24,8 +24,9 @@ log = logging.getLogger("tidewarden.cluster")
 
 class Observer:
     """
-    Follows the leadership from outside, as a node that is no member: it is never elected and votes
-    for nobody.
+    Follows the leadership from outside, as a node that is no member of the Raft group.
+
+    It is never elected and votes for nobody.
 
     A :class:`tidewarden.raft.elector.ClusterState`. The leader is the node that the store's fence
     names, as long as that is alive at the store; :meth:`watch` keeps it known.
@@ -57,7 +58,7 @@ class Observer:
             os.close(lock)
 
     def role(self) -> Role:
-        """``worker``"""
+        """Return ``worker``, the role of every node that is no member."""
         return "worker"
 
     def leader(self) -> str | None:

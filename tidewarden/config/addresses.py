@@ -97,8 +97,10 @@ def address_fault(text: str) -> str:
 
 def client_network(address: str) -> str:
     """
-    The network that counts as one client behind ``host:port``: an IPv4 address, or an IPv6 network
-    of 64 bits, which is what one customer gets; other text stays as it is.
+    Return the network that counts as one client behind ``host:port``.
+
+    It is an IPv4 address, or an IPv6 network of 64 bits, which is what one customer gets; other
+    text stays as it is.
     """
     host = address.rpartition(":")[0] or address
     try:

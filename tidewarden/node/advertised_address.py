@@ -21,8 +21,9 @@ STORE_PORT = 6379
 
 async def told_address(config: Config, at: str) -> str:
     """
-    Return ``host:base_port``; empty: nothing says it, and that is logged. ``at``: as for
-    :func:`own_host`.
+    Return the ``host:base_port`` that other nodes are told.
+
+    Empty: nothing says it, and that is logged. ``at``: as for :func:`own_host`.
     """
     if config.address:
         return config.address

@@ -41,8 +41,9 @@ PACKET_BYTES = 1 << 18
 
 class Secondaries:
     """
-    Starts the further processes, and again when one ends. ``register(name)`` registers a process's
-    name anew.
+    Starts the further processes of a node, and starts each again when it ends.
+
+    ``register(name)`` registers a process's name anew.
     """
 
     def __init__(

@@ -67,8 +67,9 @@ class Consumer:
         task_id: str = "",
     ) -> asyncio.Future[list[Taken]]:
         """
-        Take at most ``count`` ready tasks, from earlier queues first, waiting at most ``wait_ms``
-        for the first; a future of the tasks.
+        Take at most ``count`` ready tasks; return a future of them.
+
+        Tasks of earlier queues come first; it waits at most ``wait_ms`` for the first task.
 
         Cancel the future when the consumer goes: nothing is taken for it, and what already was goes
         back. Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many
@@ -231,8 +232,9 @@ class Consumer:
 
     def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
         """
-        Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their
-        leases if it has closed.
+        Give tasks whose ack has an unknown outcome back to the session that held them.
+
+        It goes on holding them; if it has closed, their leases are ended.
         """
         if not session.closed:
             session.held.update(dropped)
@@ -282,8 +284,10 @@ class Consumer:
         reason: str = "",
     ) -> None:
         """
-        A try failed, and the attempt counts: again after ``delay_ms`` or the backoff, or buried
-        when attempts are used up.
+        Record a failed try, which counts as an attempt.
+
+        The task is ready again after ``delay_ms`` or the backoff, or buried when its attempts are
+        used up.
 
         Raises: NotHeld.
         """

@@ -28,8 +28,9 @@ from .task import LEASE_NUMBER_MAX
 
 class FastAck:
     """
-    An ack of what the session held: when nobody knows its end, the session goes on holding the
-    task.
+    Receives the reply to the ack of a task that the session held.
+
+    When nobody knows the ack's outcome, the session goes on holding the task.
     """
 
     __slots__ = ("_consumer", "_entry", "_place", "_receiver", "_session", "done", "set_result")

@@ -1,6 +1,7 @@
 """
-Named locks: held under a lease, with a fence number, given to those who wait in the order they came
-to this node.
+Named locks are held under a lease and carry a fence number.
+
+Those who wait for a lock get it in the order in which they came to this node.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class _Claim:
 
 class Locks:
     """
-    The locks of one node. A lock is a task of ``_locks`` that is there while somebody holds it; its
-    lease is the hold.
+    Grants and releases the locks of one node.
+
+    A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold.
     """
 
     def __init__(self, queues: Queues, *, wait_max_ms: int, waiting_max: int) -> None:
@@ -106,8 +108,9 @@ class Locks:
         self, session: Session, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
     ) -> asyncio.Future[int | None]:
         """
-        Hold the lock ``name`` for ``lease_ms`` from now; a future of its fence number, or None when
-        it was not free in ``wait_ms``.
+        Acquire the lock ``name`` for ``lease_ms`` from now; return a future of its fence number.
+
+        The future is None when the lock was not free within ``wait_ms``.
 
         The number is greater than every earlier one of that name. With a ``key``, the same call
         again gets the same number while the lock is held, and for ``lease_ms`` anew: it belongs to
@@ -235,8 +238,9 @@ class Locks:
 
     async def release(self, session: Session, name: str, fence: int) -> None:
         """
-        Free the lock: who waits for it gets it. Raises: BadArg; NotHeld: not under this fence, or
-        no longer; StoreDown.
+        Free the lock, which the next of those who wait for it gets.
+
+        Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """
         shard = await self._shard(name, fence)
         lease = await shard.batched("queue.lock_release", name, fence)

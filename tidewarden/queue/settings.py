@@ -1,6 +1,7 @@
 """
-A queue's settings, which live in the store, as JSON in `{cluster}:queues`, and copied into each
-shard's record.
+A queue's settings live in the store, as JSON in `{cluster}:queues`.
+
+They are copied into each shard's record.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def shard_fields(self) -> list[str | int]:
-        """What configure.lua writes into each shard's record, as name, value, …"""
+        """Return what configure.lua writes into each shard's record, as name, value, …."""
         fields: list[str | int] = []
         for name in SHARD_FIELDS:
             value = getattr(self, name)
@@ -112,8 +113,9 @@ OWN_QUEUES = {LOCKS_QUEUE: QueueSettings(shards=8, losses_max=0, dedup_ms=0, his
 
 def settings_from(queue: str, raw: bytes) -> QueueSettings:
     """
-    The settings of a queue, of their stored form. Raises: Internal: they cannot be read; in how
-    many shards it lies is not known.
+    Read the settings of a queue from their stored form.
+
+    Raises: Internal: they cannot be read; in how many shards the queue lies is not known.
     """
     try:
         return msgspec.json.decode(raw, type=QueueSettings)
@@ -175,8 +177,10 @@ def changed(
     strategies: Collection[str] = STRATEGIES,
 ) -> QueueSettings:
     """
-    ``old`` with ``values`` set. ``strategies``: those that this node knows;
-    ``refusal(durability)``: why one cannot be had, or "".
+    Return ``old`` with ``values`` set.
+
+    ``strategies``: those that this node knows; ``refusal(durability)``: why a durability cannot be
+    had, or "".
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """

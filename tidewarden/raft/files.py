@@ -156,8 +156,9 @@ def new_mark() -> str:
 
 def members_of(command: bytes) -> Members | None:
     """
-    The version of the members that an entry of the log has; None: it is another, or none that can
-    be read.
+    Return the version of the members that an entry of the log has.
+
+    None: it is an entry of another kind, or its members cannot be read.
     """
     if command[:1] != MEMBERSHIP:
         return None

@@ -1,6 +1,7 @@
 """
-The file in which PySyncObj keeps its log: written before it is spoken of, and never into room that
-is not there.
+PySyncObj keeps its log in this file.
+
+An entry is written before it is spoken of, and never into room that is not there.
 """
 
 from __future__ import annotations

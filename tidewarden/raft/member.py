@@ -129,8 +129,9 @@ class RaftMember:
 
     async def stop(self, gracefully: bool = True) -> None:
         """
-        Leave, handing leadership over first if ``gracefully``. The journal stays. Safe to call
-        twice.
+        Leave the Raft group, handing leadership over first if ``gracefully``.
+
+        The journal stays. It is safe to call twice.
         """
         running, self._running = self._running, None
         if running is None:
@@ -161,8 +162,9 @@ class RaftMember:
 
     def role(self) -> state.Role:
         """
-        ``leader``, ``follower``, ``candidate``, or ``orphan``: no leader was heard for two election
-        times.
+        Return ``leader``, ``follower``, ``candidate`` or ``orphan``.
+
+        ``orphan``: no leader was heard for two election times.
         """
         view = self._view()
         return (
@@ -208,8 +210,9 @@ class RaftMember:
 
     def peer_heard_s(self, name: str) -> float:
         """
-        On the leader: seconds since that member last answered, from the leadership's start on; 0
-        for itself.
+        Return, on the leader, the seconds since that member last answered; 0 for itself.
+
+        They count from the leadership's start on.
         """
         view = self._view()
         if name == self.name:
@@ -218,8 +221,9 @@ class RaftMember:
 
     def lease_s(self) -> float:
         """
-        Seconds for which no other member can be elected; 0: none are left. Infinite for a leader
-        without peers.
+        Return the seconds for which no other member can be elected; 0: none are left.
+
+        They are infinite for a leader without peers.
 
         Counted from when was sent what a majority acknowledged, on a clock that stands still while
         the machine sleeps. Ends at once when this node gives leadership up, so it is looked at anew
@@ -234,8 +238,10 @@ class RaftMember:
 
     def committed(self) -> dict[str, Any]:
         """
-        ``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft
-        address).
+        Return the committed ``epoch``, ``holder`` and ``members``.
+
+        ``epoch``: 0 means none yet; ``holder``: ``<node>.<boot>``; ``members``: name → Raft
+        address.
         """
         view = self._view()
         facts = state.Committed() if view is None else view.facts
@@ -268,8 +274,9 @@ class RaftMember:
 
     def not_member_because(self) -> str:
         """
-        Why this node is no member of its cluster any more, or not yet, for people; "" when it is
-        one.
+        Return why this node is no member of its cluster any more, or not yet, for people.
+
+        It is "" when the node is a member.
         """
         view = self._view()
         return "" if view is None else state.not_member_because(view, self._config)
@@ -350,8 +357,9 @@ class RaftMember:
 
     async def transfer(self, node: str | None) -> str:
         """
-        Have the member ``node`` lead (``None``: another), whoever leads now. Returns: the new
-        leader's name.
+        Transfer leadership to ``node`` (``None``: another), whoever leads now.
+
+        Returns: the new leader's name.
 
         Raises: NoLeader, NotFound, Timeout: see :class:`Operations`. Draining.
         """
@@ -359,8 +367,9 @@ class RaftMember:
 
     async def join(self, name: str, address: str) -> int:
         """
-        Let the node ``name`` join, whose ``host:base_port`` is ``address``. Returns: the members'
-        version that has it.
+        Let the node ``name`` join, whose ``host:base_port`` is ``address``.
+
+        Returns: the members' version that has it.
 
         Raises: BadArg: no such address. Exists, NoLeader, NoQuorum: see :class:`Operations`.
         """

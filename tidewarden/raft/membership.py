@@ -1,6 +1,7 @@
 """
-Who the members are: a fact that the cluster commits, version by version, and what makes the next
-version of one.
+The cluster commits who its members are, version by version.
+
+Here are such a version, and what makes the next version of it.
 
 The newest version in a member's log holds, committed or not, as Raft has it; a leader begins the
 next one only when the last is committed and it has committed an entry of its own term. Two
@@ -67,8 +68,9 @@ class Members:
 
     def joined(self, name: str, address: str) -> Members:
         """
-        With a new member, which does not vote yet. Raises: Exists: the name or the address is a
-        member's.
+        Return the next version, with a new member that does not vote yet.
+
+        Raises: Exists: the name or the address is a member's.
         """
         if name in self.seats:
             found = f"{name} is a member already"
@@ -95,8 +97,9 @@ class Members:
 
     def met(self, marks: Mapping[str, str]) -> Members:
         """
-        With the marks of those that were heard for the first time; the same object when there are
-        none.
+        Return the members with the marks of those that were heard for the first time.
+
+        It is the same object when there are none.
         """
         fresh = {
             name: marks[name]
@@ -137,8 +140,9 @@ class Members:
 
 def founded(seeds: Mapping[str, str], marks: Mapping[str, str]) -> Members:
     """
-    The first version, of a cluster's first start: those that the configuration names, all of them
-    with a vote.
+    Return the first version of the members, of a cluster's first start.
+
+    It has those that the configuration names, all of them with a vote.
     """
     return Members(1, {name: Seat(address, marks.get(name, "")) for name, address in seeds.items()})
 

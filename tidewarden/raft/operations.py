@@ -43,8 +43,9 @@ class Operations:
 
     async def transfer(self, node: str | None) -> str:
         """
-        Have the member ``node`` lead (``None``: another, the one most caught up), and wait until
-        somebody new does.
+        Transfer leadership to ``node``, and wait until a new leader leads.
+
+        ``None``: to another member, the one most caught up.
 
         Returns: the name of the new leader; nothing is done when ``node`` leads already. Raises:
         NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take

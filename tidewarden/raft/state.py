@@ -84,8 +84,9 @@ class Committed:
 
     def claimed(self, node: object, boot: object, seen: object) -> Committed:
         """
-        The facts after ``claim(node, boot, seen)``: the epoch above both ours and ``seen``, the
-        store's.
+        Return the committed facts after ``claim(node, boot, seen)``.
+
+        Their epoch is above both ours and ``seen``, the store's.
 
         Runs on every member, and again at each replay of the journal: it depends on nothing but its
         arguments and never raises. Arguments that make no claim change nothing.
@@ -163,8 +164,9 @@ def leader(view: RaftView, now: float, times: Times, own: str) -> str | None:
 
 def quorum(view: RaftView, now: float, times: Times, own: str) -> bool:
     """
-    Whether a majority stands behind the leader here: it leads, or heard the leader within one
-    election time.
+    Return whether a majority stands behind the leader here.
+
+    It does while this node leads, or has heard the leader within one election time.
     """
     named = leader(view, now, times, own)
     return named == own or (named is not None and now - view.leader_heard <= times.election_max_s)

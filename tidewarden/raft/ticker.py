@@ -74,8 +74,9 @@ class Ticker:
 
     def stop(self, gracefully: bool) -> None:
         """
-        End the thread, handing leadership over first if ``gracefully``. Returns at once; then join
-        it.
+        End the thread, handing leadership over first if ``gracefully``.
+
+        It returns at once; then join the thread.
         """
         self._gracefully = gracefully
         self._stopping.set()

@@ -136,8 +136,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     @replicated  # type: ignore[untyped-decorator]  # the library has no types
     def claim(self, node: object, boot: object, seen: object) -> int:
         """
-        Grant the next epoch to ``<node>.<boot>``; returns it, or 0 for arguments that make no
-        claim.
+        Grant the next epoch to ``<node>.<boot>`` and return it.
+
+        It is 0 for arguments that make no claim.
         """
         before = Committed(self.epoch, self.holder)
         facts = before.claimed(node, boot, seen)
@@ -194,8 +195,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def members(self) -> Members | None:
         """
-        The newest version that this member has; None: the cluster is not founded, or it has not
-        heard of it.
+        Return the newest version of the members that this member has.
+
+        None: the cluster is not founded, or this member has not heard of it.
         """
         return self._adopted
 
@@ -519,8 +521,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def hand_over(self, name: str | None) -> int:
         """
-        Ask the member ``name`` (``None``: another) to lead, and step down. Returns a fail reason, 0
-        when asked.
+        Ask the member ``name`` (``None``: another) to lead, and step down.
+
+        Returns: a fail reason, 0 when asked.
 
         The lease ends before the question leaves: the others vote for who was asked though they
         hear a leader.
@@ -558,8 +561,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def wish(self, name: str | None) -> int:
         """
-        Have leadership handed to ``name``, here or, when another leads, there. Returns a fail
-        reason, 0 when asked.
+        Have leadership handed to ``name``, here or, when another leads, there.
+
+        Returns: a fail reason, 0 when asked.
         """
         leader = self._getLeader()
         self.refusal = ""

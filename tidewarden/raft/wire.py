@@ -85,7 +85,9 @@ class BoundedZlib:
     @staticmethod
     def decompress(data: bytes) -> bytes:
         """
-        What was compressed. Raises: zlib.error: it is none, cut short, or longer than
+        Return the decompressed bytes.
+
+        Raises: zlib.error: the bytes are not compressed, cut short, or longer than
         :data:`INFLATED_BYTES_MAX`.
         """
         inflater = zlib.decompressobj()

@@ -169,16 +169,18 @@ class Case:
     @property
     def safe_until_ms(self) -> int:
         """
-        Until when the refresh token may be sent again after a request of unknown outcome; 0: at any
-        time.
+        Return until when the refresh token may be sent again after an unknown outcome.
+
+        0: at any time.
         """
         return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
 
     @property
     def sampled(self) -> bool:
         """
-        Whether it is what the client is quarantined for: all who meet with it make up a small
-        sample.
+        Return whether the case has the failure for which the client is quarantined.
+
+        All accounts that meet with it make up a small sample.
         """
         evidence, error, of_client = self.assessment, self.error, self.verdict.scope == "client"
         if evidence.shared and of_client:
@@ -199,8 +201,9 @@ class Case:
     @property
     def lone(self) -> bool:
         """
-        Whether no other account of the client has been refreshed well since this one was, or was
-        put.
+        Return whether no other account of the client was refreshed well since this one.
+
+        That is since this one was refreshed, or was put.
         """
         return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
 
@@ -519,8 +522,9 @@ def patience(
     rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_at_ms: int
 ) -> float:
     """
-    Seconds to wait for a node that may hold the answer and cannot be asked, before its refresh
-    token is sent again; 0: not.
+    Return the seconds to wait before a refresh token of unknown outcome is sent again.
+
+    They are waited for a node that may hold the answer and cannot be asked; 0: do not wait.
 
     Where tokens are used once, to send it past the grace may end the grant, so it waits while the
     access token lives.
@@ -544,8 +548,9 @@ def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int)
 
 def state(row: AccountRow, troubles: RefreshTroubles | None, now_ms: int) -> State:
     """
-    The one word for how an account is: dead before failing before late before expiring before
-    fresh.
+    Return the one word for how an account is.
+
+    The words come in this order: dead before failing before late before expiring before fresh.
     """
     if troubles is not None:
         if troubles.stopped:

@@ -120,8 +120,9 @@ class Tokens:
 
     async def stop(self) -> None:
         """
-        End :meth:`run`, finishing what is under way (13 s at most); close the journal and every
-        connection.
+        End :meth:`run`, finishing what is under way (13 s at most).
+
+        It closes the journal and every connection.
         """
         running = self._running
         if running is not None and running is not asyncio.current_task():
@@ -249,8 +250,9 @@ class Tokens:
 
     async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Accounts by state and how it stands with us, per provider; the cost does not grow with their
-        number.
+        Return the accounts by state and how it stands with us, per provider.
+
+        The cost does not grow with the number of accounts.
 
         ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``:
         probes in a row that failed; ``state since_ms next_ms error message nodes advice``: see
@@ -267,8 +269,10 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """
-        This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more
-        by provider, and others.
+        Return this node's counters of refreshes.
+
+        They are ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider,
+        and others.
         """
         return {
             **self.counts.figures(),
@@ -297,8 +301,9 @@ class Tokens:
 
     async def client_of(self, provider: str) -> tuple[ClientRecord, int, int]:
         """
-        What all nodes know of a provider's client, the leases' clock that its times are of, and how
-        far unix time is ahead of that.
+        Return what all nodes know of a provider's client, with the clock of its times.
+
+        That is the leases' clock now, and how far unix time is ahead of it.
 
         Raises: NotFound, and what the store raises.
         """
@@ -308,15 +313,17 @@ class Tokens:
 
     async def release_provider(self, provider: str) -> None:
         """
-        An operator says that a provider's refusals are true, and that whatever holds our client
-        back is over. Raises: NotFound.
+        Release a provider: its refusals are true, and what holds our client back is over.
+
+        An operator says so. Raises: NotFound.
         """
         await self._limits(provider).change(judgement.release)
 
     async def quarantine_provider(self, provider: str) -> None:
         """
-        An operator says that none of a provider's accounts is to be given up until
-        :meth:`release_provider`. Raises: NotFound.
+        Quarantine a provider: none of its accounts is to be given up.
+
+        An operator says so, until :meth:`release_provider`. Raises: NotFound.
         """
         await self._limits(provider).change(judgement.set_quarantine)
 

@@ -283,8 +283,9 @@ class Sessions:
 
     async def owner(self, session: Session, shard: Shard) -> str:
         """
-        The uuid of the session whose the connection's leases in this shard are, "" for its own; the
-        record names the shard by then.
+        Return the uuid of the session that owns the connection's leases in this shard.
+
+        It is "" for the connection's own session; the session's record names the shard by then.
 
         Raises: NotFound: the session has ended; Stale; StoreDown.
         """

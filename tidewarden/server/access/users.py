@@ -1,6 +1,7 @@
 """
-Who may enter, and what they may do: for both doors. Secrets are checked slowly on purpose and never
-in the loop's thread.
+Users authenticate at both doors, and their rights say what they may do.
+
+Secrets are checked slowly on purpose and never in the loop's thread.
 """
 
 from __future__ import annotations

@@ -136,10 +136,7 @@ class HttpServer:
         log.info("HTTP door open", extra={"host": at.host, "port": self.port})
 
     def reload(self, users: Collection[str] = ()) -> None:
-        """
-        Go on with the certificate that is in its files now; who reads something as one of these
-        users is cut off.
-        """
+        """Renew the certificate from its files, and hang up on readers who are one of ``users``."""
         self._reading.cut_off([*users, *(() if self._users.open else ("",))])
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)

@@ -1,6 +1,7 @@
 """
-One peer of the RESP door: its requests answered in their order, whatever is ready in one turn
-written at once.
+A connection is one peer of the RESP door.
+
+Its requests are answered in their order; whatever is ready in one turn is written at once.
 
 Consecutive requests of one verb run together, so that the queue below makes one script call of
 them; a request of another verb waits until they are answered. A take that waits holds up what
@@ -240,8 +241,9 @@ class Connection(asyncio.Protocol):
 
     def enter(self, user: str) -> None:
         """
-        The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is
-        no such user now.
+        Set the rights of the peer, who has authenticated or whose user's rights have changed.
+
+        Raises: WrongPass: there is no such user now.
         """
         self.peer.enter(user, self.server.users.rights(user))
         self._reader.request_bytes, self._reader.line_bytes = (

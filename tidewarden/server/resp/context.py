@@ -88,8 +88,10 @@ class ServerContext(Generic[Connected]):
 
     def admit(self, connection: Connected, door: object) -> int:
         """
-        A new peer's number, or 0: there are too many, and no stranger among them whose time is
-        over.
+        Return a new peer's number, or 0 when it is refused.
+
+        It is refused while the door drains, or when there are too many peers and no stranger among
+        them whose time is over.
         """
         full = self.peers() >= self.connections_max
         if self.draining or (full and self.admission.evict(door) > 0):

@@ -1,6 +1,7 @@
 """
-The plain put, take and ack at the door: straight from the arguments to the queue, and from the
-script's reply to bytes.
+The plain put, take and ack go the shortest way through the door.
+
+They go straight from the arguments to the queue, and from the script's reply to bytes.
 
 Each function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not
 right: the ordinary handler then does it, or says what is wrong.
@@ -98,7 +99,7 @@ def taken(tasks: list[Taken]) -> bytes:
 
 
 def put(connection: Connection, request: Request) -> Slot | None:
-    """Q.PUT queue payload"""
+    """Answer ``Q.PUT queue payload``."""
     slot = PutSlot(connection, request[1])
     task_id = connection.server.queues.fast_path.put(slot.queue, request[2], slot)
     if task_id is None:
@@ -108,7 +109,7 @@ def put(connection: Connection, request: Request) -> Slot | None:
 
 
 def take(connection: Connection, request: Request) -> Slot | None:
-    """Q.TAKE [WAIT ms] FROM queue"""
+    """Answer ``Q.TAKE [WAIT ms] FROM queue``."""
     server = connection.server
     wait_ms = 0
     if len(request) == 5:
@@ -129,7 +130,7 @@ def take(connection: Connection, request: Request) -> Slot | None:
 
 
 def ack(connection: Connection, request: Request) -> Slot | None:
-    """Q.ACK queue id lease"""
+    """Answer ``Q.ACK queue id lease``."""
     digits = request[3]
     if not digits.isdigit() or len(digits) > DIGITS_MAX:
         return None

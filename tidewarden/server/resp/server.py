@@ -139,8 +139,9 @@ class RespServer:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """
-        Take nobody in and hand out nothing new; close when everything under way is answered and
-        nothing is held.
+        Admit no new peer, hand out no new task, and close the connections.
+
+        They close when everything under way is answered and nothing is held.
 
         Args:
             grace_s: seconds after which the connections are closed in any case; their leases end
@@ -180,8 +181,10 @@ class RespServer:
 
     def stats(self) -> dict[str, Any]:
         """
-        Connections, waiting requests, requests by verb, errors by word, refused logins; of all the
-        node's processes.
+        Return the counters of the RESP doors of all the node's processes.
+
+        They are connections, waiting requests, requests by verb, errors by word, and refused
+        logins.
         """
         return add_up(self.own_stats(), *self._others())
 

@@ -23,8 +23,9 @@ class Transaction:
 
     def add(self, request: Request) -> bytes:
         """
-        Keep ``request`` for later; the reply to it. Raises: TooBig: there are too many, or they are
-        too long.
+        Keep ``request`` for later, and return the reply to it.
+
+        Raises: TooBig: there are too many requests, or they are too long.
         """
         self._bytes += sum(map(len, request))
         if len(self.requests) >= REQUESTS_MAX or self._bytes > BYTES_MAX:

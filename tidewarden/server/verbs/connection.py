@@ -1,6 +1,7 @@
 """
-The verbs that stock clients need to connect: HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and
-their like.
+Stock clients need these verbs to connect.
+
+They are HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and their like.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ CHECK_S = 0.000_1
 
 
 def ping(connection: Connection, request: Request) -> bytes:
-    """PING"""
+    """Answer ``PING``."""
     return encoder.PONG if len(request) == 1 else encoder.encode(request[1], connection.resp)
 
 
 def echo(connection: Connection, request: Request) -> bytes:
-    """ECHO"""
+    """Answer ``ECHO``."""
     return encoder.encode(request[1], connection.resp)
 
 
 def auth(connection: Connection, request: Request) -> Pending:
-    """AUTH secret, AUTH user secret"""
+    """Answer ``AUTH secret`` and ``AUTH user secret``."""
     user = text("A user's name", request[1]) if len(request) == 3 else ""
     return Pending(_enter(connection, user, request[-1]), _ok)
 
@@ -57,7 +58,7 @@ async def _enter(connection: Connection, user: str, secret: bytes) -> None:
 
 
 def hello(connection: Connection, request: Request) -> bytes | Pending:
-    """HELLO [version [AUTH user secret] [SETNAME name]]"""
+    """Answer ``HELLO [version [AUTH user secret] [SETNAME name]]``."""
     resp = connection.resp
     if len(request) > 1:
         if request[1] not in (b"2", b"3"):
@@ -107,13 +108,13 @@ def _greeting(connection: Connection) -> dict[str, Any]:
 
 
 def leave(connection: Connection, request: Request) -> bytes:
-    """QUIT"""
+    """Answer ``QUIT``."""
     connection.hang_up()
     return encoder.OK
 
 
 def reset(connection: Connection, request: Request) -> bytes:
-    """RESET: as if newly connected; what is held stays held"""
+    """Answer ``RESET``: the peer is as if newly connected; what is held stays held."""
     connection.resp = 2
     connection.peer.name = ""
     connection.mute = 0
@@ -123,14 +124,14 @@ def reset(connection: Connection, request: Request) -> bytes:
 
 
 def select(connection: Connection, request: Request) -> bytes:
-    """SELECT 0"""
+    """Answer ``SELECT 0``."""
     if request[1] != b"0":
         raise BadArg(f"There is one database, 0: found {shown(request[1])}.")
     return encoder.OK
 
 
 def client(connection: Connection, request: Request) -> bytes | Pending:
-    """CLIENT"""
+    """Answer ``CLIENT`` and its subcommands."""
     word = request[1].upper()
     rest = request[2:]
     handler = CLIENT.get((word, len(rest)))
@@ -222,17 +223,17 @@ CLIENT: dict[tuple[bytes, int], Callable[[Connection, Request], bytes | Pending]
 
 
 def info(connection: Connection, request: Request) -> bytes:
-    """INFO"""
+    """Answer ``INFO``."""
     return encoder.bulk(connection.server.info())
 
 
 def time(connection: Connection, request: Request) -> Pending:
-    """TIME: the store's clock, by which everything here is due"""
+    """Answer ``TIME`` with the store's clock, by which everything here is due."""
     return Pending(connection.server.queues.catalog.time(), encoder.encode)
 
 
 def command(connection: Connection, request: Request) -> bytes:
-    """COMMAND, COMMAND COUNT, LIST, DOCS, INFO"""
+    """Answer ``COMMAND``, ``COMMAND COUNT``, ``LIST``, ``DOCS`` and ``INFO``."""
     known = {item.name: item for item in connection.server.commands.values()}
     word = request[1].upper() if len(request) > 1 else b""
     wanted = [name.decode("ascii", "replace").upper() for name in request[2:]]
@@ -267,7 +268,7 @@ def _described(item: Command[Any] | None, resp: int) -> bytes:
 
 
 def multi(connection: Connection, request: Request) -> bytes:
-    """MULTI"""
+    """Answer ``MULTI``."""
     if connection.transaction is not None:
         raise Error("MULTI calls can not be nested")
     connection.transaction = Transaction()
@@ -276,7 +277,9 @@ def multi(connection: Connection, request: Request) -> bytes:
 
 def execute(connection: Connection, request: Request) -> bytes:
     """
-    EXEC: the header of its array here, the elements are the replies of the requests that run next
+    Answer ``EXEC`` with the header of its array.
+
+    The array's elements are the replies of the requests that run next.
     """
     transaction = _end_transaction(connection, "EXEC")
     if transaction.failed:
@@ -286,7 +289,7 @@ def execute(connection: Connection, request: Request) -> bytes:
 
 
 def discard(connection: Connection, request: Request) -> bytes:
-    """DISCARD"""
+    """Answer ``DISCARD``."""
     _end_transaction(connection, "DISCARD")
     return encoder.OK
 

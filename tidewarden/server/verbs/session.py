@@ -17,7 +17,7 @@ SESSION = Options("SESSION", {"GRACE": Option("grace_ms", number)})
 
 
 def session(connection: Connection, request: Request) -> Pending:
-    """SESSION [uuid] [GRACE ms]"""
+    """Answer ``SESSION [uuid] [GRACE ms]``."""
     server = connection.server
     named = len(request) > 1 and request[1].upper() != b"GRACE"
     uuid = text("A session", request[1]) if named else ""

@@ -197,9 +197,11 @@ class AccountStore:
         previous: bytes = b"",
     ) -> str:
         """
-        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that,
-        and :meth:`tell` tells of it), ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED``
-        where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        Write a refreshed pair back, with ``previous`` kept beside it.
+
+        Returns: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it), ``ALREADY``,
+        ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is
+        :data:`ORPHAN`.
         """
         return bytes(
             await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
@@ -263,8 +265,9 @@ class AccountStore:
         self, queue: str, shard: int, cursor: int, count: int
     ) -> tuple[int, list[Pairs]]:
         """
-        About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0,
-        pairs)``.
+        Read about ``count`` accounts of a shard with what is sealed of them.
+
+        Returns: ``(next cursor or 0, pairs)``.
         """
         after, *found = await self.script("tokens.pairs", queue, shard, (cursor, count))
         return int(after), [
@@ -276,8 +279,9 @@ class AccountStore:
         self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]
     ) -> int:
         """
-        Put pairs in their places sealed otherwise, where they are still as they were read: how
-        many.
+        Replace pairs by the same pairs sealed otherwise, and return how many were replaced.
+
+        Only those are replaced that are still as they were read.
 
         Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
         """
@@ -290,8 +294,10 @@ class AccountStore:
         self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()
     ) -> list[bytes]:
         """
-        What has become of a shard's accounts and is to be told, the oldest first, this node's to
-        tell for ``claim_ms``; ``told``: what was. See ``tokens/lua/outbox_claim.lua``.
+        Claim the events of a shard's accounts that are to be told, the oldest first.
+
+        They are this node's to tell for ``claim_ms``; ``told``: the events that it has told. See
+        ``tokens/lua/outbox_claim.lua``.
         """
         return list(await self.script("tokens.outbox_claim", queue, shard, (most, claim_ms, *told)))
 
@@ -310,8 +316,9 @@ class AccountStore:
         self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> tuple[int, int]:
         """
-        Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due
-        within the horizon.
+        Level the due times of a shard's accounts, see ``tokens/lua/level.lua``.
+
+        Returns: accounts moved, and about how many fall due within the horizon.
         """
         moved, due = await self.script(
             "tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms)

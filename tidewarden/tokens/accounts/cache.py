@@ -38,8 +38,9 @@ class CachedToken:
 
 class Cache:
     """
-    Keeps at most ``entries_max`` tokens by ``provider/name``; the least recently asked for makes
-    room.
+    Keeps at most ``entries_max`` tokens by ``provider/name``.
+
+    The token that was least recently asked for makes room.
 
     The one that was not asked for the longest makes room.
 

@@ -20,8 +20,9 @@ _HEAD = struct.Struct(">II")
 
 class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """
-    Holds a refreshed pair to be stored: compared with ``grant`` and ``generation``, written as
-    ``row``.
+    Holds a refreshed pair that is to be stored.
+
+    It is compared with ``grant`` and ``generation``, and written as ``row``.
 
     It is compared with ``grant`` and ``generation``, and written as ``row``.
     """

@@ -147,8 +147,9 @@ class ClientLimits:
 
     async def wait_for_room(self, *, begun_all: bool) -> None:
         """
-        Return when there may be room; ``begun_all``: as many are begun as may be, whatever is
-        unanswered.
+        Return when there may be room for another request.
+
+        ``begun_all``: as many are begun as may be, whatever is unanswered.
         """
         now_s = self._clock.monotonic()
         pause_s = self.breaker.opens_in_s(now_s)
@@ -181,8 +182,10 @@ class ClientLimits:
 
     async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
-        Leave for at most ``wanted`` requests, of the client's rate and, unless ``host`` is False,
-        the host's. Raises what the store raises.
+        Acquire leave for at most ``wanted`` requests.
+
+        It comes out of the client's rate and, unless ``host`` is False, the host's. Raises what the
+        store raises.
         """
         granted, wait_s = (
             await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
@@ -200,8 +203,9 @@ class ClientLimits:
 
     def acquire_alone(self, under_way: int) -> bool:
         """
-        Leave for one request while the store is away: this node's part of every rate; counts it if
-        so.
+        Acquire leave for one request while the store is away; return whether it was granted.
+
+        It comes out of this node's part of every rate, and is counted if granted.
         """
         now_s = self._clock.monotonic()
         if not self.breaker.allowed(now_s, self.concurrency.size, under_way):
@@ -346,8 +350,9 @@ class ClientLimits:
 
     async def settled(self) -> None:
         """
-        Tell at once what should keep others from beginning, or lets them: whoever is answered waits
-        for it. Never raises.
+        Report at once what should keep other nodes from beginning requests, or lets them begin.
+
+        Whoever is answered waits for it. Never raises.
         """
         if not self._gathering.odd:
             return

@@ -30,8 +30,7 @@ class Ended(NamedTuple):
 
 class Gathering:
     """
-    Counts the last moment apart: what has just begun must not drown in half a minute of good
-    answers.
+    Counts a client's answers until they are told, those of the last moment apart.
 
     A failure that has just begun must not drown in half a minute of good answers.
     """

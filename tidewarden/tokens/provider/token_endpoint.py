@@ -69,8 +69,9 @@ class Connections:
 
 class TokenEndpoint:
     """
-    Sends this node's token requests: one pool of connections per provider, no cookies, no
-    redirects.
+    Sends this node's token requests.
+
+    It has one pool of connections per provider, and takes no cookies and no redirects.
 
     It has one pool of connections per provider, no cookies, no redirects.
     """

@@ -86,8 +86,9 @@ class JournalReplay:
 
     def answer_peer(self, raw: bytes) -> bytes | None:
         """
-        The reply to another node's question; None: it is of no node of this cluster, or meant for
-        another.
+        Return the reply to another node's question.
+
+        None: the question is of no node of this cluster, or meant for another.
         """
         if self._mac is None:
             return None

@@ -1,6 +1,7 @@
 """
-Refreshes accounts while this node is cut off from the store, where the provider's ``orphan`` says
-so.
+Accounts are refreshed here while this node is cut off from the store.
+
+That is done where the provider's ``orphan`` says so.
 
 No intent can be written then, so two nodes may refresh one account: only providers where that does
 no harm may be set so. What comes is in the journal before it is used, and goes to the store when
@@ -74,9 +75,10 @@ class OfflineRefresher:
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """
-        Have the account that this node knows refreshed, if it is due or has less life than
-        ``min_ttl_ms``. Return at once while it has more, else when the refresh has ended or the
-        wait is over. What came of it is in the cache.
+        Refresh an account that this node knows, if it is due or lives less than ``min_ttl_ms``.
+
+        Return at once while it has more, else when the refresh has ended or the wait is over. What
+        came of it is in the cache.
         """
         account, until = f"{provider.name}/{name}", self._clock.monotonic() + wait_s
         while True:

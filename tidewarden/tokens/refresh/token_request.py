@@ -46,8 +46,9 @@ class TokenRequest:
 
     def may_send(self, until: float) -> bool:
         """
-        Whether a request that begins now surely ends before a lease that lasts until then
-        (monotonic seconds).
+        Return whether a request that begins now surely ends before a lease does.
+
+        ``until``: the end of that lease (monotonic seconds).
         """
         return until - self._clock.monotonic() >= self._provider.timeout_s + SEND_SLACK_S
 

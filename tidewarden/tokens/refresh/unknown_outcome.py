@@ -46,8 +46,10 @@ class UnknownOutcomes:
 
     async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
         """
-        ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the answer was
-        found. A step: what to do instead of a request.
+        Resolve what became of a request of unknown outcome, as far as it can be known.
+
+        Returns: ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the
+        answer was found. A step: what to do instead of a request.
 
         What is doubted is in the troubles of ``opened`` afterwards.
         """

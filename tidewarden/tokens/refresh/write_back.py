@@ -91,8 +91,9 @@ class WriteBack:
         self, account: str, kept: CachedToken, pair: TokenPair, sent_token: str, sent_ms: int
     ) -> None:
         """
-        Seal a pair that came while the store is away, bring it to disk in the place of an earlier
-        one that the store has not seen either, and keep it in the cache.
+        Seal a pair that came while the store is away, bring it to disk, and cache it.
+
+        On disk it takes the place of an earlier pair that the store has not seen either.
         """
         row = self._renewed(account, kept.base, kept.row, pair, sent_token, sent_ms)
         former = self._journal.find(self.queue, account, *kept.base)

@@ -189,8 +189,9 @@ class Grants:
         self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]
     ) -> bool:
         """
-        Put the account of a sealed export, its spare with it: it is tried before the account is
-        given up. False: nothing was new.
+        Put the account of a sealed export together with its spare.
+
+        The spare is tried before the account is given up. False: nothing was new.
 
         A file of this very cluster puts nothing where the account has been refreshed since: its
         refresh token was used.

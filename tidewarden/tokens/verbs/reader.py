@@ -343,8 +343,9 @@ def lives(reading: AccountReading, min_ttl_ms: int) -> bool:
 
 def in_vain(provider: Provider, reading: AccountReading, wait_ms: int) -> bool:
     """
-    Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider,
-    or it has just failed.
+    Return whether a live token cannot be refreshed within ``wait_ms``.
+
+    It is too early for the provider, or a refresh has just failed.
     """
     row, troubles = reading.row, reading.troubles
     assert row is not None
