@@ -1,4 +1,4 @@
-"""The command line: ``tidewarden VERB``. One file per noun; this one only puts them together."""
+"""Runs the command line ``tidewarden VERB``: one file for each noun."""
 
 from __future__ import annotations
 

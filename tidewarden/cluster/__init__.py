@@ -1,4 +1,4 @@
-"""Where Raft and the store meet: the leader's term, its epoch, the death of nodes."""
+"""Joins Raft and the store: leadership, the epoch, registrations, the death of nodes."""
 
 from .backup import Backups
 from .heartbeat import Heartbeat

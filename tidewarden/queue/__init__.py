@@ -1,4 +1,4 @@
-"""What a task is, where it lies, and who may have it."""
+"""Keeps tasks: what a task is, where it lies, and who may have it."""
 
 from .queues import Queues
 from .sessions.session import Session

@@ -1,6 +1,4 @@
-"""
-The doors: RESP and HTTP. They parse and render; what a verb does is decided in the rooms behind.
-"""
+"""Serves RESP and HTTP: parses, checks permissions and renders; other rooms do what a verb asks."""
 
 from .access.users import Users
 from .http.server import HttpServer

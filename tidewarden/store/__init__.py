@@ -1,4 +1,4 @@
-"""The only room that opens connections to Valkey or Redis."""
+"""Speaks to Valkey or Redis; no other room opens connections to it."""
 
 from .connection import StoreConnection
 from .scripts.loader import Script, Scripts
