@@ -352,8 +352,9 @@ class AsyncQueue:
 
     async def stats(self, *, by_shard: bool = False) -> dict[str, Any]:
         """
-        Return the tasks by state and the counters, by the names of Q.STATS. Raises: NotFound:
-        nobody has used this queue yet.
+        Return the tasks by state and the counters, by the names of Q.STATS.
+
+        Raises: NotFound: nobody has used this queue yet.
         """
         return mapped(
             only(await self._run("Q.STATS", self.name, *(("SHARDS",) if by_shard else ())))[0]

@@ -165,8 +165,9 @@ class AsyncTask:
 
     async def release(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
         """
-        Release the task, at once or after ``delay_ms``; the attempt does not count. Raises:
-        NotHeld, Unreachable.
+        Release the task, at once or after ``delay_ms``; the attempt does not count.
+
+        Raises: NotHeld, Unreachable.
         """
         await self._settle("Q.RELEASE", words(delay=delay_ms, reason=shortened(reason)))
 

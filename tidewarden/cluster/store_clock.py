@@ -23,8 +23,10 @@ WARN_S = 3600.0
 
 class StoreClock:
     """
-    Looks once a second. ``on_step`` is called when a step became known, here or by another node:
-    every shard has to hear of it.
+    Looks once a second whether the store's clock has made a step.
+
+    ``on_step`` is called when a step became known, here or by another node: every shard has to hear
+    of it.
 
     The first of several nodes that finds a step writes it down, the others find it written.
     """

@@ -77,8 +77,9 @@ def joined(host: str, port: int | str) -> str:
 
 def address_fault(text: str) -> str:
     """
-    What is wrong with an address that others are to be told, as it follows "found …"; empty:
-    nothing, as of an empty one.
+    Return what is wrong with an address that others are to be told.
+
+    It follows "found …"; empty: nothing is wrong, as with an empty address.
     """
     if not text:
         return ""

@@ -77,8 +77,9 @@ def parse_keys(text: str, origin: str) -> list[bytes]:
 
 def make_file(path: Path) -> bool:
     """
-    Make a file with a fresh key, 0600, and its folder. False: another process was first. Raises:
-    OSError.
+    Make a file with a fresh key, 0600, and its folder.
+
+    False: another process was first. Raises: OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Whole or not at all: written aside, then linked to its name, which fails if another process

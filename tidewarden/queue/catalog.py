@@ -152,8 +152,9 @@ class Catalog:
 
     async def settle(self, queue: str) -> None:
         """
-        Bring the settings that are stored into force in every shard, whoever stored them. Raises:
-        StoreDown: perhaps in some alone.
+        Bring the settings that are stored into force in every shard, whoever stored them.
+
+        Raises: StoreDown: perhaps in some alone.
 
         Each change has a number. A shard has settings newer than the stored where the store has
         lost these, or where a former version stored them without one: then the stored ones get a
@@ -430,8 +431,9 @@ class Catalog:
 
     def time(self) -> asyncio.Future[list[bytes]]:
         """
-        The store's clock: whole seconds since 1970, and microseconds. Raises (in the future):
-        StoreDown.
+        Return the store's clock: whole seconds since 1970, and microseconds.
+
+        Raises (in the future): StoreDown.
         """
         return self._link.call("TIME")
 

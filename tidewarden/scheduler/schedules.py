@@ -100,8 +100,9 @@ class Schedules:
 
     async def delete(self, name: str) -> bool:
         """
-        Remove a schedule; tasks that it has put stay. Returns: whether there was one. Raises:
-        BadArg, StoreDown.
+        Remove a schedule; tasks that it has put stay.
+
+        Returns: whether there was one. Raises: BadArg, StoreDown.
         """
         check_schedule_name(name)
         place = await self._place(name)

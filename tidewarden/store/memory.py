@@ -81,8 +81,9 @@ class StoreMemory:
 
     def check(self, _key: str) -> None:
         """
-        Raise Full if the store is full; call it before writing what makes it grow. Raises: Full:
-        the store is full.
+        Raise Full if the store is full; call it before writing what makes it grow.
+
+        Raises: Full: the store is full.
         """
         if self.full:
             self.refused += 1

@@ -215,8 +215,9 @@ def _knows_waitaof(info: dict[str, str]) -> bool:
 
 async def fsync_of_embedded(link: StoreClient, cluster: str) -> str:
     """
-    How an embedded store was started to sync its log; "": by a version that did not say. Raises:
-    StoreDown.
+    Return how an embedded store was started to sync its log.
+
+    "": it was started by a version that did not say. Raises: StoreDown.
     """
     return (await link.call("GET", f"{{{cluster}}}{FSYNC_KEY}") or b"").decode()
 

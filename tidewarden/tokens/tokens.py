@@ -262,8 +262,9 @@ class Tokens:
 
     async def latest_stats(self, wait_s: float) -> tuple[dict[str, dict[str, Any]], float] | None:
         """
-        As :meth:`stats`, within ``wait_s`` or as it was before, and how many seconds ago. None:
-        neither is to be had.
+        Return :meth:`stats` within ``wait_s``, or as they were before, and their age in seconds.
+
+        None: neither is to be had.
         """
         return await self._figures.latest(wait_s)
 

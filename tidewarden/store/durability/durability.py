@@ -268,8 +268,9 @@ class Durability:
         self, data: StoreClient, key: str
     ) -> tuple[CallSender, Callable[[], Awaitable[None]]]:
         """
-        The route of a script of ``key`` whose durability is ``strongest``, instead of ``data``:
-        send it in this turn of the loop.
+        Return the route of a script of ``key`` whose durability is ``strongest``.
+
+        It stands instead of ``data``: send the script in this turn of the loop.
 
         Returns: the route, and what is to be awaited once the script was answered.
         """
@@ -305,8 +306,9 @@ class Durability:
 
     def warnings(self, server: StoreServer, tokens: bool) -> list[str]:
         """
-        What of the server's settings should be known to whoever relies on durability; ``tokens``:
-        whether any are refreshed.
+        Return the warnings of the server's settings for whoever relies on durability.
+
+        ``tokens``: whether any are refreshed.
         """
         found = []
         if server.replicas < self.replicas:

@@ -160,8 +160,9 @@ async def reseal_journal(journal: Journal, vault: Vault) -> None:
 
 async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> bytes:
     """
-    A row, its tokens under the newest data key: itself, when they are so already. Raises:
-    Unsealable.
+    Return a row with its tokens sealed under the newest data key.
+
+    It is the row itself when they are so already. Raises: Unsealable.
     """
     row = parse_row(raw)
     at = (row.grant, row.generation)

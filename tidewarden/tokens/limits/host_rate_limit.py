@@ -1,6 +1,5 @@
 """
-Limits the requests a second to a host, of all clients and nodes together. The store keeps count:
-see ``tokens/lua/host.lua``.
+Limits the requests a second to a host, of all clients and nodes together.
 
 The store counts them, see ``tokens/lua/host.lua``.
 

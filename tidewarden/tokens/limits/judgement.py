@@ -106,8 +106,9 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
 
 def said(record: ClientRecord) -> str:
     """
-    What holds a client back, in words: class, status and code, and how many met with it. Empty:
-    nothing does.
+    Return what holds a client back, in words.
+
+    They are class, status and code, and how many met with it. Empty: nothing does.
     """
     held = record.hold
     if held is None:

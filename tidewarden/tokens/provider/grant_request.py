@@ -123,8 +123,9 @@ def fields_of(text: str) -> dict[str, str]:
 
 def check_fit(provider: Provider, text: str) -> str:
     """
-    ``text``, if an account that brings it can be refreshed by the provider's grant. Raises: Unfit:
-    it was put for another.
+    Return ``text``, if an account that brings it can be refreshed by the provider's grant.
+
+    Raises: Unfit: it was put for another.
     """
     own = own_of(text)
     if provider.account_secret and not (own is not None and own.client_secret):

@@ -50,8 +50,9 @@ class Figures:
 
     async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
         """
-        What is read within ``wait_s``, else what was last read, and how old it is, seconds. None:
-        nothing is known.
+        Return what is read within ``wait_s``, else what was last read, and its age in seconds.
+
+        None: nothing is known.
 
         It goes on being read for whoever asks next.
         """

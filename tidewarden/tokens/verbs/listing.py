@@ -161,8 +161,9 @@ class Listing:
 
 def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
     """
-    Provider, shard, the store's cursor, and the account of its batch that was given last. Raises:
-    BadArg, NotFound.
+    Return provider, shard, the store's cursor, and the last account of its batch given.
+
+    Raises: BadArg, NotFound.
     """
     if not names:
         raise errors.NotFound("no provider is configured")
