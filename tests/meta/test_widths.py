@@ -93,8 +93,8 @@ def first_lines(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def is_sentence(line: str) -> bool:
-    """Whether a docstring's first line ends as a sentence, or introduces what follows."""
-    return len(line) <= WIDTH_MAX and line.endswith((".", ":", "?"))
+    """Whether a docstring's first line ends as a sentence, not in the middle of the next one."""
+    return len(line) <= WIDTH_MAX and line.endswith(".")
 
 
 def test_docstrings_begin_with_one_sentence_on_one_line() -> None:
@@ -111,4 +111,5 @@ def test_docstrings_begin_with_one_sentence_on_one_line() -> None:
 def test_what_is_a_sentence() -> None:
     assert is_sentence("Return the shard of an id.")
     assert not is_sentence("Return the shard of an id, or, where there is none, what")
+    assert not is_sentence("Return the shard of an id. Raises:")
     assert not is_sentence(f"{'Word ' * 20}.")
