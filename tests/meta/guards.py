@@ -73,7 +73,7 @@ RECORD, LEASES, STORED = (
 GUARDS = (
     Guard(
         "fence",
-        ((RECORD, "elseif epoch < S.epoch or holder ~= S.sweeper then", "elseif false then"),),
+        (("queue/lua/shared/fence.lua", "elseif epoch < S.epoch or holder ~= S.sweeper then", "elseif false then"),),
         ("scripts/tasks/test_fence", "rooms/scheduling/test_sweep", "rooms/scheduling/test_firing"),
         ("live/failover/test_stale_leader", "live/failover/test_cut_off"),
     ),

@@ -33,7 +33,7 @@ each time that did not help …
 """
 PATIENCE_MAX = 256
 """… up to this: while the store is away from everybody, leadership need not go round and round."""
-_STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence() of record.lua say it
+_STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence.lua say it
 
 Duties = Callable[[int, str], Awaitable[None]]
 

@@ -10,6 +10,7 @@ SHARED = SharedLua(
     "tidewarden.queue",
     (
         "record.lua",
+        "fence.lua",
         "account_rows.lua",
         "layout.lua",
         "task.lua",

@@ -131,6 +131,33 @@ local function end_leases(holder, most, how, reason)
   return ended_here
 end
 
+-- End what leases have run out, at most `most`: of each holder's its share, so that no crowd of one
+-- keeps the others' waiting.
+local function end_run_out(most)
+  local ended_till, left, holders = text(lease_doubt() and known or now - S.lag), most, {}
+  for holder in string.gmatch(S.holders, '%S+') do
+    holders[#holders + 1] = holder
+  end
+  for h, holder in ipairs(holders) do
+    local share = math.ceil(left / (#holders - h + 1))
+    local ids =
+      redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, share)
+    for i = 1, #ids do
+      local t, r, unreadable = both_get(ids[i])
+      if t and r then
+        end_lease(ids[i], t, r, 'expired')
+      elseif unreadable then
+        set_aside(ids[i])
+      else
+        redis.call('ZREM', key('leased:' .. holder), ids[i])
+        count('strays')
+      end
+    end
+    left = left - #ids
+  end
+  return most - left
+end
+
 -- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never
 -- back) elsewhere.
 local function new_lease()

@@ -382,18 +382,6 @@ local function alive(holder)
   end
 end
 
--- Leader-only scripts: a greater epoch is adopted, the same leader runs, any other is refused.
-local function fence(epoch, holder)
-  if epoch > S.epoch then
-    set('epoch', epoch)
-    set('sweeper', holder)
-  elseif epoch < S.epoch or holder ~= S.sweeper then
-    refuse(
-      'STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper
-    )
-  end
-end
-
 -- Something will happen at `ms`: whoever sleeps longer than that is told by finish().
 local function note(ms)
   if ms < S.alarm then
