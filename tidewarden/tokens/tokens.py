@@ -270,7 +270,7 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """
-        Return this node's counters of refreshes.
+        Return this node's counters of refreshes, connections, events and caches.
 
         They are ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider,
         and others.
