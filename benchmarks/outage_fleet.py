@@ -18,7 +18,7 @@ from tidewarden.config.load import Provider
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.policy import due_after, due_before
+from tidewarden.tokens.policy.due_times import due_after, due_before
 from tidewarden.tokens.refresh.load_leveller import PERIOD_S, Leveller
 
 LIFE_S, MARGIN_S = 3600, 300

@@ -5,7 +5,7 @@ them off.
 
 from __future__ import annotations
 
-INTENT, POLICY = "tokens/lua/intent.lua", "tokens/policy.py"
+INTENT, POLICY = "tokens/lua/intent.lua", "tokens/policy/failures.py"
 OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
     (
         "intent",

@@ -15,7 +15,6 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config, Provider
 from tidewarden.queue import Queues
 
-from . import policy
 from .accounts.account_store import AccountStore, RunScript
 from .accounts.cache import Cache
 from .accounts.directory import Directory
@@ -37,6 +36,7 @@ from .journal.peer_queries import Peers
 from .limits.client_limits import ClientLimits
 from .limits.host_rate_limit import HostRateLimits
 from .limits.node_limits import NodeLimits
+from .policy import failures
 from .provider.token_endpoint import TokenEndpoint
 from .refresh.journal_replay import JournalReplay
 from .refresh.offline_refresh import OfflineClient, OfflineRefresher
@@ -81,7 +81,7 @@ class _Ground:
     cache: Cache
     settled: SettledAccounts
     counts: Counts
-    patience: policy.Patience
+    patience: failures.Patience
 
     @property
     def node(self) -> str:
@@ -123,7 +123,7 @@ async def open_tokens(
     exchange: TokenEndpoint | None = None,
     dice: Random | None = None,
     environ: Mapping[str, str] | None = None,
-    confirm_s: float = policy.CONFIRM_S,
+    confirm_s: float = failures.CONFIRM_S,
     forced_ms: int = FORCED_MS,
     script: RunScript | None = None,
     connected: Callable[[], bool] = lambda: True,
@@ -183,7 +183,7 @@ async def open_tokens(
             cache,
             SettledAccounts(cache),
             Counts(),
-            policy.Patience(confirm_s, config.tokens.give_up_s),
+            failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await _open_queues(queues, list(ground.directory.queues.values()))
         return await _put_together(ground, closing, connected, forced_ms, mac)

@@ -31,7 +31,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.secret import Secret
 from tidewarden.errors import StoreDown
 from tidewarden.store import connection as store_link
-from tidewarden.tokens import policy
+from tidewarden.tokens.policy import failures
 
 LIFE_S = 600
 
@@ -177,7 +177,7 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
     async with scene(serve_store, tmp_path, monkeypatch, client_rate=0.05) as here:
         tokens, endpoint = here.tokens, here.endpoint
         # a second, which a starved machine may stand still
-        monkeypatch.setattr(policy, "backoff", lambda *_: 60.0)
+        monkeypatch.setattr(failures, "backoff", lambda *_: 60.0)
         await here.put("a", "b", "c")
         await here.lose_store()
         here.outlive()

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.assessment import Assessment
-from tidewarden.tokens.policy import (
-    Case,
-    after_failure,
-    backoff,
-    due_after,
-    due_before,
-    replay_after,
-    since_ms,
-    state,
-    too_soon,
-    use_spare,
-)
+from tidewarden.tokens.policy.account_state import since_ms, state
+from tidewarden.tokens.policy.due_times import due_after, due_before, too_soon
+from tidewarden.tokens.policy.failures import Case, after_failure, backoff, replay_after, use_spare
 from tidewarden.tokens.provider.token_response import Verdict
 
 NOW_MS = 1_700_000_000_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidewarden.config.error_classes import ERROR_CLASSES
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.policy import (
+from tidewarden.tokens.policy.failures import (
     CONFIRM_S,
     Case,
     Step,

@@ -11,7 +11,7 @@ from support.tokens.story_scenes import NOW_MS, SCENES, account, refused, seen
 from support.tokens.told_stories import Told, whole
 
 from tidewarden.cli import VERBS, command_line
-from tidewarden.tokens import policy
+from tidewarden.tokens.policy import failures
 
 SETTLED = ("It is asked again, minutes to an hour apart",)
 """Advice on refusals that count."""
@@ -183,8 +183,11 @@ def test_who_waits_for_a_provider_is_asked_no_sooner_than_it() -> None:
 
 
 def test_refusals_are_counted_as_the_policy_does() -> None:
-    for counted in range(policy.CONFIRMATIONS):
+    for counted in range(failures.CONFIRMATIONS):
         told = account(troubles=refused(counted, 120_000, 480_000)).concluded[1]
-        assert (told.figures["refusals"], told.figures["needed"]) == (counted, policy.CONFIRMATIONS)
+        assert (told.figures["refusals"], told.figures["needed"]) == (
+            counted,
+            failures.CONFIRMATIONS,
+        )
     text = account(troubles=refused(1, 120_000, 480_000)).concluded[1].text
     assert "(10 min and 50 min)" in text, "the times between them, as the policy has them"

@@ -24,7 +24,7 @@ from tidewarden.config.permissions import Rights
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.queue import Queues
 from tidewarden.tokens import Tokens
-from tidewarden.tokens.policy import STATES
+from tidewarden.tokens.policy.account_state import STATES
 
 log = logging.getLogger("tidewarden.server")
 

@@ -161,7 +161,7 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     spare_refused: bool = False
     dead: bool = False
     outcome: str = ""
-    """Class of the last failure (see :mod:`tidewarden.tokens.policy`)."""
+    """Class of the last failure (see :mod:`tidewarden.tokens.policy.failures`)."""
     message: str = ""
     first_ms: int = 0
     last_ms: int = 0

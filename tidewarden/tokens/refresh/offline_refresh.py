@@ -19,10 +19,10 @@ from random import Random
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.cache import Cache, CachedToken
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.gathering import Ended
+from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.provider.token_response import Verdict
 
 from .outcomes import RefreshOutcomes
@@ -91,7 +91,7 @@ class OfflineRefresher:
                 return
             work = self._work.get(account)
             if work is None:
-                if policy.too_soon(provider, kept.row, now_ms) or self._held_back(
+                if due_times.too_soon(provider, kept.row, now_ms) or self._held_back(
                     provider, account
                 ):
                     return
@@ -152,7 +152,7 @@ class OfflineRefresher:
         tries = self._tries.get(account, (0, 0.0))[0] + 1
         if len(self._tries) > len(self._cache):
             self._tries.clear()  # What the cache has forgotten would stay here for ever.
-        wait_s = max(policy.backoff(tries, self._dice.random()), verdict.retry_after_s or 0)
+        wait_s = max(failures.backoff(tries, self._dice.random()), verdict.retry_after_s or 0)
         self._tries[account] = tries, now + wait_s
         if verdict.scope == "client" or verdict.outcome == "rate_limited" or verdict.retry_after_s:
             self._held[provider.name] = now + (verdict.retry_after_s or HOLD_S)

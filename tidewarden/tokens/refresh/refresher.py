@@ -19,7 +19,6 @@ from tidewarden.config import placeholders
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import AccountStore, Opened
 from tidewarden.tokens.journal.journal import Journal
@@ -27,7 +26,8 @@ from tidewarden.tokens.limits.adaptive_concurrency import late
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.evidence import is_refusal, kind_of
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.policy import Case, Patience
+from tidewarden.tokens.policy import due_times, failures
+from tidewarden.tokens.policy.failures import Case, Patience
 from tidewarden.tokens.provider import token_response
 from tidewarden.tokens.provider.advice import after_refusal
 from tidewarden.tokens.provider.grant_request import Unfit
@@ -218,11 +218,11 @@ class Refresher:
                 await self._limits.settled()
             if case is None:
                 return
-            lasts = await self._replay_until(task, policy.replay_after(case) or 0)
+            lasts = await self._replay_until(task, failures.replay_after(case) or 0)
             if lasts is None:
                 await self._failed(task, opened, case)
                 return
-            until, opened = lasts, replace(opened, troubles=policy.after_doubt(case))
+            until, opened = lasts, replace(opened, troubles=failures.after_doubt(case))
             log.debug("%s/%s: %s; sent again in its place", provider.name, task.id, verdict.message)
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
@@ -237,10 +237,10 @@ class Refresher:
         if isinstance(resolved, Step):
             await self._note(task, resolved)
             return None
-        if soon_s := policy.too_soon(self.provider, opened.row, opened.now_ms):
+        if soon_s := due_times.too_soon(self.provider, opened.row, opened.now_ms):
             await self._hold(task, soon_s, opened)
             return None
-        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
+        spare = failures.use_spare(opened.troubles, self._spare_may_do(opened))
         try:
             placeholders.filled(self.provider, opened.row.details.parameters)
             token = await self._request.unseal(
@@ -308,7 +308,7 @@ class Refresher:
             self._log.say(task.id, "failing", f"answered {verdict.message}{kept}")
         now_ms = opened.now_ms + int((self._clock.monotonic() - begun) * 1000)
         case = await self._case(opened, verdict, spare, now_ms)
-        if policy.replay_after(case) is not None:
+        if failures.replay_after(case) is not None:
             return case
         await self._failed(task, opened, case)
         return None
@@ -331,7 +331,7 @@ class Refresher:
 
     def _spare_may_do(self, opened: Opened) -> bool:
         """Whether there is a spare worth a try: a previous token works within the grace alone."""
-        return opened.spare is not None and policy.spare_lives(
+        return opened.spare is not None and failures.spare_lives(
             opened.spare, opened.row, self.provider.grace_s, opened.now_ms
         )
 
@@ -362,11 +362,11 @@ class Refresher:
         """
         step = Step("hold", delay_s, RefreshTroubles())
         if opened.troubles.doubts:
-            until_ms = policy.saved_until_ms(self.provider, opened.troubles, opened.now_ms)
+            until_ms = failures.saved_until_ms(self.provider, opened.troubles, opened.now_ms)
             step = Step(
                 "retry",
                 delay_s,
-                policy.doubted(opened.troubles, opened.now_ms, delay_s),
+                failures.doubted(opened.troubles, opened.now_ms, delay_s),
                 until_ms=until_ms,
             )
         await self._note(task, step)
@@ -395,7 +395,7 @@ class Refresher:
 
     async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:
         name, generation = self.provider.name, opened.row.generation
-        step = policy.after_failure(case)
+        step = failures.after_failure(case)
         step = replace(step, event=self._outcomes.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the
         # lease, and a refusal of a pair that a sibling has replaced is noted nowhere.

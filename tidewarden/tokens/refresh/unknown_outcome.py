@@ -12,10 +12,10 @@ from typing import Literal
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import Step
 from tidewarden.tokens.accounts.account_store import AccountStore, Opened
 from tidewarden.tokens.journal.peer_queries import PeerReply, Peers
+from tidewarden.tokens.policy import failures
 
 from .write_back import WriteBack
 
@@ -89,7 +89,7 @@ class UnknownOutcomes:
             return "stored"
         # Of one that was given up its token was refused: nothing is spoiled.
         if reply.state == "away" and not troubles.dead:
-            wait_s = policy.patience(
+            wait_s = failures.patience(
                 self._provider.rotation,
                 self._provider.grace_s,
                 opened.now_ms,
@@ -120,5 +120,5 @@ class UnknownOutcomes:
             "retry",
             wait_s,
             troubles,
-            until_ms=policy.saved_until_ms(self._provider, troubles, opened.now_ms),
+            until_ms=failures.saved_until_ms(self._provider, troubles, opened.now_ms),
         )

@@ -12,7 +12,6 @@ from random import Random
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.account_store import ORPHAN, AccountStore, Opened
@@ -21,6 +20,7 @@ from tidewarden.tokens.accounts.sealing import seal_pair
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.journal_records import JournalAnswer
 from tidewarden.tokens.journal.peer_queries import PeerReply
+from tidewarden.tokens.policy import due_times
 from tidewarden.tokens.provider.grant_request import following, granted_scope, marked
 from tidewarden.tokens.provider.token_response import TokenPair
 from tidewarden.tokens.vault.vault import Place, Vault
@@ -115,7 +115,7 @@ class WriteBack:
         provider, vault = self.provider, self._vault
         brought = following(sent_token, pair.refresh_token)
         at = (old.grant, base[1] + 1)
-        expires_at_ms, due_ms = policy.due_after(
+        expires_at_ms, due_ms = due_times.due_after(
             sent_ms, pair.life_s, provider, self._dice.random()
         )
         access, refresh = seal_pair(vault, provider.name, account, at, pair.access_token, brought)

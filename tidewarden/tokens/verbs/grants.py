@@ -10,7 +10,6 @@ from typing import Any, Literal
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details, names
 from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails, AccountRow
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
@@ -19,7 +18,8 @@ from tidewarden.tokens.accounts.sealing import seal_pair
 from tidewarden.tokens.accounts.settled import SettledAccounts
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
-from tidewarden.tokens.policy import State
+from tidewarden.tokens.policy import account_state, due_times
+from tidewarden.tokens.policy.account_state import State
 from tidewarden.tokens.provider.grant_request import marked, own_of
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
@@ -115,7 +115,9 @@ class Grants:
             kept = (keep and not _given_up(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
             if old is not None and (kept or (known and mark != old.current)):
-                return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
+                return Put(
+                    old.generation, "same", account_state.state(old, troubles, reading.now_ms)
+                )
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
             row = replace(row, details=self._details(provider, grant, reading))
@@ -129,7 +131,9 @@ class Grants:
             ):
                 if not await self._note(provider, queue, name, reading, grant):
                     continue
-                return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
+                return Put(
+                    old.generation, "same", account_state.state(old, troubles, reading.now_ms)
+                )
             stored = await self._ledger.put(
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
@@ -137,7 +141,7 @@ class Grants:
                 self._settled.tell(f"{provider.name}/{name}", row.generation)
                 living = row.expires_at_ms > reading.now_ms
                 self._lifecycle.granted(provider.name, name, living=living, recovered=stored == 2)
-                state = policy.state(row, None, reading.now_ms)
+                state = account_state.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(
             f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again"
@@ -299,7 +303,9 @@ class Grants:
         end_ms = min(expires_at_ms, now_ms + int(provider.life_s_max * 1000))
         life_s = max(0.0, (end_ms - now_ms) / 1000)
         due_ms = (
-            policy.due_before(end_ms, life_s, provider, self._dice.random()) if life_s else now_ms
+            due_times.due_before(end_ms, life_s, provider, self._dice.random())
+            if life_s
+            else now_ms
         )
         access, refresh = seal_pair(
             self._vault,

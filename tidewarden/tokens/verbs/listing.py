@@ -8,12 +8,12 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.limits.provider_status import beside, figures
+from tidewarden.tokens.policy import account_state
 from tidewarden.tokens.provider import advice
 
 PAGE_MAX = 1000
@@ -44,8 +44,10 @@ class Listing:
 
         By its name, not by how many were given: who deletes what a page had moves up those behind.
         """
-        if state and state not in policy.STATES:
-            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if state and state not in account_state.STATES:
+            raise errors.BadArg(
+                f"STATE is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}"
+            )
         if not 1 <= count <= PAGE_MAX:
             raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         provider, shard, scan, last = parse_cursor(after, names)
@@ -100,7 +102,7 @@ class Listing:
         self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]
     ) -> dict[str, Any]:
         row, troubles = entry.row, entry.troubles or RefreshTroubles()
-        state = policy.state(row, entry.troubles, now_ms)
+        state = account_state.state(row, entry.troubles, now_ms)
         alone = not stands["error"] and 0 < troubles.first_ms < stands["well_ms"]
         what = advice.of_account(
             self._providers[provider],
@@ -114,7 +116,7 @@ class Listing:
             "account": f"{provider}/{entry.account}",
             "provider": provider,
             "state": state,
-            "since_ms": policy.since_ms(row, entry.troubles, state),
+            "since_ms": account_state.since_ms(row, entry.troubles, state),
             "grant": row.grant,
             "generation": row.generation,
             "stored_ms": row.stored_ms,

@@ -16,12 +16,12 @@ from typing import Protocol, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.accounts.settled import SettledAccounts
-from tidewarden.tokens.policy import State
+from tidewarden.tokens.policy import account_state, due_times
+from tidewarden.tokens.policy.account_state import State
 from tidewarden.tokens.provider.token_response import Scalar
 from tidewarden.tokens.vault.vault import Place, Vault
 
@@ -272,7 +272,7 @@ class Reader:
             raise errors.Timeout(f"{account} has no living access token yet{_failing(reading)}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
-        state = policy.state(row, troubles, reading.now_ms)
+        state = account_state.state(row, troubles, reading.now_ms)
         keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
         return AccountToken(
             access_token,
@@ -352,7 +352,7 @@ def in_vain(provider: Provider, reading: AccountReading, wait_ms: int) -> bool:
     if row.expires_at_ms <= reading.now_ms:
         return False
     next_ms = troubles.next_ms if troubles is not None else 0
-    soon_ms = policy.too_soon(provider, row, reading.now_ms) * 1000
+    soon_ms = due_times.too_soon(provider, row, reading.now_ms) * 1000
     return max(soon_ms, next_ms - reading.now_ms) > wait_ms
 
 

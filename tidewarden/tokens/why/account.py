@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
 from .provider import quarantine_advice, quarantine_text, rests, silences, what_next
@@ -24,7 +24,7 @@ from .troubles import Subject, answer_of, concluded, refused
 def account_story(subject: Subject) -> Story:
     """The story of an account."""
     troubles, state = subject.troubles, subject.state
-    since_ms = policy.since_ms(subject.row, troubles, state)
+    since_ms = account_state.since_ms(subject.row, troubles, state)
     findings = [_token(subject)]
     if troubles is not None:
         findings += concluded(subject, troubles)
@@ -117,7 +117,7 @@ def _summary(subject: Subject) -> str:
                 " meanwhile."
             )
         return (
-            f"{name} refuses {subject.grant}; of the {policy.CONFIRMATIONS} refusals that end an"
+            f"{name} refuses {subject.grant}; of the {failures.CONFIRMATIONS} refusals that end an"
             f" account {troubles.refusals} counted so far."
         )
     if troubles.doubts:
@@ -191,7 +191,7 @@ def _of_client(subject: Subject) -> list[Finding]:
 def _bounds(subject: Subject) -> list[Finding]:
     """What the provider's section says of how often an account may be refreshed."""
     provider = subject.provider
-    soon_s = policy.too_soon(provider, subject.row, subject.now_ms)
+    soon_s = due_times.too_soon(provider, subject.row, subject.now_ms)
     if soon_s <= 0:
         return []
     at_ms = subject.now_ms + int(soon_s * 1000)
@@ -231,7 +231,7 @@ def _next(subject: Subject) -> Next:
         if troubles.outcome == "lost_rotation":
             text = "Nothing by itself, unless a node comes back whose journal has its new pair."
         return Next("nothing", text)
-    soon_ms = now_ms + int(policy.too_soon(subject.provider, row, now_ms) * 1000)
+    soon_ms = now_ms + int(due_times.too_soon(subject.provider, row, now_ms) * 1000)
     own_ms = max(
         troubles.next_ms if troubles is not None else row.due_ms, soon_ms if soon_ms > now_ms else 0
     )
@@ -262,8 +262,8 @@ def _then(subject: Subject, troubles: RefreshTroubles) -> str:
         return ""
     if subject.released:
         return "; if it is refused then, it is given up"
-    if troubles.refusals + 1 < policy.CONFIRMATIONS:
-        return f"; a refusal then is number {troubles.refusals + 1} of {policy.CONFIRMATIONS}"
+    if troubles.refusals + 1 < failures.CONFIRMATIONS:
+        return f"; a refusal then is number {troubles.refusals + 1} of {failures.CONFIRMATIONS}"
     return "; if it is refused then, and others are refreshed well, it is given up"
 
 

@@ -14,10 +14,10 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.policy import failures
 
 from .account import account_story, away_story
 from .provider import provider_story
@@ -38,8 +38,8 @@ class Stories:
         cache: Cache,
         clock: Clock,
         *,
-        confirm_s: float = policy.CONFIRM_S,
-        give_up_s: float = policy.GIVE_UP_S,
+        confirm_s: float = failures.CONFIRM_S,
+        give_up_s: float = failures.GIVE_UP_S,
     ) -> None:
         """``queue_of``: the queues by provider."""
         self._ledger = ledger

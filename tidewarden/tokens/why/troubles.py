@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
-from tidewarden.tokens import policy
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.policy import account_state, failures
 
 from .provider import rests
 from .story import ClientSeen, Finding, count, span, when
@@ -31,8 +31,8 @@ class Subject:
     troubles: RefreshTroubles | None
     client: ClientSeen
     now_ms: int
-    confirm_s: float = policy.CONFIRM_S
-    give_up_s: float = policy.GIVE_UP_S
+    confirm_s: float = failures.CONFIRM_S
+    give_up_s: float = failures.GIVE_UP_S
 
     @property
     def account(self) -> str:
@@ -40,9 +40,9 @@ class Subject:
         return f"{self.provider.name}/{self.name}"
 
     @property
-    def state(self) -> policy.State:
+    def state(self) -> account_state.State:
         """Its state."""
-        return policy.state(self.row, self.troubles, self.now_ms)
+        return account_state.state(self.row, self.troubles, self.now_ms)
 
     @property
     def grant(self) -> str:
@@ -62,7 +62,7 @@ class Subject:
     @property
     def released(self) -> bool:
         """
-        Whether an operator has said that its refusals are true; see :attr:`policy.Case.released`.
+        Whether an operator has said that its refusals are true; see :attr:`failures.Case.released`.
         """
         return self.row.stored_ms <= self.client.unix(self.client.record.released_ms) > 0
 
@@ -194,10 +194,10 @@ def _end(subject: Subject, troubles: RefreshTroubles) -> Finding:
         )
         return Finding("lost_rotation", text, figures | {"doubt_ms": troubles.doubt_ms})
     last = f"{subject.when(troubles.last_ms)}: {answer_of(troubles)}."
-    if troubles.refusals < policy.CONFIRMATIONS:
+    if troubles.refusals < failures.CONFIRMATIONS:
         text = (
             f"{count(troubles.refusals, 'refusal')} counted, the last at {last} Fewer than"
-            f" {policy.CONFIRMATIONS} are enough when an operator has released the provider, and"
+            f" {failures.CONFIRMATIONS} are enough when an operator has released the provider, and"
             " were for earlier versions of this program."
         )
     else:
@@ -212,14 +212,14 @@ def _refusals(subject: Subject, troubles: RefreshTroubles) -> Finding:
     name, answer, record = subject.provider.name, answer_of(troubles), subject.client.record
     figures = {
         "refusals": troubles.refusals,
-        "needed": policy.CONFIRMATIONS,
+        "needed": failures.CONFIRMATIONS,
         "refused_ms": troubles.refused_ms,
         "confirmed_ms": troubles.confirmed_ms,
         "others_well_ms": subject.well_ms,
     }
     if subject.quarantined:
         text = f"It was answered {answer}. Refusals do not count while {name} is in quarantine"
-        counted = f"; {troubles.refusals} of {policy.CONFIRMATIONS} counted before"
+        counted = f"; {troubles.refusals} of {failures.CONFIRMATIONS} counted before"
         text += f"{counted if troubles.refusals else ''}."
         return Finding("refused_in_quarantine", text, figures)
     if record.hold is not None:
@@ -229,7 +229,7 @@ def _refusals(subject: Subject, troubles: RefreshTroubles) -> Finding:
         return Finding("refused_while_held", text, figures)
     text = (
         f"It was answered {answer}. Refusals that count: {troubles.refusals} of"
-        f" {policy.CONFIRMATIONS}"
+        f" {failures.CONFIRMATIONS}"
     )
     text += (
         f", the last at {subject.when(troubles.confirmed_ms)}." if troubles.confirmed_ms else "."
@@ -241,16 +241,17 @@ def _refusals(subject: Subject, troubles: RefreshTroubles) -> Finding:
         )
         return Finding("refused", text, figures)
     apart = " and ".join(
-        span(policy.apart_s(number, subject.confirm_s)) for number in range(1, policy.CONFIRMATIONS)
+        span(failures.apart_s(number, subject.confirm_s))
+        for number in range(1, failures.CONFIRMATIONS)
     )
     text += (
         f" One counts only so long after the one before ({apart}), lest a bad hour end an account."
     )
-    if troubles.refusals >= policy.CONFIRMATIONS:
+    if troubles.refusals >= failures.CONFIRMATIONS:
         text += (
             " There are enough: it is given up when it is refused once more and another account is"
             " known to have been refreshed well since the first, or, if there is none that shows"
-            f" it, after a day ({span(policy.LONE_AFTER * subject.confirm_s)}) of refusals."
+            f" it, after a day ({span(failures.LONE_AFTER * subject.confirm_s)}) of refusals."
         )
     text += f" {_others(subject, troubles.refused_ms or troubles.first_ms)}"
     return Finding("refused", text, figures)

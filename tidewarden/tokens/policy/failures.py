@@ -1,8 +1,4 @@
-"""
-Decides when to refresh, and what to do when that failed. Pure.
-
-No clock, socket or dice in here: times, verdicts and a random fraction are handed in.
-"""
+"""Decides what becomes of an account after a failed refresh, and when it is given up. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +9,13 @@ from msgspec.structs import replace
 
 from tidewarden.config.error_classes import ErrorClass, class_of
 from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Spare, Step
+from tidewarden.tokens.limits.assessment import ALONE, Assessment
+from tidewarden.tokens.provider.token_response import Verdict
 
-from .accounts.account_record import AccountRow, RefreshTroubles, Spare, Step
-from .limits.assessment import ALONE, Assessment
-from .provider.token_response import Verdict
+from .due_times import JITTER_SHARE
 
 Rotation = Literal["none", "rolling", "single_use"]
-State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
-"""
-``stale``: of a token that was served without asking the store, which was away; no account is in it.
-"""
-STATES: tuple[State, ...] = (
-    "fresh",
-    "expiring",
-    "late",
-    "failing",
-    "stopped",
-    "dead",
-    "lost_rotation",
-)
 
 BACKOFF_S_MAX = 60.0
 # Where nobody knows whether the provider is well: it may be back any moment.
@@ -65,53 +49,6 @@ SAMPLED = (0.1, 36.0)  # … and each so many times it apart: a minute to six ho
 REPLAYS_S = (0.0, 1.0)
 MENDED_HERE_S_MAX = 600.0  # Between two tries of what asks nothing of anybody.
 ASKED = 8  # Answers that are kept of an account that fails.
-JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
-
-
-def due_after(
-    sent_ms: int, life_s: float | None, provider: Provider, dice: float
-) -> tuple[int, int]:
-    """
-    When a new token expires and when it is refreshed next: ``(expires_at_ms, due_ms)``.
-
-    Life counts from ``sent_ms``, when the request was sent: the provider counts from later, so that
-    is the safe side.
-    """
-    life = min(life_s if life_s is not None else provider.default_life_s, provider.life_s_max)
-    expires_at_ms = sent_ms + int(life * 1000)
-    return expires_at_ms, due_before(expires_at_ms, life, provider, dice)
-
-
-def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: float) -> int:
-    """
-    When a token that expires then, and has ``life_s`` left, is refreshed.
-
-    The margin takes at most a third of the life, else a margin of five minutes would refresh a
-    token of one minute without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the
-    margin ahead, never behind. A refresh token that dies when idle is used in time, and nothing is
-    refreshed before the provider allows it.
-    """
-    life = max(0.0, life_s)
-    margin = min(provider.margin_of(life), life / 3)
-    margin += min(margin, life / 3) * JITTER_SHARE * dice
-    if provider.keep_alive_s:
-        margin = max(margin, life - provider.keep_alive_s)
-    if provider.not_before_s:
-        margin = min(margin, provider.not_before_s)
-    return expires_at_ms - int(margin * 1000)
-
-
-def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
-    """Seconds until the provider lets this account be refreshed; 0: it may be now, whoever asks."""
-    wait_ms = 0.0
-    if provider.not_before_s and row.access:
-        wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
-    if provider.account_interval_s and row.refreshed:
-        interval_ms = (
-            provider.account_interval_s * 1000
-        )  # Never longer than that: the clock may have been stepped back since.
-        wait_ms = max(wait_ms, min(interval_ms, row.stored_ms + interval_ms - now_ms))
-    return max(0.0, wait_ms / 1000)
 
 
 def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
@@ -544,27 +481,3 @@ def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int)
     if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
         return True
     return now_ms - row.stored_ms < grace_s * 1000
-
-
-def state(row: AccountRow, troubles: RefreshTroubles | None, now_ms: int) -> State:
-    """
-    Return the one word for how an account is.
-
-    The words come in this order: dead before failing before late before expiring before fresh.
-    """
-    if troubles is not None:
-        if troubles.stopped:
-            return "stopped"
-        if not troubles.dead:
-            return "failing"
-        return "lost_rotation" if troubles.outcome == "lost_rotation" else "dead"
-    if row.expires_at_ms and row.expires_at_ms <= now_ms:
-        return "late"
-    return "expiring" if row.due_ms <= now_ms else "fresh"
-
-
-def since_ms(row: AccountRow, troubles: RefreshTroubles | None, state: State) -> int:
-    """Since when the account is as :func:`state` says, unix milliseconds."""
-    if troubles is not None:
-        return troubles.last_ms if troubles.given_up else troubles.first_ms
-    return {"late": row.expires_at_ms, "expiring": row.due_ms}.get(state, row.stored_ms)
