@@ -16,7 +16,6 @@ from tidewarden.store.connection import ReplySink
 
 from .catalog import Catalog
 from .consumer import Consumer
-from .drain import Drain
 from .put import Producer
 from .sessions.session import Session
 from .sessions.sessions import Sessions
@@ -24,6 +23,7 @@ from .shards.batch import never
 from .shards.shard import Shard
 from .take import TOLD_OF_MORE, Take
 from .task import LEASE_NUMBER_MAX
+from .waits.drain import Drain
 
 
 class FastAck:

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
 
 from .queues import Queues
-from .results import AGAIN_S, AWAY_S
 from .sessions.session import Session
 from .settings import LOCKS_QUEUE as QUEUE
 from .shards.reply_durability import Unconfirmed
 from .shards.shard import Shard
 from .take import hand_back
 from .task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
+from .waits.results import AGAIN_S, AWAY_S
 
 KEY_MAX = 200
 FENCE_BYTES = 8  # of a lock's payload; its KEY follows

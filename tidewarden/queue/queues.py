@@ -12,15 +12,12 @@ from tidewarden.store.durability.durability import Durability
 
 from .admin import QueueAdmin
 from .bulk import Bulk
-from .capacity_wait import CapacityWait
 from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
-from .drain import Drain
 from .fast_path import FastPath
 from .partitioning import shard_for
 from .put import Producer
-from .results import Results
 from .sessions.hold_limit import HoldLimit
 from .sessions.lost_takes import LostTakes
 from .sessions.session_expiry import SessionExpiry
@@ -30,6 +27,9 @@ from .settings import QueueSettings
 from .shards.shard_scripts import ShardScripts
 from .take import TakesUnderWay
 from .topics import Topics
+from .waits.capacity_wait import CapacityWait
+from .waits.drain import Drain
+from .waits.results import Results
 from .wakeups import Wakeups
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.store.reply_sink import ReplySink
 
-from .drain import Drain
 from .sessions.session import Session, gone
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
 from .shards.waitlist import Tries
 from .task import Taken
+from .waits.drain import Drain
 
 TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away

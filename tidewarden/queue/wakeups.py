@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .capacity_wait import CapacityWait
 from .catalog import Catalog
 from .partitioning import split_prefix
-from .results import Results
+from .waits.capacity_wait import CapacityWait
+from .waits.results import Results
 
 
 class Wakeups:

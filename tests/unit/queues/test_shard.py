@@ -12,13 +12,13 @@ from support.queues.desk import queue_scripts
 from support.queues.parked_takes import takes_in
 
 from tidewarden.errors import BadArg, Full, Internal, StoreDown
-from tidewarden.queue.drain import Drain
 from tidewarden.queue.partitioning import prefix_of, split_prefix
 from tidewarden.queue.sessions.session import Session
 from tidewarden.queue.shards.shard import FLYING_MAX, ITEMS_MAX, Shard
 from tidewarden.queue.shards.waitlist import Tries
 from tidewarden.queue.take import Take, TakesUnderWay
 from tidewarden.queue.task import TaskSpec
+from tidewarden.queue.waits.drain import Drain
 from tidewarden.store.connection import ReplyError
 from tidewarden.store.scripts.loader import Script
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from tidewarden.config.settings import Limits
 from tidewarden.errors import Full, NoQuorum, Stale, StoreDown
+from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.partitioning import shard_for
+from tidewarden.queue.task import check_id, check_name, check_range
 from tidewarden.store.reply_sink import ignore_errors
-
-from .catalog import Catalog
-from .partitioning import shard_for
-from .task import check_id, check_name, check_range
 
 AWAY_S = 0.5  # after the store was away
 AGAIN_S = 60.0  # so often is asked anew, in case a message was lost without a reconnect

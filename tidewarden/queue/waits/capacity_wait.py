@@ -12,13 +12,13 @@ from collections.abc import Awaitable
 
 from tidewarden.config.settings import Limits
 from tidewarden.errors import Full
+from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.partitioning import shard_for
+from tidewarden.queue.put import Producer, put_error
+from tidewarden.queue.task import TaskSpec, check_name, check_range
 
-from .catalog import Catalog
 from .drain import Drain
-from .partitioning import shard_for
-from .put import Producer, put_error
 from .results import AGAIN_S
-from .task import TaskSpec, check_name, check_range
 
 Line = deque[asyncio.Event]
 

@@ -1,0 +1,1 @@
+"""Keeps the callers that wait for room or for the ends of tasks, until the node drains."""
