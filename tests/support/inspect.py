@@ -40,7 +40,7 @@ def step_silently(clock: Any, seconds: float) -> None:
 settings_of = attrgetter("catalog.settings")  # by name, as the node knows them
 topics_of = attrgetter("catalog.topics")  # the queues of each topic, as the node knows them
 background_tasks_of = attrgetter("catalog.background")  # asyncio tasks of the queues' own
-capacity_waits_of = attrgetter("capacity_wait.lines")  # puts that wait for room, by queue
+capacity_waits_of = attrgetter("capacity_wait.lines.by_place")  # puts that wait for room, by queue
 awaited_of = attrgetter("results.awaited")  # whose ends somebody waits for
 strategies_of = attrgetter("catalog.strategies")  # what chooses the shard of a put, by queue
 looks_of = attrgetter("_looks")  # looks for takes whose answer was lost

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups
 from tidewarden.config.load import Config, User, is_loopback
-from tidewarden.queue.locks import Locks
 from tidewarden.raft import RaftMember
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
@@ -53,10 +52,7 @@ class Doors:
         self._secondaries = secondaries
         queues = status.queues
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
-        locks = Locks(
-            queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max
-        )
-        services = Services(queues, status, tokens, schedules, locks, operations, backups)
+        services = Services(queues, status, tokens, schedules, queues.locks, operations, backups)
         self._resp = RespServer(
             config,
             services,

@@ -25,7 +25,6 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
-from tidewarden.queue.locks import Locks
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
@@ -89,16 +88,14 @@ class Secondary:
         self._stopping = stopping
         self._parts = parts
         config, queues = orders.config, parts.queues
-        limits = config.limits
-        locks = Locks(queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
         self._resp = RespServer(
             config,
-            Services(queues, RelayedCluster(), locks=locks),
+            Services(queues, RelayedCluster(), locks=queues.locks),
             clock,
             commands=relayed(COMMANDS),
             port=orders.port,
             hand_over=LineSender(wire),
-            connections_max=raise_file_limit(limits).resp,
+            connections_max=raise_file_limit(config.limits).resp,
         )
         wire.setblocking(False)
         asyncio.get_running_loop().add_reader(wire, self._heard_first)

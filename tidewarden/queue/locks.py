@@ -9,28 +9,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
-from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
 
-from .queues import Queues
+from .admin import QueueAdmin
+from .catalog import Catalog
+from .sessions.hold_limit import HoldLimit
 from .sessions.session import Session
+from .sessions.sessions import Sessions
 from .settings import LOCKS_QUEUE as QUEUE
 from .shards.reply_durability import Unconfirmed
 from .shards.shard import Shard
 from .take import hand_back
 from .task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
-from .waits.results import AGAIN_S, AWAY_S
+from .waits.drain import Drain
+from .waits.results import Results
+from .waits.wait_lines import AGAIN_S, AWAY_S, Turn, WaitLines
 
 KEY_MAX = 200
 FENCE_BYTES = 8  # of a lock's payload; its KEY follows
 SOON_S = 0.001  # a lease that is just ending is looked at again so soon
-
-# Who waits for one lock on this node, oldest first. Only the first asks the store, so that a
-# release costs one try a node.
-Line = OrderedDict[asyncio.Event, None]
 
 
 class _Want(NamedTuple):
@@ -91,18 +91,33 @@ class Locks:
     A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold.
     """
 
-    def __init__(self, queues: Queues, *, wait_max_ms: int, waiting_max: int) -> None:
-        self._catalog = queues.catalog
-        self._sessions = queues.sessions
-        self._hold_limit = queues.hold_limit
-        self._results = queues.results
-        self._admin = queues.admin
-        self._drain = queues.drain
+    def __init__(
+        self,
+        catalog: Catalog,
+        sessions: Sessions,
+        hold_limit: HoldLimit,
+        results: Results,
+        admin: QueueAdmin,
+        drain: Drain,
+        *,
+        wait_max_ms: int,
+        waiting_max: int,
+    ) -> None:
+        self._catalog = catalog
+        self._sessions = sessions
+        self._hold_limit = hold_limit
+        self._results = results
+        self._admin = admin
         self._wait_max_ms = wait_max_ms
         self._waiting_max = waiting_max
         self._loop = asyncio.get_running_loop()
-        self._lines: dict[str, Line] = {}
-        self.waiting = 0  # acquires that wait on this node
+        # by name: only the first of a line asks, so that a release costs one try a node
+        self._lines: WaitLines[str] = WaitLines(drain)
+
+    @property
+    def waiting(self) -> int:
+        """How many acquires wait on this node."""
+        return self._lines.waiting
 
     def acquire(
         self, session: Session, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
@@ -143,42 +158,29 @@ class Locks:
         return fence or None
 
     async def _wait(self, want: _Want, until: float) -> int | None:
-        line = self._lines.get(want.name)
-        if line and want.key[:1] == b"=":
+        if want.key[:1] == b"=" and want.name in self._lines:
             # It may be this caller's own hold that the line waits for.
             fence, _ = await self._ask(want, take=False)
             if fence:
                 return fence
-        turn = asyncio.Event()
-        line = self._lines.setdefault(want.name, OrderedDict())
-        if not line:
-            turn.set()
-        line[turn] = None
-        self.waiting += 1
         try:
-            return await self._first(want, turn, until)
+            with self._lines.join(want.name) as turn:
+                return await self._first(want, turn, until)
         except TimeoutError:
             return None
         finally:
-            self.waiting -= 1
-            del line[turn]
-            if line:
-                next(iter(line)).set()
-            else:
-                del self._lines[want.name]
+            # also when another than the first has left: the first looks again
+            self._lines.wake(want.name)
 
-    async def _first(self, want: _Want, turn: asyncio.Event, until: float) -> int:
+    async def _first(self, want: _Want, turn: Turn, until: float) -> int:
         """Wait to be the first of the line, then for the lock. Raises: TimeoutError."""
-        async with asyncio.timeout_at(until):
-            await turn.wait()
+        await turn.wait(until)
         place = (QUEUE, want.name)
         fence = 0
-        self._results.listen(place, turn)
+        self._results.listen(place, turn.event)
         try:
             while not fence:
-                self._drain.check()
-                # before the question: word of its end that comes with the answer is not lost
-                turn.clear()
+                turn.begin()
                 try:
                     fence, again = await self._ask(want, take=True, note=True)
                 except (StoreDown, Stale, NoQuorum) as error:
@@ -188,10 +190,10 @@ class Locks:
                     if again >= until:
                         raise
                 if not fence:
-                    await _nudged(turn, min(again, until), until)
+                    await turn.wait(until, again)
             return fence
         finally:
-            self._results.unlisten(place, turn, noted=not fence)
+            self._results.unlisten(place, turn.event, noted=not fence)
 
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
         """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
@@ -290,18 +292,6 @@ def _described(task: dict[str, Any]) -> dict[str, Any]:
     if "session" in task:
         found["session"] = task["session"]
     return found
-
-
-async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:
-    """
-    Until ``turn`` is set, or the loop's time is ``at``. Raises: TimeoutError: it is ``until``.
-    """
-    try:
-        async with asyncio.timeout_at(at):
-            await turn.wait()
-    except TimeoutError:
-        if at >= until:
-            raise
 
 
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:

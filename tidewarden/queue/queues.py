@@ -16,6 +16,7 @@ from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
 from .fast_path import FastPath
+from .locks import Locks
 from .partitioning import shard_for
 from .put import Producer
 from .sessions.hold_limit import HoldLimit
@@ -83,6 +84,16 @@ class Queues:
         )
         self.consumer = Consumer(
             self.catalog, self.sessions, self.hold_limit, TakesUnderWay(self.drain), limits
+        )
+        self.locks = Locks(
+            self.catalog,
+            self.sessions,
+            self.hold_limit,
+            self.results,
+            self.admin,
+            self.drain,
+            wait_max_ms=limits.wait_ms,
+            waiting_max=limits.waiting_max,
         )
         self.fast_path = FastPath(
             self.catalog, self.producer, self.consumer, self.sessions, limits, self.drain

@@ -16,7 +16,6 @@ from support.store.proxy import Proxy
 
 from tidewarden.errors import Full, StoreDown
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.locks import Locks
 from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.topics import Topics
 
@@ -83,7 +82,7 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
     hangs up.
     """
     queues = (await node("n0")).queues
-    locks = Locks(queues, wait_max_ms=HOUR_MS, waiting_max=1_000)
+    locks = queues.locks
     await queues.admin.configure("full", {"capacity": 1})
     await queues.put("full", TaskSpec(id="first"))
     owner = queues.open_session()
@@ -110,9 +109,9 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
         await asyncio.gather(*waits, return_exceptions=True)
         assert await queues.admin.delete("q", task.id) == 1
         if n in (99, 399):
-            kept.append(entries(queues, locks))
+            kept.append(entries(queues))
             stored.append(await stored_bytes(link_of(queues)))
-    assert kept[1] <= kept[0] + 5, by_container(queues, locks)
+    assert kept[1] <= kept[0] + 5, by_container(queues)
     assert sum(stored[1].values()) <= sum(stored[0].values()) + 1_000, stored
 
 

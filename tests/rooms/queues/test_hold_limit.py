@@ -14,7 +14,6 @@ from support.inspect import shards_of
 
 from tidewarden.errors import Full
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.locks import Locks
 from tidewarden.queue.sessions import session as module
 
 MOST = 20
@@ -91,7 +90,7 @@ async def test_what_ended_through_another_connection_makes_room(node: Any) -> No
 
 async def test_locks_count_and_a_lock_in_hand_is_acquired_again(node: Any) -> None:
     queues = (await node("n0")).queues
-    locks = Locks(queues, wait_max_ms=1000, waiting_max=10)
+    locks = queues.locks
     session = queues.open_session()
     fence = await locks.acquire(session, "mine", 60_000, key=b"k")
     await take_all(queues, session, MOST - 1)

@@ -16,7 +16,6 @@ from support.queues.shared_sessions import graces_held, joined, keys, n0, one, s
 
 from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.locks import Locks
 
 __all__ = ["n0"]  # a fixture
 
@@ -280,7 +279,7 @@ async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: 
     session = queues.open_session()
     asked: list[Any] = []
     if verb == "lock":
-        asked = [Locks(queues, wait_max_ms=0, waiting_max=0).acquire(session, "l", 1000)]
+        asked = [queues.locks.acquire(session, "l", 1000)]
     elif verb == "session":
         asked = [queues.join_session(session, "bob")]
     else:

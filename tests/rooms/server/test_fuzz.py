@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from support.doors import doubles
 from support.doors.doubles import framed
 from support.doors.resp_fuzz import ALL, GOOD, PLAIN, Answers, broken, ending, errors_in, stream
+from support.queues.waiting_locks import locks_of
 
-from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access import users
 from tidewarden.server.verbs.table import COMMANDS
@@ -110,9 +110,10 @@ class Victim:
 @pytest.fixture
 async def victim(node: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Victim]:
     monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.0)
-    queues = (await node("n0")).queues
+    n0 = await node("n0")
+    queues = n0.queues
     door = doubles.Door(queues=queues, users=(doubles.ADMIN,))
-    locks = Locks(queues, wait_max_ms=door.config.limits.wait_ms, waiting_max=100)
+    locks = locks_of(n0, wait_max_ms=door.config.limits.wait_ms)
     door.provide(locks=locks, schedules=Schedules(queues))
     defects: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))

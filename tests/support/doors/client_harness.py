@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from support.doors import doubles as server_doubles
+from support.queues.waiting_locks import locks_of
 from support.store.proxy import Proxy
-
-from tidewarden.queue.locks import Locks
 
 
 class Site:
@@ -43,7 +42,7 @@ class Site:
         door = await self.stack.enter_async_context(
             server_doubles.Door(queues=node.queues, **options)
         )
-        door.provide(locks=Locks(node.queues, wait_max_ms=3_600_000, waiting_max=1_000))
+        door.provide(locks=locks_of(node, waiting_max=1_000))
         self.nodes.append(node)
         self.doors.append(door)
 

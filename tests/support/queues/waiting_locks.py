@@ -10,11 +10,18 @@ from tidewarden.queue.locks import QUEUE, Locks
 LONG_MS = 60_000
 
 
-def locks_of(n: Any, **limits: int) -> Locks:
+def locks_of(n: Any, *, wait_max_ms: int = 3_600_000, waiting_max: int = 100) -> Locks:
+    """Locks of the node of the test under limits of the test."""
+    queues = n.queues
     return Locks(
-        n.queues,
-        wait_max_ms=limits.get("wait_max_ms", 3_600_000),
-        waiting_max=limits.get("waiting_max", 100),
+        queues.catalog,
+        queues.sessions,
+        queues.hold_limit,
+        queues.results,
+        queues.admin,
+        queues.drain,
+        wait_max_ms=wait_max_ms,
+        waiting_max=waiting_max,
     )
 
 

@@ -7,7 +7,6 @@ They wait in the order they came, and removals wake them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable
 
 from tidewarden.config.settings import Limits
@@ -18,26 +17,19 @@ from tidewarden.queue.put import Producer, put_error
 from tidewarden.queue.task import TaskSpec, check_name, check_range
 
 from .drain import Drain
-from .results import AGAIN_S
-
-Line = deque[asyncio.Event]
+from .wait_lines import AGAIN_S, Turn, WaitLines
 
 
 class CapacityWait:
-    """
-    Keeps one line of waiting puts for each shard.
-
-    Only the first of a line asks, the next when it is through.
-    """
+    """Keeps one line of waiting puts for each shard."""
 
     def __init__(self, catalog: Catalog, producer: Producer, limits: Limits, drain: Drain) -> None:
         self._catalog = catalog
         self._producer = producer
         self._wait_max_ms = limits.wait_ms
         self._waiting_max = limits.waiting_max
-        self._drain = drain
         self._loop = asyncio.get_running_loop()
-        self.lines: dict[tuple[str, int], Line] = {}
+        self.lines: WaitLines[tuple[str, int]] = WaitLines(drain)
 
     async def put(self, queue: str, task: TaskSpec, wait_ms: int) -> str:
         """
@@ -57,39 +49,23 @@ class CapacityWait:
 
             return await self._producer.put_to_each(queue, links, task, waiting)
         task_id, shard = self._producer.target(queue, self._catalog.shards[queue], task)
-        if sum(map(len, self.lines.values())) >= self._waiting_max:
+        if self.lines.waiting >= self._waiting_max:
             raise Full("too many puts wait for room on this node (limits.waiting_max)")
-        place = (queue, shard.index)
-        line = self.lines.setdefault(place, deque())
-        turn = asyncio.Event()
-        if not line:
-            turn.set()
-        line.append(turn)
-        try:
+        with self.lines.join((queue, shard.index)) as turn:
             until = self._loop.time() + wait_ms / 1000
             return await self._put_in_turn(
                 queue, task_id, (task.options(not task.id, waits=True), task.payload), turn, until
             )
-        finally:
-            first = line[0] is turn
-            line.remove(turn)
-            if not line:
-                del self.lines[place]
-            elif first:
-                line[0].set()
 
     async def _put_in_turn(
-        self, queue: str, task_id: str, body: tuple[str, bytes], turn: asyncio.Event, until: float
+        self, queue: str, task_id: str, body: tuple[str, bytes], turn: Turn, until: float
     ) -> str:
         while True:
             try:
-                async with asyncio.timeout_at(min(until, self._loop.time() + AGAIN_S)):
-                    await turn.wait()
+                await turn.wait(until, self._loop.time() + AGAIN_S)
             except TimeoutError:
-                if self._loop.time() >= until:
-                    raise put_error(b"FULL", queue, task_id) from None
-            self._drain.check()
-            turn.clear()  # before the question: word of room that comes with its answer is not lost
+                raise put_error(b"FULL", queue, task_id) from None
+            turn.begin()
             reply = await shard_for(await self._catalog.open(queue), task_id).put(task_id, *body)
             if type(reply) is not bytes:
                 return task_id
@@ -98,17 +74,12 @@ class CapacityWait:
 
     def wake(self, queue: str, shard: int) -> None:
         """A shard that was at its capacity may have room."""
-        line = self.lines.get((queue, shard))
-        if line:
-            line[0].set()
+        self.lines.wake((queue, shard))
 
     def wake_all(self) -> None:
         """Messages may have been missed: the first of each line asks again."""
-        for place in self.lines:
-            self.wake(*place)
+        self.lines.wake_all()
 
     def end_waits(self) -> None:
         """The node goes down: every waiting put is refused."""
-        for line in self.lines.values():
-            for turn in line:
-                turn.set()
+        self.lines.end_waits()

@@ -12,8 +12,7 @@ from tidewarden.queue.partitioning import shard_for
 from tidewarden.queue.task import check_id, check_name, check_range
 from tidewarden.store.reply_sink import ignore_errors
 
-AWAY_S = 0.5  # after the store was away
-AGAIN_S = 60.0  # so often is asked anew, in case a message was lost without a reconnect
+from .wait_lines import AGAIN_S, AWAY_S, woken
 
 
 class Results:
@@ -108,11 +107,8 @@ class Results:
                 again = AWAY_S
             if not waits:
                 return "timeout", b""
-            try:
-                async with asyncio.timeout_at(min(until, self._loop.time() + again)):
-                    await nudge.wait()
-            except TimeoutError:
-                continue  # the last look, or one in case a message was lost
+            # without a nudge: the last look, or one in case a message was lost
+            await woken(nudge, min(until, self._loop.time() + again))
 
     def nudge(self, place: tuple[str, str]) -> None:
         """The task ``(queue, id)`` may have ended."""

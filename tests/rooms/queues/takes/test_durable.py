@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from support.doors import doubles
 from support.inspect import parked_in
+from support.queues.waiting_locks import locks_of
 from support.store.replicas import LIMIT_MS, Replicas, Seat, seat, stopped
 from support.store.servers import StoreServer
 from support.store.shard_audit import audit_store
 
 from tidewarden.errors import BadArg, NoQuorum
-from tidewarden.queue.locks import Locks
 from tidewarden.queue.task import Changes, TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
@@ -193,7 +193,7 @@ async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas
 @pytest.mark.thorough
 async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> None:
     locks, session = (
-        Locks(one.queues, wait_max_ms=100_000, waiting_max=10),
+        locks_of(one, wait_max_ms=100_000, waiting_max=10),
         one.queues.open_session(),
     )
     fence = await locks.acquire(session, "l", 60_000)
@@ -215,7 +215,7 @@ async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(
     one: Seat, pair: Replicas
 ) -> None:
     locks, session = (
-        Locks(one.queues, wait_max_ms=100_000, waiting_max=10),
+        locks_of(one, wait_max_ms=100_000, waiting_max=10),
         one.queues.open_session(),
     )
     assert await locks.acquire(session, "warm", 60_000)
