@@ -27,26 +27,6 @@ REASON_MAX = 240
 LANE_MAX = 200
 STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
-# The table of a task's life, as the documentation shows it and the tests play it against the
-# scripts.
-TRANSITIONS: dict[str, dict[str, str]] = {
-    "delayed": {"due": "ready", "take": "leased", "expire": "buried", "delete": "done"},
-    "ready": {"take": "leased", "expire": "buried", "delete": "done"},
-    "leased": {
-        "ack": "done",
-        "touch": "leased",
-        "release": "ready",
-        "fail": "ready",
-        "disconnect": "ready",
-        "lease end": "ready",
-        "bury": "buried",
-        "delete": "done",
-    },
-    "buried": {"kick": "ready", "delete": "done"},
-    # Of a lane, where others become ready: until its turn comes there.
-    "waiting": {"turn": "ready", "take": "leased", "expire": "buried", "delete": "done"},
-}
-
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts as the numbers do

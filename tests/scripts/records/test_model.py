@@ -19,12 +19,31 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tidewarden.queue.task import STATES, TRANSITIONS
+from tidewarden.queue.task import STATES
 
 IDS = [f"t{n}" for n in range(6)]
 LOSSES_MAX = 3
 HOLDERS = ["n0.1", "n1.1"]
 SESSIONS = ["a" * 32, "b" * 32]
+
+# The table of a task's life: in each state, what may happen to the task, and where that leads.
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "delayed": {"due": "ready", "take": "leased", "expire": "buried", "delete": "done"},
+    "ready": {"take": "leased", "expire": "buried", "delete": "done"},
+    "leased": {
+        "ack": "done",
+        "touch": "leased",
+        "release": "ready",
+        "fail": "ready",
+        "disconnect": "ready",
+        "lease end": "ready",
+        "bury": "buried",
+        "delete": "done",
+    },
+    "buried": {"kick": "ready", "delete": "done"},
+    # Of a lane, where others become ready: until its turn comes there.
+    "waiting": {"turn": "ready", "take": "leased", "expire": "buried", "delete": "done"},
+}
 
 ids = st.sampled_from(IDS)
 delays = st.sampled_from([0, 0, 50, 400])
@@ -350,6 +369,16 @@ class Life(RuleBasedStateMachine):
             state: sum(task.state == state for task in self.tasks.values()) for state in states
         }
         self.desk.audit()
+
+
+def test_the_table_of_a_tasks_life_is_whole() -> None:
+    assert tuple(TRANSITIONS) == STATES
+    assert {state for row in TRANSITIONS.values() for state in row.values()} == {
+        "ready",
+        "leased",
+        "buried",
+        "done",
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from support.inspect import use_sequence
 from tidewarden.errors import BadArg, TooBig
 from tidewarden.queue.task import (
     FIELDS,
-    STATES,
     TIME_MAX_MS,
-    TRANSITIONS,
     Changes,
     IdMaker,
     TaskSpec,
@@ -157,16 +155,6 @@ def test_more_ids_in_a_millisecond_than_the_sequence_holds() -> None:
 
 def test_two_processes_make_different_ids() -> None:
     assert len({IdMaker().make(5) for _ in range(20)}) == 20
-
-
-def test_the_table_of_a_tasks_life_is_whole() -> None:
-    assert tuple(TRANSITIONS) == STATES
-    assert {state for row in TRANSITIONS.values() for state in row.values()} == {
-        "ready",
-        "leased",
-        "buried",
-        "done",
-    }
 
 
 def test_a_task_as_peek_shows_it() -> None:
