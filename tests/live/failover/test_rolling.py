@@ -101,7 +101,7 @@ class Load:
         )  # fmt: skip
 
     async def bare_producer(self, node: Node) -> None:
-        async with self.known_empty(node) as client:
+        async with self.bare(node) as client:
             while self.producing:
                 task_id = f"bare-{next(self.numbers)}"
                 assert await client.execute_command("Q.PUT", QUEUE, "x", "ID", task_id) == task_id
@@ -120,7 +120,7 @@ class Load:
 
     async def bare_consumer(self, node: Node) -> None:
         """Told DRAINING it asks again, which is all that the protocol wants of it."""
-        async with self.known_empty(node) as client:
+        async with self.bare(node) as client:
             while True:
                 try:
                     for _, task_id, lease, *_ in await client.execute_command(
