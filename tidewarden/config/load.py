@@ -19,7 +19,6 @@ from tidewarden.errors import ConfigError
 from . import tls
 from .addresses import NOT_SHOWN, address_fault, is_loopback, parse_address, url_fault
 from .key_file import key_faults
-from .permissions import fault_of
 from .provider import Provider
 from .provider_reading import (
     NAME,
@@ -29,6 +28,7 @@ from .provider_reading import (
     SUBJECT_KEYS,
     read_provider,
 )
+from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
     Cluster,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .addresses import WILDCARDS, joined, split_host
-from .permissions import EVERYTHING, RIGHTS_ALLOWED
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
+from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
@@ -305,7 +305,7 @@ class User:
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
     rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
     """
-    The user's rights; see ``permissions.py``. ``all``, the default: everything. An empty list: see
+    The user's rights; see ``rights.py``. ``all``, the default: everything. An empty list: see
     the node's state.
     """
 

@@ -17,7 +17,7 @@ from tidewarden.client.lease_keeper import LeaseKeeper
 from tidewarden.client.settling import Settling
 from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config.load import Companion, Provider, User, hash_generated
-from tidewarden.config.permissions import KEPT_MAX, Rights
+from tidewarden.config.rights import KEPT_MAX, Rights
 from tidewarden.errors import Denied
 from tidewarden.log import Repeats
 from tidewarden.server.access.login_throttle import HOSTS_MAX, LoginThrottle

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
-from tidewarden.config.permissions import ALL, NONE, Rights
+from tidewarden.config.rights import ALL, NONE, Rights
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.verbs.command import Command
 
-from .permissions import Level, missing_for
+from .required_rights import Level, missing_for
 
 # What a command may need of a peer that was not let in, of one that was, of one with a name, of one
 # whose rights are limited: what it asks is looked at one by one. The others' requests cost nothing

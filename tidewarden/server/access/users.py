@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tidewarden.budget import Budget
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import User, check_secret
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.config.secret import quick_hash
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.log import OncePer

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from tidewarden.config.addresses import host_of_header, is_loopback
-from tidewarden.config.permissions import ALL, Rights
+from tidewarden.config.rights import ALL, Rights
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.server.access.peer import denied, peer_of
-from tidewarden.server.access.permissions import (
+from tidewarden.server.access.required_rights import (
     ADMIN,
     Requirement,
     every,

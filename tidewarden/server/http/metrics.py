@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.queue import Queues
 from tidewarden.tokens import Tokens

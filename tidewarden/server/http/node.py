@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from tidewarden.clock import Clock
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.errors import Error
 from tidewarden.server.services import Services
 

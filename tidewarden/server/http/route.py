@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from aiohttp import web
 
-from tidewarden.server.access.permissions import OPEN, Permission
+from tidewarden.server.access.required_rights import OPEN, Permission
 from tidewarden.server.verbs.table import COMMANDS
 
 Owner = TypeVar("Owner")

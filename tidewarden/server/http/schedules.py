@@ -11,12 +11,12 @@ from typing import Any
 
 from aiohttp import web
 
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
-from tidewarden.server.access.permissions import Requirement
+from tidewarden.server.access.required_rights import Requirement
 from tidewarden.server.verbs.queue import queue_name
 
 from .params import check_path, integer_field, object_of, query_of, text_field

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidewarden.errors import BadArg, Error
-from tidewarden.server.access.permissions import ADMIN, LOGIN, every
+from tidewarden.server.access.required_rights import ADMIN, LOGIN, every
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request

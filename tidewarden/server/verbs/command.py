@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tidewarden.errors import BadArg
-from tidewarden.server.access.permissions import ADMIN, Level, Permission, every
+from tidewarden.server.access.required_rights import ADMIN, Level, Permission, every
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending, Slot
 

@@ -14,7 +14,14 @@ from tidewarden import __version__
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NoAuth
 from tidewarden.server.access.peer import UNAUTHENTICATED
-from tidewarden.server.access.permissions import ADMIN, LOGIN, OPEN, Arguments, Requirement, depends
+from tidewarden.server.access.required_rights import (
+    ADMIN,
+    LOGIN,
+    OPEN,
+    Arguments,
+    Requirement,
+    depends,
+)
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.context import ServerContext

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Draining, Error, Full
 from tidewarden.queue.locks import Locks
-from tidewarden.server.access.permissions import LOGIN, on
+from tidewarden.server.access.required_rights import LOGIN, on
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request

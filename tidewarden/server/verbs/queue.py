@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
 from tidewarden.queue.task import Taken, TaskSpec
-from tidewarden.server.access.permissions import Arguments, Requirement, depends, name_of, on
+from tidewarden.server.access.required_rights import Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder, fast_path
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request

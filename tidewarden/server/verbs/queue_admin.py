@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from tidewarden.config.permissions import QUEUE_WORDS, Rights
+from tidewarden.config.rights import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Full, Internal
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
-from tidewarden.server.access.permissions import (
+from tidewarden.server.access.required_rights import (
     ADMIN,
     LOGIN,
     TAKE_OR_ADMIN,

@@ -9,7 +9,14 @@ from tidewarden.errors import BadArg, Error
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import parse
-from tidewarden.server.access.permissions import LOGIN, Arguments, Requirement, depends, name_of, on
+from tidewarden.server.access.required_rights import (
+    LOGIN,
+    Arguments,
+    Requirement,
+    depends,
+    name_of,
+    on,
+)
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request

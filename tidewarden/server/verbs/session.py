@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidewarden.errors import BadArg, Draining
-from tidewarden.server.access.permissions import LOGIN
+from tidewarden.server.access.required_rights import LOGIN
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import BadArg, Error, Full
-from tidewarden.server.access.permissions import every_as_user
+from tidewarden.server.access.required_rights import every_as_user
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request

@@ -10,8 +10,8 @@ import pytest
 from support.doors import doubles
 
 from tidewarden.config.load import User, hash_generated
-from tidewarden.config.permissions import Rights
-from tidewarden.server.access.permissions import missing_for
+from tidewarden.config.rights import Rights
+from tidewarden.server.access.required_rights import missing_for
 from tidewarden.server.http.authorization import OPEN_PATHS, ROUTES, USER_PREFIXES
 from tidewarden.server.verbs.table import COMMANDS
 
@@ -209,7 +209,7 @@ def test_each_verb_and_each_route_names_its_permission() -> None:
         assert (permission.required is None) == (not permission.words), command.name
         assert permission.level != "open" or "." not in command.name
         own_rule = permission.required and not permission.required.__module__.endswith(
-            "permissions"
+            "required_rights"
         )
         assert not own_rule or command.name in {request[0] for request, _ in ROWS}, (
             f"what {command.name} needs depends on its request: it stands in the table above"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Denied, NoAuth
 from tidewarden.server.access.peer import (
     AUTHENTICATED,
@@ -13,7 +13,7 @@ from tidewarden.server.access.peer import (
     UNAUTHENTICATED,
     Peer,
 )
-from tidewarden.server.access.permissions import every_as_user, on
+from tidewarden.server.access.required_rights import every_as_user, on
 from tidewarden.server.verbs.command import Command
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.server.access.permissions import LOGIN
+from tidewarden.server.access.required_rights import LOGIN
 from tidewarden.server.verbs import command as verbs
 from tidewarden.server.verbs.command import Command, meant, unsupported
 

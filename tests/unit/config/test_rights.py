@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.inspect import kept_of
 
-from tidewarden.config.permissions import (
+from tidewarden.config.rights import (
     ALL,
     KEPT_MAX,
     NONE,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tidewarden.config.permissions import Rights
+from tidewarden.config.rights import Rights
 
 Arguments = Sequence[bytes]
 Requirement = tuple[tuple[str, ...], str | None]
