@@ -40,7 +40,7 @@ from .policy import failures
 from .provider.token_endpoint import TokenEndpoint
 from .refresh.journal_replay import JournalReplay
 from .refresh.offline_refresh import OfflineClient, OfflineRefresher
-from .refresh.outcomes import Counts, RefreshOutcomes
+from .refresh.outcome_notifier import Counts, OutcomeNotifier
 from .refresh.pool import Pool
 from .refresh.refresher import Refresher, lease_ms_of
 from .refresh.rescue import Rescue
@@ -224,20 +224,20 @@ async def _put_together(
     listing = Listing(accounts, directory.queues, directory.providers)
     figures = Figures(directory.queues, listing.stats, clock)
     closing.push_async_callback(figures.stop)
-    outcomes = RefreshOutcomes(
+    notifier = OutcomeNotifier(
         ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
     )
-    clients = _clients(ground, outside, outcomes)
-    offline = _offline(ground, clients, outcomes)
+    clients = _clients(ground, outside, notifier)
+    offline = _offline(ground, clients, notifier)
     closing.push_async_callback(offline.stop)
     reader = Reader(
         accounts, ground.vault, clock, ground.cache, ground.settled, offline, connected, forced_ms
     )
     closing.callback(reader.stop)
     under_way = UnderWay()
-    pools = {name: _pool(ground, one, outcomes, under_way) for name, one in clients.items()}
+    pools = {name: _pool(ground, one, notifier, under_way) for name, one in clients.items()}
     replay = JournalReplay(
-        ground.node, ground.journal, ground.vault, clock, outcomes, under_way, pools, mac
+        ground.node, ground.journal, ground.vault, clock, notifier, under_way, pools, mac
     )
     await replay.replay()
     return Tokens(
@@ -288,14 +288,14 @@ def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:
 
 
 def _offline(
-    ground: _Ground, clients: Mapping[str, _Client], outcomes: RefreshOutcomes
+    ground: _Ground, clients: Mapping[str, _Client], notifier: OutcomeNotifier
 ) -> OfflineRefresher:
     served = {
         name: OfflineClient(one.request, one.write_back, one.limits)
         for name, one in clients.items()
         if name in _served_offline(ground.config)
     }
-    return OfflineRefresher(served, ground.cache, outcomes, ground.clock, ground.dice)
+    return OfflineRefresher(served, ground.cache, notifier, ground.clock, ground.dice)
 
 
 def _outside(ground: _Ground) -> _Outside:
@@ -366,7 +366,7 @@ def _stories(ground: _Ground) -> Stories:
 
 
 def _clients(
-    ground: _Ground, outside: _Outside, outcomes: RefreshOutcomes
+    ground: _Ground, outside: _Outside, notifier: OutcomeNotifier
 ) -> Mapping[str, _Client]:
     """By provider."""
     shared = NodeLimits(
@@ -397,7 +397,7 @@ def _clients(
                 ground.vault,
                 ground.journal,
                 ground.cache,
-                outcomes,
+                notifier,
                 ground.clock,
                 ground.dice,
             ),
@@ -405,7 +405,7 @@ def _clients(
     return found
 
 
-def _pool(ground: _Ground, client: _Client, outcomes: RefreshOutcomes, under_way: UnderWay) -> Pool:
+def _pool(ground: _Ground, client: _Client, notifier: OutcomeNotifier, under_way: UnderWay) -> Pool:
     provider, queue, write_back = client.provider, client.queue, client.write_back
     refresher = Refresher(
         provider,
@@ -415,7 +415,7 @@ def _pool(ground: _Ground, client: _Client, outcomes: RefreshOutcomes, under_way
         client.request,
         UnknownOutcomes(provider, queue, ground.node, ground.accounts, ground.peers, write_back),
         write_back,
-        outcomes,
+        notifier,
         client.limits,
         under_way,
         ground.clock,

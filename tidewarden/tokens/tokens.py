@@ -24,7 +24,7 @@ from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord
 from .limits.client_store import read_client
 from .refresh.journal_replay import JournalReplay
-from .refresh.outcomes import Counts
+from .refresh.outcome_notifier import Counts
 from .refresh.pool import Pool
 from .refresh.pool import figures as pool_figures
 from .verbs.figures import Figures

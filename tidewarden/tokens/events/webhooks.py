@@ -23,7 +23,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Secret, Webhook
 from tidewarden.log import OncePer
 from tidewarden.queue import Queues, Taken
-from tidewarden.tokens.provider.retry_after import retry_after
+from tidewarden.tokens.provider.retry_after_header import retry_after
 from tidewarden.tokens.provider.token_endpoint import reason_of
 
 from .events import ATTEMPTS, QUEUE, Delivery

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .retry_after import retry_after
+from .retry_after_header import retry_after
 from .token_response import HttpAnswer, error_of
 
 

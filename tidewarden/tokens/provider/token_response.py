@@ -20,7 +20,7 @@ import msgspec
 from tidewarden.config.error_classes import BY_CODE, ERROR_CLASSES, ErrorClass, Scope, class_of
 
 from .error_shapes import NOTHING, ErrorReport, holds_token, read_error, read_error_at
-from .retry_after import provider_now_s, retry_after
+from .retry_after_header import provider_now_s, retry_after
 
 Scalar = str | int | float | bool
 

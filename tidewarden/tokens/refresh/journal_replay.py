@@ -13,7 +13,7 @@ from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, kept_of, open_question, reply_to
 from tidewarden.tokens.vault.vault import Vault
 
-from .outcomes import RefreshOutcomes
+from .outcome_notifier import OutcomeNotifier
 from .pool import Pool
 from .under_way import UnderWay
 
@@ -32,7 +32,7 @@ class JournalReplay:
         journal: Journal,
         vault: Vault,
         clock: Clock,
-        outcomes: RefreshOutcomes,
+        notifier: OutcomeNotifier,
         under_way: UnderWay,
         pools: Mapping[str, Pool],
         mac: Mac | None,
@@ -46,7 +46,7 @@ class JournalReplay:
         self._journal = journal
         self._vault = vault
         self._clock = clock
-        self._outcomes = outcomes
+        self._notifier = notifier
         self._under_way = under_way
         self._pools = pools
         self._mac = mac
@@ -73,7 +73,7 @@ class JournalReplay:
             results = await asyncio.gather(
                 *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
             )
-            self._outcomes.replayed(results.count(None))
+            self._notifier.replayed(results.count(None))
             for answer, result in zip(some, results, strict=True):
                 if isinstance(result, errors.StoreDown):
                     log.warning("%d answers wait in the journal: %s", len(waiting), result)

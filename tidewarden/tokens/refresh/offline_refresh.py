@@ -25,7 +25,7 @@ from tidewarden.tokens.limits.gathering import Ended
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.provider.token_response import Verdict
 
-from .outcomes import RefreshOutcomes
+from .outcome_notifier import OutcomeNotifier
 from .token_request import TokenRequest
 from .write_back import WriteBack
 
@@ -54,13 +54,13 @@ class OfflineRefresher:
         self,
         clients: Mapping[str, OfflineClient],
         cache: Cache,
-        outcomes: RefreshOutcomes,
+        notifier: OutcomeNotifier,
         clock: Clock,
         dice: Random,
     ) -> None:
         self._clients = clients
         self._cache = cache
-        self._outcomes = outcomes
+        self._notifier = notifier
         self._clock = clock
         self._dice = dice
         self._work: dict[str, asyncio.Task[None]] = {}
@@ -147,7 +147,7 @@ class OfflineRefresher:
         now = self._clock.monotonic()
         if verdict.pair is not None:
             self._tries.pop(account, None)
-            self._outcomes.succeeded_alone()
+            self._notifier.succeeded_alone()
             return
         tries = self._tries.get(account, (0, 0.0))[0] + 1
         if len(self._tries) > len(self._cache):

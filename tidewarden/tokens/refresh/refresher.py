@@ -35,7 +35,7 @@ from tidewarden.tokens.provider.token_response import Verdict
 from tidewarden.tokens.vault.vault import Unsealable
 
 from .log_sampler import LogSampler
-from .outcomes import RefreshOutcomes
+from .outcome_notifier import OutcomeNotifier
 from .token_request import TokenRequest
 from .under_way import UnderWay
 from .unknown_outcome import BUSY_S, UnknownOutcomes
@@ -79,7 +79,7 @@ class Refresher:
         request: TokenRequest,
         unknown: UnknownOutcomes,
         write_back: WriteBack,
-        outcomes: RefreshOutcomes,
+        notifier: OutcomeNotifier,
         limits: ClientLimits,
         under_way: UnderWay,
         clock: Clock,
@@ -95,7 +95,7 @@ class Refresher:
         self._request = request
         self._unknown = unknown
         self._write_back = write_back
-        self._outcomes = outcomes
+        self._notifier = notifier
         self._limits = limits
         self._under_way = under_way
         self._clock = clock
@@ -396,15 +396,15 @@ class Refresher:
     async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:
         name, generation = self.provider.name, opened.row.generation
         step = failures.after_failure(case)
-        step = replace(step, event=self._outcomes.event_of(opened.troubles, step.troubles))
+        step = replace(step, event=self._notifier.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the
         # lease, and a refusal of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-            self._outcomes.moved_on(name, task.id, generation)
+            self._notifier.moved_on(name, task.id, generation)
             return
         self._say(task.id, opened.troubles, step)
-        self._outcomes.failed(name, task.id, generation, step)
+        self._notifier.failed(name, task.id, generation, step)
 
     def _say(self, account: str, before: RefreshTroubles, step: Step) -> None:
         """What became of an account, where it is the account's own matter and news."""

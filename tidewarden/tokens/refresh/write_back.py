@@ -25,7 +25,7 @@ from tidewarden.tokens.provider.grant_request import following, granted_scope, m
 from tidewarden.tokens.provider.token_response import TokenPair
 from tidewarden.tokens.vault.vault import Place, Vault
 
-from .outcomes import RefreshOutcomes
+from .outcome_notifier import OutcomeNotifier
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -42,7 +42,7 @@ class WriteBack:
         vault: Vault,
         journal: Journal,
         cache: Cache,
-        outcomes: RefreshOutcomes,
+        notifier: OutcomeNotifier,
         clock: Clock,
         dice: Random,
     ) -> None:
@@ -54,7 +54,7 @@ class WriteBack:
         self._vault = vault
         self._journal = journal
         self._cache = cache
-        self._outcomes = outcomes
+        self._notifier = notifier
         self._clock = clock
         self._dice = dice
         self.life_s = provider.default_life_s
@@ -73,7 +73,7 @@ class WriteBack:
         row = self._renewed(account, base, old, pair, sent_token, opened.now_ms)
         self.life_s = (row.expires_at_ms - opened.now_ms) / 1000
         if 0 < old.expires_at_ms <= opened.now_ms:
-            self._outcomes.succeeded_late(name)
+            self._notifier.succeeded_late(name)
         # With its details where they are others, and where whoever revokes it has to know them.
         whole = row.details != old.details or self.provider.account_parameters
         answer = await self._to_disk(account, base, row, row.pack_all() if whole else row.pack())
@@ -185,7 +185,7 @@ class WriteBack:
         assert reply.answer is not None
         await self._vault.restore(reply.key_id, reply.key)
         await self._write(reply.answer)
-        self._outcomes.adopted()
+        self._notifier.adopted()
 
     async def _write(self, answer: JournalAnswer, previous: bytes = b"") -> None:
         base = (answer.grant, answer.generation)
@@ -198,7 +198,7 @@ class WriteBack:
             answer.deadline_ms,
             ORPHAN if answer.orphan or not self.provider.renews else previous,
         )
-        await self._outcomes.stored(self.provider.name, answer, word)
+        await self._notifier.stored(self.provider.name, answer, word)
 
     async def keep_raw(self, account: str, opened: Opened, body: bytes) -> str:
         """

@@ -53,9 +53,9 @@ class Counts:
         }
 
 
-class RefreshOutcomes:
+class OutcomeNotifier:
     """
-    Hears of one node's refreshes.
+    Notifies readers, events and counters of what became of one node's refreshes.
 
     Every method but :meth:`stored` returns at once and raises nothing.
     """

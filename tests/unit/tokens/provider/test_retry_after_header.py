@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.tokens.provider.retry_after import retry_after
+from tidewarden.tokens.provider.retry_after_header import retry_after
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
