@@ -5,7 +5,7 @@ Items of one verb that wait to be sent to one shard together, and the call that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tidewarden.errors import Internal, NoQuorum
 from tidewarden.store.connection import Arg, ReplyError, ReplySink, StoreConnection, fail_reply
@@ -13,9 +13,6 @@ from tidewarden.store.reply_errors import error_of
 from tidewarden.store.scripts.loader import ScriptRun
 
 from .reply_durability import PendingReply, Unconfirmed
-
-if TYPE_CHECKING:
-    from .shard import Shard
 
 
 class Batch:
@@ -60,12 +57,28 @@ class Batch:
             fail_reply(receiver, error)
 
 
+class CallOwner(Protocol):
+    """Hears of its calls what the replies say: the shard that sent them."""
+
+    @property
+    def part_refused(self) -> Callable[[str], None]: ...
+    @property
+    def refused(self) -> Callable[[BaseException], object]: ...
+
+    def on_reply(self, now_ms: int, next_ms: int, woke: bool) -> None: ...
+    def on_error(self, batches: Sequence[Batch], error: BaseException) -> None: ...
+    def on_shard_state(self, now_ms: int, next_ms: int, woke: bool) -> None: ...
+    def refused_alone(self, receiver: ReplySink, error: BaseException, *, final: bool) -> None: ...
+    def send_next(self) -> None: ...
+    def missed(self) -> None: ...
+
+
 class BatchCall:
     """One call of one or several batches under way; it receives the script's reply."""
 
     __slots__ = ("_batches", "_name", "_shard", "answered", "pending", "run")
 
-    def __init__(self, shard: Shard, name: str, batches: Sequence[Batch]) -> None:
+    def __init__(self, shard: CallOwner, name: str, batches: Sequence[Batch]) -> None:
         self._shard = shard
         self._name = name
         self._batches = batches
@@ -143,7 +156,7 @@ class SingleCall:
 
     __slots__ = ("_item", "_receiver", "_shard", "done", "pending", "run")
 
-    def __init__(self, shard: Shard, receiver: ReplySink, *, item: bool) -> None:
+    def __init__(self, shard: CallOwner, receiver: ReplySink, *, item: bool) -> None:
         self._shard = shard
         self._receiver = receiver
         self._item = item

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .shard import Shard
+from collections.abc import Callable
+from typing import Protocol
 
 # How long it is believed: should a message be lost, takes pass the shard by for no longer.
 BARE_S = 5.0
 
 
+class Wakeable(Protocol):
+    """What is asked of a shard: how often it was woken, and whether anything is due there."""
+
+    @property
+    def wakes(self) -> int: ...
+    @property
+    def holder(self) -> Callable[[], str]: ...
+    @property
+    def time(self) -> Callable[[], float]: ...
+    def due_by(self, at: float) -> bool: ...
+
+
 class KnownEmpty:
-    """Of one shard."""
+    """Remembers of one shard that a take left nothing there."""
 
     __slots__ = ("_holder", "_told", "_until", "_wakes")
 
@@ -22,7 +32,7 @@ class KnownEmpty:
         self._holder = ""
         self._until = 0.0
 
-    def found(self, shard: Shard, wakes: int, *, told: bool) -> None:
+    def found(self, shard: Wakeable, wakes: int, *, told: bool) -> None:
         """
         A take of any task, sent when ``shard`` had been woken so often, has left nothing there.
         ``told``: its script has registered this node, which hears from whichever node changes that.
@@ -35,13 +45,13 @@ class KnownEmpty:
                 shard.time() + BARE_S,
             )
 
-    def dry(self, shard: Shard) -> bool:
+    def dry(self, shard: Wakeable) -> bool:
         """
         Whether nothing is known to have become ready since then; another node may know better.
         """
         return self._wakes == shard.wakes
 
-    def holds(self, shard: Shard) -> bool:
+    def holds(self, shard: Wakeable) -> bool:
         """
         Tell whether another take would find nothing, either.
 
