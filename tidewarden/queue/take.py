@@ -270,6 +270,9 @@ class Take:
                 self._ask_later()
         else:
             self._trouble = error
+            shared = self._session.shared
+            if shared is not None and shared.lost and not self._known:
+                error = gone(shared) if isinstance(error, StoreDown | Stale) else error
             self._end(error=error)
 
     def _ask_later(self) -> None:
@@ -306,6 +309,8 @@ class Take:
         self._parked = True
         for shard in self._shards:
             shard.park(self)
+            if self._over:  # the shard is retired: at a later one nobody would take it out again
+                return
 
     def _unpark(self) -> None:
         if self._parked:
