@@ -98,7 +98,6 @@ MIRRORS = {
 MIRROR_NOTHING = {"meta", "soak", "transcripts", "traps"}  # they are about the whole
 FOLDER_MODULES_MAX = 20
 FUNCTION_LINES_MAX = 70
-LONGER: dict[str, int] = {}
 LUA_FUNCTION = re.compile(
     r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL
 )
@@ -212,7 +211,7 @@ def test_functions_are_short() -> None:
                 # one each.
                 first = node.body[0].lineno
                 size = (node.end_lineno or first) - first + 1
-                if size >= LONGER.get(node.name, FUNCTION_LINES_MAX):
+                if size >= FUNCTION_LINES_MAX:
                     long.append(f"{name_of(path)}:{node.lineno}: {node.name} has {size} lines")
     for path in LUA:
         text = path.read_text("utf-8")

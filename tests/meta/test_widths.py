@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
 LINES_MAX = {"ARCHITECTURE.md": 300, "CHANGELOG.md": 80, "README.md": 220}
-UNWRAPPED: set[str] = set()
 PRAGMA = re.compile(r"  # (?:noqa|type: ignore)\b.*")
 
 

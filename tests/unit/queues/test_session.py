@@ -43,7 +43,7 @@ def test_a_connection_by_itself_forgets_nothing_and_says_when_it_is_full() -> No
     session = Session()
     for n in range(HELD_MAX):
         assert not session.is_full
-        session.hold_one("q", f"t{n}", n + 1, n, now_ms=2 * HELD_MAX)
+        session.hold([taken(f"t{n}", n + 1, end_ms=n)], now_ms=2 * HELD_MAX)
     assert session.is_full
     session.hold([taken(f"u{n}", n + 1) for n in range(1000)], now_ms=2 * HELD_MAX)
     assert len(session.held) == HELD_MAX + 1000, "takes that were under way"

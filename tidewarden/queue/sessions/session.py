@@ -109,13 +109,6 @@ class Session:
             self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)
         self._forget(len(tasks), now_ms)
 
-    def hold_one(self, queue: str, task_id: str, lease: int, end_ms: int, now_ms: int) -> None:
-        """Likewise, one task."""
-        held = self.held
-        held[queue, task_id] = (lease, end_ms)
-        if len(held) > HELD_MAX:
-            self._forget(1, now_ms)
-
     @property
     def is_full(self) -> bool:
         """Whether it holds as many tasks by itself as one connection may."""

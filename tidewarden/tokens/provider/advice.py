@@ -64,7 +64,7 @@ def of_provider(provider: Provider, error: str) -> str:
 def _filled(text: str, provider: Provider) -> str:
     return text.format(
         name=provider.name,
-        host=host_of(provider),
+        host=origin_of(provider),
         grant=provider.grant,
         consent=after_refusal(provider),
     )
@@ -112,7 +112,7 @@ def _of_account(provider: Provider, state: str, error: str, alone: bool) -> str:
     return _filled(text or found.account_advice or found.provider_advice, provider)
 
 
-def host_of(provider: Provider) -> str:
+def origin_of(provider: Provider) -> str:
     """Where the provider is asked, for a person: scheme, host and port."""
     found = urlsplit(provider.token_url or provider.issuer)
     return f"{found.scheme}://{found.netloc.rpartition('@')[2]}"
