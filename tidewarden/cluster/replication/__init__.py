@@ -1,0 +1,1 @@
+"""Keeps replicated embedded stores: who is primary, who is in sync, and who takes over."""

@@ -1,0 +1,64 @@
+"""What a node says of its own store to the other members, ten times a second and at each change."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Describes one node's store, as the node itself saw it last."""
+
+    incarnation: str = ""
+    """Of the store that runs; empty: none runs, or it does not answer."""
+    continues: tuple[str, ...] = ()
+    """Earlier incarnations whose every write this store's data have, newest last."""
+    loading: bool = False
+    """It loads its log, or the copy of a full sync: it can take no role meanwhile."""
+    view: int = 0
+    """The view in its data; 0: it has no data of this cluster."""
+    seq: int = 0
+    """The number of the last mark within that view."""
+    founding: str = ""
+    """The word drawn when its history began; a store of another word has other data."""
+    offset: int = 0
+    """Its place in the replication stream."""
+    role: str = ""
+    """``master`` or ``slave``, as the server says."""
+    serves_view: int = 0
+    """The view in which it is open as the primary; 0: it is not."""
+    follows: str = ""
+    """Of a replica: ``node.incarnation`` of whom it follows with the link up."""
+    sync_share: float = 0.0
+    """Of a full sync under way: the share that was received, 0 to 1."""
+    fsync: str = ""
+    """``always`` or ``everysec``."""
+    pid: int = 0
+    another_please: bool = False
+    """The node asks that another store be primary: its own is gone, hangs, or has no quorum."""
+    leaving: bool = False
+    """The node is about to stop; it is no candidate, and its store is to leave the set."""
+    address: str = ""
+    """``host:port`` at which other nodes reach the store."""
+    why: str = ""
+    """What is wrong with the store, in words; empty: nothing is."""
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return plain values, for :func:`read_report`."""
+        return dataclasses.astuple(self)
+
+
+_TYPES = tuple(
+    type(getattr(StoreReport(), field.name)) for field in dataclasses.fields(StoreReport)
+)
+
+
+def read_report(value: object) -> StoreReport | None:
+    """Return what :meth:`StoreReport.plain` made; None for anything else. Never raises."""
+    if not isinstance(value, tuple) or tuple(type(item) for item in value) != _TYPES:
+        return None
+    if not all(isinstance(word, str) for word in value[1]):
+        return None
+    return StoreReport(*value)

@@ -1,0 +1,250 @@
+"""
+Decides which embedded store takes the writes, and which stores have every acknowledged write.
+
+These are the facts that Raft carries about replicated embedded stores, and the commands that change
+them. Plain decisions, without socket, thread or clock: the same on every member, and again at each
+replay of the log. A command whose condition fails changes nothing and returns the same object.
+
+The rules, in the words of docs/replication.md: whoever is elected comes from the in-sync set; an
+election keeps the set, less the former primary; the set never shrinks below a majority of the
+members that vote; a member is a node *and* the incarnation of its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+VIEW_MAX = 2**16
+"""Views stay below this: lease numbers begin with the view, and doubles have to hold them."""
+LOSSES = ("", "possible", "likely")
+
+
+class StoreMember(NamedTuple):
+    """Names one start of one node's store."""
+
+    node: str
+    incarnation: str
+    """A random word, drawn anew at each start of the store."""
+
+
+def majority_of(voters: Collection[str]) -> int:
+    """Return how many of ``voters`` are a majority."""
+    return len(voters) // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Says who is primary and who is in sync, as the members have agreed."""
+
+    view: int = 0
+    """Number of the primaryship; 0: none was ever founded. Only grows."""
+    primary: str = ""
+    """Node whose store takes the writes."""
+    incarnation: str = ""
+    """Which start of that store."""
+    in_sync: frozenset[StoreMember] = frozenset()
+    """The stores that have every acknowledged write; the primary is one of them."""
+    version: int = 0
+    """Grows by one with every command that was taken."""
+    loss: str = ""
+    """
+    ``possible`` or ``likely``: a last resort chose the primary, and acknowledged writes may be
+    missing, until somebody confirms that they know; empty: nothing is.
+    """
+
+    @property
+    def primary_member(self) -> StoreMember:
+        """The primary as a member of the set."""
+        return StoreMember(self.primary, self.incarnation)
+
+    @property
+    def nodes_in_sync(self) -> frozenset[str]:
+        """The nodes whose stores are in the set."""
+        return frozenset(member.node for member in self.in_sync)
+
+    def is_open(self, voters: frozenset[str]) -> bool:
+        """Return whether the set has a majority of ``voters``; without one nothing is confirmed."""
+        return len(self.nodes_in_sync & voters) >= majority_of(voters)
+
+    # Commands.
+
+    def found(self, voters: frozenset[str], node: str, incarnation: str, seen: int) -> StoreFacts:
+        """
+        Make the first primary, whose store is alone in the set; ``seen``: the view in its data.
+        """
+        view = seen + 1
+        if self.view or node not in voters or not incarnation or not 0 < view < VIEW_MAX:
+            return self
+        only = frozenset({StoreMember(node, incarnation)})
+        return StoreFacts(view, node, incarnation, only, self.version + 1)
+
+    def elect(
+        self,
+        voters: frozenset[str],
+        view: int,
+        node: str,
+        old: str,
+        incarnation: str,
+        drop: str,
+        seen: int,
+    ) -> StoreFacts:
+        """
+        Make ``node`` primary: its store ``old`` is in the set, and ``incarnation`` continues it.
+
+        ``incarnation`` is ``old``, or a later start that has lost nothing. ``drop``: a node that
+        leaves the set if a majority remains; empty: none. ``seen``: the view in the store's data.
+        """
+        member = StoreMember(node, old)
+        next_view = max(self.view, seen) + 1
+        if view != self.view or member not in self.in_sync or node not in voters or not incarnation:
+            return self
+        if not 0 < next_view < VIEW_MAX:
+            return self
+        winner = StoreMember(node, incarnation)
+        kept = frozenset(one for one in self.in_sync if one.node != node) | {winner}
+        without = frozenset(one for one in kept if one.node != drop)
+        if drop and drop != node and _votes(without, voters) >= majority_of(voters):
+            kept = without
+        return replace(
+            self,
+            view=next_view,
+            primary=node,
+            incarnation=incarnation,
+            in_sync=kept,
+            version=self.version + 1,
+        )
+
+    def change(
+        self,
+        voters: frozenset[str],
+        view: int,
+        version: int,
+        in_sync: frozenset[StoreMember],
+    ) -> StoreFacts:
+        """
+        Change the set, as the primary's node asks, who knows ``view`` and ``version``.
+
+        The set may be below a majority of ``voters`` only if it was, and then only grow.
+        """
+        if view != self.view or version != self.version or self.primary_member not in in_sync:
+            return self
+        nodes = {member.node for member in in_sync}
+        if len(nodes) != len(in_sync) or not all(member.incarnation for member in in_sync):
+            return self
+        had, has = _votes(self.in_sync, voters), _votes(in_sync, voters)
+        grows = had < majority_of(voters) and has >= had and self.nodes_in_sync <= nodes
+        if has < majority_of(voters) and not grows:
+            return self
+        return replace(self, in_sync=in_sync, version=version + 1)
+
+    def recover(
+        self,
+        voters: frozenset[str],
+        view: int,
+        version: int,
+        node: str,
+        incarnation: str,
+        seen: int,
+        loss: str,
+    ) -> StoreFacts:
+        """
+        Make ``node`` primary although its store is in no set: the last resort.
+
+        Its store is alone in the set. ``loss``: what may be missing, one of :data:`LOSSES`; a
+        greater one that stands already stays.
+        """
+        next_view = max(self.view, seen) + 1
+        if view != self.view or version != self.version or node not in voters or not incarnation:
+            return self
+        if loss not in LOSSES or not 0 < next_view < VIEW_MAX:
+            return self
+        only = frozenset({StoreMember(node, incarnation)})
+        worst = max(self.loss, loss, key=LOSSES.index)
+        return StoreFacts(next_view, node, incarnation, only, self.version + 1, worst)
+
+    def confirm(self, version: int) -> StoreFacts:
+        """Note that somebody knows of the loss."""
+        if version != self.version or not self.loss:
+            return self
+        return replace(self, loss="", version=version + 1)
+
+    def membership_fault(self, leaver: str, voters: frozenset[str]) -> str:
+        """
+        Return why the members must not become ``voters``, ``leaver`` leaving; empty: they may.
+
+        A majority of the new members has to have a whole copy. Without replicated stores (view 0)
+        everything may.
+        """
+        if not self.view:
+            return ""
+        if leaver and leaver == self.primary:
+            return f"{leaver}'s store is the primary, which is handed over first"
+        whole = self.nodes_in_sync & voters
+        if len(whole) < majority_of(voters):
+            names = ", ".join(sorted(whole)) or "none"
+            return (
+                f"only {len(whole)} of the {len(voters)} that would vote then have a whole copy of"
+                f" the data ({names})"
+            )
+        return ""
+
+    # As an entry of the log, a message or a script has it.
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return plain values, for :func:`read_facts`."""
+        members = tuple(sorted(tuple(member) for member in self.in_sync))
+        return self.view, self.primary, self.incarnation, members, self.version, self.loss
+
+
+def _votes(members: frozenset[StoreMember], voters: frozenset[str]) -> int:
+    return len({member.node for member in members} & voters)
+
+
+def set_text(members: Collection[StoreMember]) -> str:
+    """Return a set as the store's data has it: ``node.incarnation`` separated by blanks."""
+    return " ".join(sorted(f"{member.node}.{member.incarnation}" for member in members))
+
+
+def read_set(text: str) -> frozenset[StoreMember]:
+    """Return what :func:`set_text` made; a word without a point names nobody and is left out."""
+    parts = (word.rpartition(".") for word in text.split())
+    return frozenset(StoreMember(node, word) for node, point, word in parts if node and point)
+
+
+def applied(facts: StoreFacts, voters: frozenset[str], command: object) -> StoreFacts:
+    """
+    Return the facts after one command of the log: its name, then its arguments.
+
+    Never raises; what is no command changes nothing.
+    """
+    if not isinstance(command, tuple) or not command or not isinstance(command[0], str):
+        return facts
+    name, *values = command
+    kinds = _KINDS.get(name)
+    if kinds is None or [type(value) for value in values] != list(kinds):
+        return facts
+    if name == "found":
+        return facts.found(voters, *values)
+    if name == "elect":
+        return facts.elect(voters, *values)
+    if name == "change":
+        view, version, text = values
+        return facts.change(voters, view, version, read_set(text))
+    if name == "recover":
+        return facts.recover(voters, *values)
+    if name == "confirm":
+        return facts.confirm(*values)
+    return facts  # "look": a barrier, which reads
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "found": (str, str, int),
+    "elect": (int, str, str, str, str, int),
+    "change": (int, int, str),
+    "recover": (int, int, str, str, int, str),
+    "confirm": (int,),
+    "look": (),
+}
+"""The commands of the log: the types of their arguments, after the name."""
