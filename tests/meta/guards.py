@@ -107,7 +107,7 @@ GUARDS = (
     ),
     Guard(
         "limit-last",
-        (("store/embedded/server.py", '"maxmemory": "0",', '"maxmemory": str(self._config.maxmemory_bytes),'),),
+        (("store/embedded/server.py", '("maxmemory", "0"),', '("maxmemory", str(self._config.maxmemory_bytes)),'),),
         ("live/store/test_embedded",),
         ("live/store/test_full_memory",),
     ),

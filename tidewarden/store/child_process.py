@@ -128,6 +128,17 @@ def how_ended(returncode: int | None) -> str:
         return f"was killed by signal {-returncode}"
 
 
+class FolderInUse(ConfigError):
+    """Another process that lives has the folder's lock."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        super().__init__(
+            [f"data folder {folder}: in use by process {pid}; stop that one or name another folder"]
+        )
+        self.pid = pid
+        """Of whoever took it; what that one started may write there, too."""
+
+
 class FolderLock:
     """
     The right to use a folder.
@@ -146,8 +157,9 @@ class FolderLock:
         """
         Take the lock; wait at most ``LEFTOVER_WAIT_S`` when only children of a dead holder have it.
 
-        Raises: ConfigError: the folder cannot be made or written, or a living process holds it (its
-        pid is named).
+        Raises:
+            FolderInUse: a living process holds it; its pid is named.
+            ConfigError: the folder cannot be made or written.
         """
         path = self.folder / "lock"
         try:
@@ -162,12 +174,7 @@ class FolderLock:
             while not _try_lock(fd):
                 pid = _read_pid(fd)
                 if pid and _alive(pid):
-                    raise ConfigError(
-                        [
-                            f"data folder {self.folder}: in use by process {pid}; stop that one or"
-                            " name another folder"
-                        ]
-                    )
+                    raise FolderInUse(self.folder, pid)
                 if clock.monotonic() > until:
                     raise ConfigError(
                         [

@@ -31,6 +31,7 @@ from tidewarden.store.connection import pack
 from tidewarden.store.durability import fsync_commit
 from tidewarden.store.durability.durability import Durability, Unavailable
 from tidewarden.store.embedded import server as embedded
+from tidewarden.store.embedded import server_folder
 from tidewarden.store.embedded.server import EmbeddedStore, store_password
 from tidewarden.store.preflight import check_store
 
@@ -221,8 +222,8 @@ async def test_cancelled_start_leaves_no_process(
         started.append(await real(*args, **options))
         return started[-1]
 
-    real = embedded.start_child
-    monkeypatch.setattr(embedded, "start_child", remember)
+    real = server_folder.start_child
+    monkeypatch.setattr(server_folder, "start_child", remember)
     task = asyncio.create_task(store.start())
     await eventually(lambda: started)
     task.cancel()

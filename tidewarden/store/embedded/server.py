@@ -13,14 +13,9 @@ Until then they are refused (``LOADING``, ``WRONGPASS``) and must try again.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import logging
-import os
 import secrets
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -34,34 +29,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.store.child_process import (
-    FolderLock,
-    how_ended,
-    kill_group,
-    start_child,
-    stop_child,
-)
-from tidewarden.store.preflight import FORMATS, FSYNC_KEY, LISTPACKS
+from tidewarden.store.child_process import how_ended, kill_group, stop_child
+from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 
-from .binary import find_binary
+from .credentials import store_password
+from .server_folder import ServerFolder, ServerProcess, Setting
+
+__all__ = ["EmbeddedStore", "store_password"]
 
 log = logging.getLogger("tidewarden.store")
 
-SOCKET_PATH_BYTES_MAX = 107
 SILENCE_S_MAX = 30.0
 STOP_GRACE_S = 20.0
 BACKOFF_S_FIRST = 0.2
 BACKOFF_S_MAX = 10.0
 STEADY_S = 60.0
-LOG_BYTES_MAX = 16 * 1024 * 1024
-
-
-def store_password(cluster_secret: str) -> str:
-    """Return the store's password, which every holder of the cluster secret can compute."""
-    digest = hmac.new(
-        cluster_secret.encode(), b"tidewarden store password 1", hashlib.sha256
-    ).digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 class EmbeddedStore:
@@ -92,7 +74,8 @@ class EmbeddedStore:
             port: TCP port on ``host`` beside the Unix socket; 0: none.
             on_event: told of restarts, a sentence each; they are logged as well.
         """
-        self.folder = folder.absolute()
+        self._files = ServerFolder(folder, config.binary)
+        self.folder = self._files.path
         self.view = 0
         """Number of the running start; 0 before the first."""
         self.restarts = 0
@@ -102,7 +85,6 @@ class EmbeddedStore:
         self._clock = clock
         self._listen = (host, port)
         self._on_event = on_event
-        self._lock = FolderLock(self.folder)
         self._process: asyncio.subprocess.Process | None = None
         self._started = 0.0
 
@@ -122,17 +104,8 @@ class EmbeddedStore:
 
     @property
     def socket_path(self) -> Path:
-        """
-        Return the path of the Unix socket.
-
-        It is ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a short one in
-        ``/tmp`` that follows from the folder's name.
-        """
-        path = self.folder / "s"
-        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
-            return path
-        name = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:20]
-        return Path(f"/tmp/tidewarden-{os.getuid()}") / name
+        """The path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
+        return self._files.socket_path
 
     async def start(self) -> str:
         """
@@ -144,11 +117,11 @@ class EmbeddedStore:
             StoreDown: the server ended or fell silent; the message has the last lines of its log.
         """
         assert self._process is None, "started twice"
-        await self._lock.acquire(self._clock)
+        await self._files.lock.acquire(self._clock)
         try:
             await self._launch()
         except BaseException:
-            self._lock.release()
+            self._files.lock.release()
             raise
         return self.url
 
@@ -184,7 +157,7 @@ class EmbeddedStore:
             if not await stop_child(self._process, self._clock, STOP_GRACE_S):
                 log.warning("the store did not stop within %.0f s and was killed", STOP_GRACE_S)
             self._process = None
-        self._lock.release()
+        self._files.lock.release()
 
     def _event(self, text: str) -> None:
         log.warning("%s", text)
@@ -196,13 +169,13 @@ class EmbeddedStore:
         Start the server and bring it to the point where clients may come, or leave none behind.
         """
         startup_password = secrets.token_urlsafe(32)
-        log_path = self.folder / "valkey.log"
         try:
-            process, log_from = await self._spawn(startup_password, log_path)
+            server = await self._files.spawn(self._settings(startup_password))
         except OSError as error:  # a full disk, no more processes: later there may be room
             raise StoreDown(
                 f"valkey-server could not be started in {self.folder}: {error.strerror or error}"
             ) from None
+        process = server.process
         try:
             view = await self._open_for_clients(process, startup_password)
         except BaseException as error:
@@ -210,55 +183,24 @@ class EmbeddedStore:
             kill_group(process)
             await process.wait()
             if ran and isinstance(error, (ResponseError, TimeoutError)):
-                raise StoreDown(_refusal(error, log_path)) from None
+                raise StoreDown(_refusal(error, server)) from None
             if isinstance(error, (RedisError, OSError, TimeoutError)):
-                raise StoreDown(_why(process, error, log_path, log_from)) from None
+                raise StoreDown(server.why_ended(error)) from None
             raise
         self._process, self.view = process, view
         self._started = self._clock.monotonic()
 
-    async def _spawn(
-        self, startup_password: str, log_path: Path
-    ) -> tuple[asyncio.subprocess.Process, int]:
-        """Start the server. Returns: it, and where in its log it begins."""
-        binary = await find_binary(self._config.binary)
-        if self.socket_path.parent != self.folder:
-            _own_private_folder(self.socket_path.parent)
-        settings = self.folder / "valkey.conf"
-        _write_private(settings, self._settings(startup_password))
-        if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
-            log_path.replace(self.folder / "valkey.log.1")
-        with log_path.open("ab") as output:
-            log_from = output.tell()
-            process = await start_child(
-                [str(binary), str(settings)], output=output, keep_fds=[self._lock.fd]
-            )
-        return process, log_from
-
-    def _settings(self, startup_password: str) -> str:
+    def _settings(self, startup_password: str) -> list[Setting]:
         host, port = self._listen
-        lines = {
-            "bind": host,
-            "port": str(port),
-            "unixsocket": _quoted(str(self.socket_path)),
-            "unixsocketperm": "600",
-            "requirepass": startup_password,
-            "dir": _quoted(str(self.folder)),
-            "daemonize": "no",
-            "logfile": '""',
-            "save": '""',
-            "appendonly": "yes",
-            # nobody else comes for a copy (see snapshot) meanwhile
-            "repl-diskless-sync-delay": "0",
-            "appendfsync": self._config.fsync,
+        return [
+            *self._files.usual_settings(),
+            ("bind", host),
+            ("port", str(port)),
+            ("requirepass", startup_password),
+            ("appendfsync", self._config.fsync),
             # until the view is raised: data above the limit must be no hindrance to a start
-            "maxmemory": "0",
-            "maxmemory-policy": "noeviction",
-            **{name: str(value) for name, value in LISTPACKS.items()},
-        }
-        return "# Written by Tidewarden at each start; changes are lost.\n" + "".join(
-            f"{name} {value}\n" for name, value in lines.items()
-        )
+            ("maxmemory", "0"),
+        ]
 
     async def _open_for_clients(
         self, process: asyncio.subprocess.Process, startup_password: str
@@ -324,61 +266,11 @@ class EmbeddedStore:
             await sleep(self._clock, 0.02)
 
 
-def _quoted(text: str) -> str:
-    """Quote ``text`` as one word of a valkey configuration file, whatever bytes are in it."""
-    plain = (
-        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)
-    )
-    return '"' + "".join(plain) + '"'
-
-
-def _write_private(path: Path, text: str) -> None:
-    fresh = path.with_name(path.name + ".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-    fresh.replace(path)
-
-
-def _own_private_folder(folder: Path) -> None:
-    """
-    Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed
-    to others.
-    """
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if (
-        not stat.S_ISDIR(found.st_mode)
-        or found.st_uid != os.getuid()
-        or stat.S_IMODE(found.st_mode) & 0o077
-    ):
-        raise ConfigError(
-            [
-                f"{folder}: must be a folder of this user alone (0700); remove it, or use a shorter"
-                " data folder"
-            ]
-        )
-
-
-def _refusal(error: BaseException, log_path: Path) -> str:
+def _refusal(error: BaseException, server: ServerProcess) -> str:
     """Why a server was ended that ran: what it answered, or that it did not."""
     said = (
         f"refused its start: {error}"
         if str(error)
         else f"did not answer within {SILENCE_S_MAX:.0f} s"
     )
-    return f"valkey-server {said} (its log: {log_path})"
-
-
-def _why(
-    process: asyncio.subprocess.Process, error: BaseException, log_path: Path, log_from: int
-) -> str:
-    """Why a server ended: what it logged last says more than a refused connection."""
-    with log_path.open("rb") as file:
-        file.seek(log_from)
-        lines = file.read(65_536).decode(errors="replace").strip().splitlines()
-    # Its warnings (of the host's settings, say) are no reason to end.
-    told = [line for line in lines if " # " in line and " # WARNING " not in line] or lines
-    last = told[-1].strip() if told else f"{type(error).__name__}: {error}"
-    return f"valkey-server {how_ended(process.returncode)}; it said: {last} (all of it: {log_path})"
+    return f"valkey-server {said} (its log: {server.log_path})"

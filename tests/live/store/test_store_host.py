@@ -1,0 +1,421 @@
+"""
+A store of several, with the real valkey-server: it starts as nobody, and which starts continue
+which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from benchmarks.ports import free_ports
+from tidewarden.clock import SystemClock
+from tidewarden.config.load import Store
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.store.child_process import FolderInUse
+from tidewarden.store.embedded import lineage
+from tidewarden.store.embedded.attached_store import AttachedStore
+from tidewarden.store.embedded.credentials import DAEMON, READER, REPLICA, StoreCredentials
+from tidewarden.store.embedded.server import EmbeddedStore, store_password
+from tidewarden.store.embedded.store_host import StoreHost
+
+SECRET = "a cluster secret"
+CREDENTIALS = StoreCredentials.of(SECRET)
+ONCE = Retry(NoBackoff(), 0)
+Maker = Callable[..., StoreHost]
+
+
+async def eventually(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    async with asyncio.timeout(limit_s):
+        while not (value := condition()):
+            await asyncio.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def free_port() -> int:
+    return free_ports(1)
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Maker]:
+    """``make(folder=…, node=…, …)`` gives a host; all are stopped at the end."""
+    made: list[StoreHost] = []
+
+    def maker(
+        folder: Path = tmp_path / "store", config: Store | None = None, **options: Any
+    ) -> StoreHost:
+        options.setdefault("node", "n1")
+        made.append(StoreHost(folder, config or Store(), CREDENTIALS, SystemClock(), **options))
+        return made[-1]
+
+    yield maker
+    for host in made:
+        await host.stop()
+
+
+def client(host: StoreHost, user: str = DAEMON, password: str = CREDENTIALS.daemon) -> redis.Redis:
+    return redis.Redis(
+        unix_socket_path=str(host.socket_path),
+        username=user,
+        password=password,
+        retry=ONCE,
+        decode_responses=True,
+    )
+
+
+def attached(host: StoreHost, node: str = "n1") -> AttachedStore:
+    return AttachedStore(host.folder, node, CREDENTIALS)
+
+
+def promote(host: StoreHost) -> None:
+    with client(host) as daemon:
+        daemon.execute_command("REPLICAOF", "NO", "ONE")
+
+
+async def restarted(host: StoreHost, times: int) -> None:
+    await eventually(lambda: host.restarts == times)
+
+
+async def ended(pid: int | None) -> None:
+    assert pid is not None
+    await eventually(lambda: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+async def test_it_starts_as_a_replica_of_nobody_with_what_replication_needs(make: Maker) -> None:
+    host = make(config=Store(maxmemory_bytes=50_000_000, fsync="always"))
+    await host.start()
+    with client(host) as daemon:
+        assert daemon.execute_command("ROLE")[:4] == ["slave", "127.0.0.1", 1, "connect"]
+        found = daemon.config_get("*")
+        assert found["replica-announce-ip"] == f"n1.{host.incarnation}"
+        expected = {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "aof-use-rdb-preamble": "yes",
+            "repl-diskless-load": "disabled",
+            "repl-diskless-sync": "yes",
+            "repl-diskless-sync-delay": "0",
+            "repl-backlog-size": "268435456",
+            "repl-backlog-ttl": "0",
+            "repl-timeout": "5",
+            "repl-ping-replica-period": "1",
+            "replica-read-only": "yes",
+            "replica-serve-stale-data": "yes",
+            "replica-ignore-maxmemory": "yes",
+            "save": "",
+            "min-replicas-to-write": "0",
+            "maxmemory": "50000000",
+            "maxmemory-policy": "noeviction",
+            "hash-max-listpack-value": "1024",
+            "port": "0",
+        }
+        assert {name: found[name] for name in expected} == expected
+        assert "slave 1073741824 0 0" in found["client-output-buffer-limit"]
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            daemon.set("key", "value")
+
+
+async def test_clients_are_refused_until_the_node_lets_them_in(make: Maker) -> None:
+    host = make()
+    await host.start()
+    with (
+        client(host, "default", CREDENTIALS.client) as early,
+        pytest.raises(redis.AuthenticationError, match="disabled"),
+    ):
+        early.ping()
+    with (
+        redis.Redis(unix_socket_path=str(host.socket_path), retry=ONCE) as nobody,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        nobody.ping()
+    with client(host) as daemon:
+        daemon.execute_command("ACL", "SETUSER", "default", "on")
+    with redis.Redis(
+        unix_socket_path=str(host.socket_path), password=store_password(SECRET)
+    ) as late:
+        assert late.ping()
+
+
+async def test_each_user_may_do_its_own_things_alone(make: Maker) -> None:
+    host = make()
+    await host.start()
+    promote(host)
+    with client(host) as daemon:
+        daemon.set("key", "value")
+        daemon.execute_command(
+            "FUNCTION",
+            "LOAD",
+            "#!lua name=l\nserver.register_function{function_name='f',"
+            "callback=function(k) return server.call('GET', k[1]) end, flags={'no-writes'}}",
+        )
+    with client(host, READER, CREDENTIALS.reader) as reader:
+        assert reader.get("key") == "value"
+        assert reader.execute_command("FCALL_RO", "f", 1, "key") == "value"
+        assert reader.execute_command("EVAL_RO", "return redis.call('GET', KEYS[1])", 1, "key")
+        sha = reader.script_load("return redis.call('GET', KEYS[1])")
+        assert reader.execute_command("EVALSHA_RO", sha, 1, "key") == "value"
+        assert reader.info("replication")["role"] == "master"
+        for refused in (
+            ("SET", "key", "other"),
+            ("FCALL", "f", 1, "key"),
+            ("EVAL", "return redis.call('SET', KEYS[1], 1)", 1, "key"),
+            ("CONFIG", "GET", "*"),
+            ("ACL", "LIST"),
+            ("CLIENT", "KILL", "TYPE", "normal"),
+            ("REPLICAOF", "127.0.0.1", "1"),
+            ("FLUSHALL",),
+            ("SHUTDOWN",),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                reader.execute_command(*refused)
+    with client(host, REPLICA, CREDENTIALS.replica) as replica:
+        assert replica.ping()
+        for refused in (("GET", "key"), ("INFO",), ("SET", "key", "1"), ("CONFIG", "GET", "*")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                replica.execute_command(*refused)
+
+
+async def test_one_follows_another_and_is_known_to_it_by_its_start(
+    make: Maker, tmp_path: Path, free_port: int
+) -> None:
+    first = make(folder=tmp_path / "first", port=free_port)
+    second = make(folder=tmp_path / "second", node="n2")
+    await first.start()
+    await second.start()
+    promote(first)
+    with client(first) as primary, client(second) as replica:
+        primary.set("key", "value")
+        replica.execute_command("REPLICAOF", "127.0.0.1", str(free_port))
+        await eventually(lambda: replica.get("key") == "value")
+        (known,) = [
+            value
+            for name, value in primary.info("replication").items()
+            if name.startswith("slave0")
+        ]
+        assert known["ip"] == f"n2.{second.incarnation}"
+
+
+async def test_files_tell_no_password_but_that_of_a_replica(make: Maker) -> None:
+    host = make()
+    await host.start()
+    text = (host.folder / "valkey.conf").read_text()
+    for password in (CREDENTIALS.client, CREDENTIALS.daemon, CREDENTIALS.reader, SECRET):
+        assert password not in text
+        assert password not in repr(CREDENTIALS)
+    assert (host.folder / "valkey.conf").stat().st_mode & 0o077 == 0
+    words = [CREDENTIALS.client, CREDENTIALS.daemon, CREDENTIALS.reader, CREDENTIALS.replica]
+    assert len(set(words)) == 4
+    assert CREDENTIALS.client == store_password(SECRET)
+
+
+async def test_killed_it_runs_again_at_once_with_its_data_and_continues(make: Maker) -> None:
+    told: list[str] = []
+    host = make(on_event=told.append)
+    await host.start()
+    watch = asyncio.create_task(host.run())
+    promote(host)
+    with client(host) as daemon:
+        daemon.set("kept", "1")
+    words = [host.incarnation]
+    for restarts in (1, 2):
+        os.kill(host.pid or 0, signal.SIGKILL)
+        await restarted(host, restarts)
+        words.append(host.incarnation)
+    assert len(set(words)) == 3
+    found = await attached(host).look()
+    assert found.incarnation == words[2]
+    assert found.continues == tuple(words[:2])
+    assert found.pid == host.pid
+    with client(host) as daemon:
+        await eventually(lambda: daemon.get("kept") == "1")
+        assert daemon.execute_command("ROLE")[0] == "slave", "it never comes back as a primary"
+    assert "was killed by SIGKILL" in told[0]
+    assert told[0].endswith("it starts again in 0.05 s")
+    assert told[1].startswith("store runs again (pid ")
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "boots", "syncing", "continues"),
+    [
+        pytest.param(signal.SIGTERM, ("1", "1"), False, True, id="restarted"),
+        pytest.param(signal.SIGTERM, ("1", "2"), False, True, id="restarted, host too"),
+        pytest.param(signal.SIGTERM, ("1", "1"), True, False, id="restarted in a sync"),
+        pytest.param(signal.SIGKILL, ("1", "1"), False, True, id="killed"),
+        pytest.param(signal.SIGKILL, ("1", "2"), False, False, id="power cut"),
+        pytest.param(signal.SIGKILL, ("1", "1"), True, False, id="killed in a sync"),
+    ],
+)
+async def test_a_later_host_continues_what_lost_nothing(
+    make: Maker, ends: signal.Signals, boots: tuple[str, str], syncing: bool, continues: bool
+) -> None:
+    first = make(boot_id=lambda: boots[0])
+    await first.start()
+    promote(first)
+    with client(first) as daemon:
+        daemon.set("kept", "1")
+    if syncing:
+        lineage.mark_syncing(first.folder)
+    if ends == signal.SIGKILL:
+        pid = first.pid
+        first.kill()
+        await ended(pid)
+    await first.stop()
+    second = make(boot_id=lambda: boots[1])
+    await second.start()
+    found = await attached(second).look()
+    assert found.continues == ((first.incarnation,) if continues else ())
+    assert not (second.folder / lineage.MARKER).exists()
+    with client(second) as daemon:
+        await eventually(lambda: daemon.get("kept") == "1")
+
+
+async def test_data_of_a_store_that_ran_alone_are_taken_as_they_are(
+    make: Maker, tmp_path: Path
+) -> None:
+    alone = EmbeddedStore(tmp_path / "store", Store(), "c", CREDENTIALS.client, SystemClock())
+    with redis.Redis.from_url(await alone.start()) as before:
+        before.set("kept", "1")
+    await alone.stop()
+    host = make()
+    await host.start()
+    assert (await attached(host).look()).continues == ()
+    with client(host) as daemon:
+        await eventually(lambda: daemon.get("kept") == "1")
+        assert daemon.get("{c}:view") == "1", "nobody has promoted it"
+
+
+async def test_data_above_the_limit_are_no_hindrance(make: Maker) -> None:
+    host = make()
+    await host.start()
+    promote(host)
+    with client(host) as daemon:
+        daemon.set("ballast", "x" * (3 << 20))
+    await host.stop()
+    limited = make(config=Store(maxmemory_bytes=1 << 20))
+    await limited.start()
+    with client(limited) as daemon:
+        await eventually(lambda: daemon.strlen("ballast") == 3 << 20)
+
+
+async def test_a_folder_that_is_in_use_is_attached_to(make: Maker) -> None:
+    host, second = make(), make()
+    await host.start()
+    with pytest.raises(FolderInUse, match=f"in use by process {os.getpid()}") as refused:
+        await second.start()
+    assert refused.value.pid == os.getpid()
+    assert isinstance(refused.value, ConfigError)
+    assert (await attached(second).look()).incarnation == host.incarnation
+    await second.stop()
+    assert (await attached(second).look()).pid == host.pid
+    await host.stop()
+    await second.start()
+    assert (await attached(second).look()).continues == (host.incarnation,)
+
+
+async def test_looking_at_what_is_not_ones_own_store_says_what_it_is(
+    make: Maker, tmp_path: Path
+) -> None:
+    host = make()
+    with pytest.raises(StoreDown, match="no store answers in "):
+        await attached(host).look()
+    await host.start()
+    with pytest.raises(StoreDown, match=r"is 'n1\.[0-9a-f]{16}', not of n2"):
+        await attached(host, "n2").look()
+    stranger = AttachedStore(host.folder, "n1", StoreCredentials.of("another"))
+    with pytest.raises(StoreDown, match="knows another cluster secret, or runs alone"):
+        await stranger.look()
+    lineage.begin(host.folder, "next", "boot")
+    with pytest.raises(StoreDown, match="is about to be started again"):
+        await attached(host).look()
+
+
+async def test_a_silent_store_is_not_waited_for(make: Maker) -> None:
+    host = make()
+    await host.start()
+    os.kill(host.pid or 0, signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreDown, match=r"no store answers in .*TimeoutError"):
+            await attached(host).look()
+    finally:
+        os.kill(host.pid or 0, signal.SIGCONT)
+
+
+async def test_a_start_that_fails_says_why_and_frees_the_folder(
+    make: Maker, free_port: int
+) -> None:
+    host = make(port=free_port)
+    await host.start()
+    second = make(folder=host.folder.with_name("second"), port=free_port)
+    with pytest.raises(StoreDown, match=r"ended with status 1; it said: .*listen"):
+        await second.start()
+    await host.stop()
+    await second.start()
+
+
+async def test_stop_leaves_no_process_and_no_socket(make: Maker) -> None:
+    host = make()
+    await host.start()
+    pid = host.pid
+    await host.stop()
+    await ended(pid)
+    assert host.pid is None
+    assert not host.socket_path.exists()
+    found = lineage.read(host.folder)
+    assert found is not None
+    assert found.clean
+
+
+HOST = """
+import asyncio, sys
+from pathlib import Path
+from tidewarden.clock import SystemClock
+from tidewarden.config.settings import Store
+from tidewarden.store.embedded.credentials import StoreCredentials
+from tidewarden.store.embedded.store_host import StoreHost
+async def main():
+    credentials = StoreCredentials.of("a cluster secret")
+    host = StoreHost(Path(sys.argv[1]), Store(), credentials, SystemClock(), node="n1")
+    await host.start()
+    print(host.pid, flush=True)
+    await host.run()
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_its_host_and_the_next_one_continues(
+    make: Maker, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST, str(folder)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        pid = int(await asyncio.to_thread(process.stdout.readline))
+        before = lineage.read(folder)
+        assert before is not None
+        process.kill()
+    await ended(pid)
+    host = make()
+    await host.start()
+    assert (await attached(host).look()).continues == before.incarnations

@@ -1,0 +1,164 @@
+"""
+Remembers which starts of a store have lost nothing of what the starts before them had.
+
+A store that was killed and started again on the same boot of its host has every write that it ever
+acknowledged: they were in the kernel's hands. So may one that ended in order, whatever happened
+since. Whoever was cut off by a power failure, or in the midst of taking over another's data, may
+not: its lineage begins anew, and it is no member of any in-sync set.
+
+All of it lies in the store's folder, and is on disk before the store starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = "lineage.json"
+MARKER = "syncing"
+KEPT_MAX = 64
+"""Earlier starts that are remembered: more would be a store that does nothing but start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Names the starts whose every write a store's data have."""
+
+    boot_id: str
+    """Boot of the host on which it was last written."""
+    incarnations: tuple[str, ...]
+    """Newest last; the last one is the start that runs, or ran last."""
+    clean: bool
+    """Whether that one ended in order, all of its log on disk."""
+    folder_inode: int
+    """Of the store's folder: a copy of the folder is not the folder, and may be an old one."""
+
+    @property
+    def incarnation(self) -> str:
+        """The start that runs, or ran last."""
+        return self.incarnations[-1]
+
+    @property
+    def continues(self) -> tuple[str, ...]:
+        """The starts before it, newest last."""
+        return self.incarnations[:-1]
+
+
+def boot_id() -> str:
+    """Return a word that is another after each boot of this host; empty where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def read(folder: Path) -> Lineage | None:
+    """Return what was written last; None where nothing was, or nothing that can be read."""
+    try:
+        found = json.loads((folder / FILE).read_text("utf-8"))
+        lineage = Lineage(
+            str(found["boot_id"]),
+            tuple(str(word) for word in found["incarnations"]),
+            found["clean"] is True,
+            int(found["folder_inode"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return lineage if lineage.incarnations else None
+
+
+def continued(
+    before: Lineage | None,
+    incarnation: str,
+    boot: str,
+    folder_inode: int,
+    *,
+    whole: bool,
+) -> Lineage:
+    """
+    Return the lineage of a start: what ``before`` has and itself, or itself alone.
+
+    Args:
+        before: of the last start in this folder.
+        boot: of the host now; empty: unknown, and no two unknown boots are the same.
+        whole: the data of that start are there, and were not being replaced when it ended.
+    """
+    kept: tuple[str, ...] = ()
+    if before is not None and whole and before.folder_inode == folder_inode:
+        same_boot = bool(boot) and before.boot_id == boot
+        if same_boot or before.clean:
+            kept = before.incarnations[-KEPT_MAX:]
+    return Lineage(boot, (*kept, incarnation), clean=False, folder_inode=folder_inode)
+
+
+def begin(folder: Path, incarnation: str, boot: str) -> Lineage:
+    """
+    Note on disk that the store of ``folder`` starts as ``incarnation``; return its lineage.
+
+    Raises: OSError: it cannot be written; then the store must not start.
+    """
+    whole = not (folder / MARKER).exists() and any(folder.glob("appendonlydir/*.manifest"))
+    found = continued(read(folder), incarnation, boot, folder.stat().st_ino, whole=whole)
+    _write(folder, found)
+    clear_syncing(folder)  # after that: killed between, the next start finds it again
+    return found
+
+
+def end_cleanly(folder: Path) -> None:
+    """
+    Note on disk that the store ended in order, having brought its log to disk.
+
+    Raises: OSError: it cannot be written; the next start is then judged as after a kill.
+    """
+    found = read(folder)
+    if found is not None:
+        _write(folder, Lineage(found.boot_id, found.incarnations, True, found.folder_inode))
+
+
+def mark_syncing(folder: Path) -> None:
+    """
+    Note on disk that the store's data are about to be replaced by another's, or may miss a write.
+
+    A start that finds this begins a new lineage. Before every REPLICAOF that names a server.
+
+    Raises: OSError: it cannot be written; then the data must not be replaced.
+    """
+    os.close(os.open(folder / MARKER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _sync_folder(folder)
+
+
+def clear_syncing(folder: Path) -> None:
+    """Take the note of :func:`mark_syncing` away: the data are whole again."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / MARKER).unlink()
+        _sync_folder(folder)
+
+
+def _write(folder: Path, lineage: Lineage) -> None:
+    fresh = folder / f"{FILE}.new"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        json.dump(
+            {
+                "boot_id": lineage.boot_id,
+                "incarnations": lineage.incarnations,
+                "clean": lineage.clean,
+                "folder_inode": lineage.folder_inode,
+            },
+            file,
+        )
+        file.flush()
+        os.fsync(fd)
+    fresh.replace(folder / FILE)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,155 @@
+"""Holds what one valkey-server has on disk: its settings, log, socket, and the right to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidewarden.errors import ConfigError
+from tidewarden.store.child_process import FolderLock, how_ended, start_child
+from tidewarden.store.preflight import LISTPACKS
+
+from .binary import find_binary
+
+SOCKET_PATH_BYTES_MAX = 107
+LOG_BYTES_MAX = 16 * 1024 * 1024
+Setting = tuple[str, str]
+"""A name, and the rest of its line, quoted where that is needed: see :func:`quoted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """Is one start of a server."""
+
+    process: asyncio.subprocess.Process
+    log_path: Path
+    log_from: int
+    """Where in its log this start begins."""
+
+    def why_ended(self, error: BaseException | None = None) -> str:
+        """Say why it ended: what it logged last says more than a refused connection."""
+        with self.log_path.open("rb") as file:
+            file.seek(self.log_from)
+            lines = file.read(65_536).decode(errors="replace").strip().splitlines()
+        # Its warnings (of the host's settings, say) are no reason to end.
+        told = [line for line in lines if " # " in line and " # WARNING " not in line] or lines
+        last = told[-1].strip() if told else "nothing"
+        if not told and error is not None:
+            last = f"{type(error).__name__}: {error}"
+        ended = how_ended(self.process.returncode)
+        return f"valkey-server {ended}; it said: {last} (all of it: {self.log_path})"
+
+
+class ServerFolder:
+    """Is the folder of one valkey-server, which whoever holds :attr:`lock` may start."""
+
+    def __init__(self, path: Path, binary: str) -> None:
+        """
+        Args:
+            path: made when absent, by the lock.
+            binary: ``store.binary``; see :func:`find_binary`.
+        """
+        self.path = path.absolute()
+        self.lock = FolderLock(self.path)
+        self._binary = binary
+
+    @property
+    def socket_path(self) -> Path:
+        """
+        Return the path of the Unix socket.
+
+        It is ``s`` in the folder, or, as the kernel takes no path above 107 bytes, a short one in
+        ``/tmp`` that follows from the folder's name.
+        """
+        path = self.path / "s"
+        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+            return path
+        name = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:20]
+        return Path(f"/tmp/tidewarden-{os.getuid()}") / name
+
+    @property
+    def log_path(self) -> Path:
+        """What the server says goes here."""
+        return self.path / "valkey.log"
+
+    def usual_settings(self) -> list[Setting]:
+        """Return what every store of ours is started with, alone or not."""
+        return [
+            ("unixsocket", quoted(str(self.socket_path))),
+            ("unixsocketperm", "600"),
+            ("dir", quoted(str(self.path))),
+            ("daemonize", "no"),
+            ("logfile", '""'),
+            ("save", '""'),
+            ("appendonly", "yes"),
+            # nobody else comes for a copy (see snapshot) meanwhile
+            ("repl-diskless-sync-delay", "0"),
+            ("maxmemory-policy", "noeviction"),
+            *((name, str(value)) for name, value in LISTPACKS.items()),
+        ]
+
+    async def spawn(self, settings: Iterable[Setting]) -> ServerProcess:
+        """
+        Start the server with these settings; it inherits the lock.
+
+        Raises:
+            ConfigError: the binary is none, or the socket's folder is not ours.
+            OSError: a full disk, no more processes.
+        """
+        binary = await find_binary(self._binary)
+        if self.socket_path.parent != self.path:
+            _own_private_folder(self.socket_path.parent)
+        file = self.path / "valkey.conf"
+        lines = "".join(f"{name} {value}\n" for name, value in settings)
+        _write_private(file, f"# Written by Tidewarden at each start; changes are lost.\n{lines}")
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
+            self.log_path.replace(self.path / "valkey.log.1")
+        with self.log_path.open("ab") as output:
+            log_from = output.tell()
+            process = await start_child(
+                [str(binary), str(file)], output=output, keep_fds=[self.lock.fd]
+            )
+        return ServerProcess(process, self.log_path, log_from)
+
+
+def quoted(text: str) -> str:
+    """Quote ``text`` as one word of a valkey configuration file, whatever bytes are in it."""
+    plain = (
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def _write_private(path: Path, text: str) -> None:
+    fresh = path.with_name(path.name + ".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
+def _own_private_folder(folder: Path) -> None:
+    """
+    Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed
+    to others.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.getuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
+        raise ConfigError(
+            [
+                f"{folder}: must be a folder of this user alone (0700); remove it, or use a shorter"
+                " data folder"
+            ]
+        )

@@ -1,0 +1,238 @@
+"""
+Runs one store of several that replicate: starts it, restarts it, and stops it; it decides no role.
+
+**A store starts as nobody.** It is a replica of an address where nobody is, lets no clients in, and
+waits until its node says what it is to be: an empty store that came up as a primary would empty its
+replicas, and an old one would serve. Each start draws a word, its incarnation, which the server
+announces in the place of its address: so a primary's list of its replicas says which *starts* have
+acknowledged what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.settings import Store
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.store.child_process import kill_group, stop_child
+
+from . import lineage
+from .credentials import REPLICA, StoreCredentials
+from .server_folder import ServerFolder, ServerProcess, Setting
+
+log = logging.getLogger("tidewarden.store")
+
+BACKOFF_S_FIRST = 0.05
+"""A lone crash costs no more; the cluster elects another primary in a few hundredths."""
+BACKOFF_S_MAX = 10.0
+STEADY_S = 60.0
+STOP_GRACE_S = 20.0
+ANSWER_S_MAX = 30.0
+NOBODY = "127.0.0.1 1"
+"""Where a store looks for its primary until its node has said who that is."""
+
+
+class StoreHost:
+    """
+    Runs one valkey-server, a replica of nobody at first, with its data in ``folder``.
+
+    Call everything in one event loop of the main thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Store,
+        credentials: StoreCredentials,
+        clock: Clock,
+        *,
+        node: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        on_event: Callable[[str], None] | None = None,
+        boot_id: Callable[[], str] = lineage.boot_id,
+    ) -> None:
+        """
+        Args:
+            folder: the store's own folder; made when absent. Data of a store that ran alone are
+                taken as they are.
+            config: ``[store]``: binary, fsync, maxmemory_bytes.
+            node: name of the node whose store it is.
+            port: TCP port on ``host`` beside the Unix socket; 0: none.
+            on_event: told of restarts, a sentence each; they are logged as well.
+            boot_id: says which boot of the host this is.
+        """
+        self.incarnation = ""
+        """The word of the start that runs, or ran last; empty before the first."""
+        self.restarts = 0
+        self._files = ServerFolder(folder, config.binary)
+        self.folder = self._files.path
+        self._config = config
+        self._credentials = credentials
+        self._clock = clock
+        self._node = node
+        self._listen = (host, port)
+        self._on_event = on_event
+        self._boot_id = boot_id
+        self._server: ServerProcess | None = None
+        self._started = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the valkey-server, or None when there is none."""
+        process = self._server.process if self._server else None
+        return process.pid if process and process.returncode is None else None
+
+    @property
+    def socket_path(self) -> Path:
+        """The path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
+        return self._files.socket_path
+
+    async def start(self) -> None:
+        """
+        Take the folder's lock and start the server; it may load its data for long after.
+
+        Raises:
+            FolderInUse: another process runs the store of this folder.
+            ConfigError: the folder cannot be written, or the binary is none.
+            StoreDown: the server ended before it answered; the message has its last words.
+        """
+        assert self._server is None, "started twice"
+        await self._files.lock.acquire(self._clock)
+        try:
+            await self._launch()
+        except BaseException:
+            self._files.lock.release()
+            raise
+
+    async def run(self) -> None:
+        """Start the server again whenever it ends, with growing pauses, until cancelled."""
+        backoff_s = BACKOFF_S_FIRST
+        while True:
+            if self._server is not None:
+                await self._server.process.wait()
+                if self._clock.monotonic() - self._started > STEADY_S:
+                    backoff_s = BACKOFF_S_FIRST
+                why, self._server = self._server.why_ended(), None
+                self._event(f"{why}; it starts again in {backoff_s:.2f} s")
+            await sleep(self._clock, backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+            try:
+                await self._launch()
+            except (StoreDown, ConfigError) as error:
+                self._event(f"store did not start: {error}; it is tried again in {backoff_s:.2f} s")
+                continue
+            self.restarts += 1
+            self._event(f"store runs again (pid {self.pid})")
+
+    async def stop(self) -> None:
+        """
+        Stop the server, which brings its log to disk, and release the folder.
+
+        Cancel :meth:`run` first. Harmless when nothing runs.
+        """
+        if self._server is not None:
+            process, self._server = self._server.process, None
+            if not await stop_child(process, self._clock, STOP_GRACE_S):
+                log.warning("the store did not stop within %.0f s and was killed", STOP_GRACE_S)
+            elif process.returncode == 0:
+                self._note_clean_end()
+        self._files.lock.release()
+
+    def kill(self) -> None:
+        """Kill the server at once; :meth:`stop` is still to be called."""
+        if self._server is not None:
+            kill_group(self._server.process)
+
+    def _note_clean_end(self) -> None:
+        try:
+            lineage.end_cleanly(self.folder)
+        except OSError as error:
+            log.warning(
+                "that the store ended in order could not be written to %s: %s; after a reboot of"
+                " the host it begins anew as a replica",
+                self.folder,
+                error.strerror or error,
+            )
+
+    def _event(self, text: str) -> None:
+        log.warning("%s", text)
+        if self._on_event is not None:
+            self._on_event(text)
+
+    async def _launch(self) -> None:
+        """Start the server and see that it listens, or leave none behind."""
+        incarnation = secrets.token_hex(8)
+        try:
+            await asyncio.to_thread(lineage.begin, self.folder, incarnation, self._boot_id())
+            server = await self._files.spawn(self._settings(incarnation))
+        except OSError as error:  # a full disk, no more processes: later there may be room
+            raise StoreDown(
+                f"valkey-server could not be started in {self.folder}: {error.strerror or error}"
+            ) from None
+        try:
+            await self._answers(server)
+        except BaseException:
+            kill_group(server.process)
+            await server.process.wait()
+            raise
+        self._server, self.incarnation = server, incarnation
+        self._started = self._clock.monotonic()
+
+    async def _answers(self, server: ServerProcess) -> None:
+        """Return when the server takes connections; whether it has loaded is not its host's."""
+        until = self._clock.monotonic() + ANSWER_S_MAX
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_unix_connection(str(self.socket_path))
+                writer.close()
+                return
+            if server.process.returncode is not None:
+                raise StoreDown(server.why_ended())
+            if self._clock.monotonic() > until:
+                raise StoreDown(
+                    f"valkey-server did not listen within {ANSWER_S_MAX:.0f} s (its log:"
+                    f" {server.log_path})"
+                )
+            await sleep(self._clock, 0.01)
+
+    def _settings(self, incarnation: str) -> list[Setting]:
+        host, port = self._listen
+        return [
+            *self._files.usual_settings(),
+            ("bind", host),
+            ("port", str(port)),
+            *(("user", line) for line in self._credentials.acl_lines()),
+            ("masteruser", REPLICA),
+            ("masterauth", self._credentials.replica),
+            ("replicaof", NOBODY),
+            ("replica-announce-ip", f"{self._node}.{incarnation}"),
+            ("replica-announce-port", str(port)),
+            ("appendfsync", self._config.fsync),
+            ("aof-use-rdb-preamble", "yes"),
+            # what it has is kept until the whole of what comes has been received
+            ("repl-diskless-load", "disabled"),
+            ("repl-diskless-sync", "yes"),
+            # How long a replica may be away and still needs only what it missed. Memory is taken as
+            # the backlog fills. Without the second, an hour alone would end its history's name.
+            ("repl-backlog-size", "256mb"),
+            ("repl-backlog-ttl", "0"),
+            # a replica that loads for long while much is written must not be dropped for that
+            ("client-output-buffer-limit", "replica 1gb 0 0"),
+            ("repl-timeout", "5"),
+            ("repl-ping-replica-period", "1"),
+            ("replica-read-only", "yes"),
+            ("replica-serve-stale-data", "yes"),
+            ("replica-ignore-maxmemory", "yes"),
+            # SIGTERM waits that long for replicas that lag
+            ("shutdown-timeout", "3"),
+            # more than 0 would refuse what a promoted store writes first
+            ("min-replicas-to-write", "0"),
+            ("maxmemory", str(self._config.maxmemory_bytes)),
+        ]
