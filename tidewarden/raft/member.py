@@ -22,6 +22,8 @@ from . import folder, pysync, state
 from .operations import Operations
 from .proposals import Proposals
 from .report import report
+from .store_facts import StoreFacts
+from .stores import LOOK, Stores
 from .ticker import Ticker
 from .voter import Voter
 
@@ -41,6 +43,7 @@ class Running:
     voter: Voter
     proposals: Proposals
     operations: Operations
+    stores: Stores
     beating: asyncio.Task[None]
 
 
@@ -51,18 +54,19 @@ class RaftMember:
     All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any
     change of role, leader, term, quorum or committed facts. Nothing that this class says is a
     permission: see ``state``.
-
-    All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any
-    change of role, leader, term, quorum or committed facts. Nothing that this class says is a
-    permission: see ``state``.
     """
 
     def __init__(
-        self, config: Config, secret: str, clock: Clock, on_change: Callable[[], None]
+        self,
+        config: Config,
+        secret: str,
+        clock: Clock,
+        on_change: Callable[[], None],
+        on_stores: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args: ``secret``: the cluster's secret, the same on every member; the link is encrypted with
-        a key made of it.
+        a key made of it. ``on_stores``: see :attr:`on_stores`.
 
         Raises: ConfigError: the members cannot be used, or there is no secret.
         """
@@ -74,6 +78,11 @@ class RaftMember:
                 ]
             )
         self.name = config.node.name
+        self.on_stores = on_stores
+        """
+        Called in the loop when the facts about the stores, the voters or what any member reports of
+        its store changed; another may be put here at any time.
+        """
         self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
         self._times = state.Times.at(config.raft.pace)
         self._seeds = state.addresses(
@@ -85,6 +94,7 @@ class RaftMember:
         self._waiters: set[asyncio.Future[None]] = set()
         self._told: tuple[object, ...] = ()
         self._compared = False
+        self._facts_last = StoreFacts()  # after the stop
 
     async def start(self) -> None:
         """
@@ -124,8 +134,9 @@ class RaftMember:
             lambda: list(self._addresses),
             self._view,
         )
+        stores = Stores(ticker, voter, proposals, lambda: self.on_stores())
         beating = loop.create_task(self._beat(ticker), name="raft beat")
-        self._running = Running(ticker, voter, proposals, operations, beating)
+        self._running = Running(ticker, voter, proposals, operations, stores, beating)
 
     async def stop(self, gracefully: bool = True) -> None:
         """
@@ -137,6 +148,7 @@ class RaftMember:
         if running is None:
             return
         running.beating.cancel()
+        self._facts_last = running.stores.facts
         try:
             ended = await self._end(running.ticker, gracefully)
         except BaseException:
@@ -384,7 +396,43 @@ class RaftMember:
         """
         return await self._operations().leave(name)
 
+    # The embedded stores.
+
+    def store_facts(self) -> StoreFacts:
+        """Return the facts about the stores as applied here; after the stop, the last ones."""
+        return self._facts_last if self._running is None else self._running.stores.facts
+
+    def voters(self) -> frozenset[str]:
+        """
+        Return who votes, by the newest version of the members that this node has.
+
+        Nobody while the cluster is not founded, as far as it knows.
+        """
+        return frozenset() if self._running is None else self._running.stores.voters
+
+    async def look_stores(self) -> StoreFacts:
+        """
+        Return facts that are no older than this call, as a majority has committed them.
+
+        Raises: NoLeader, Timeout: nobody knows just now. Draining: Raft is stopped.
+        """
+        return await self.store_command(LOOK)
+
+    async def store_command(self, command: tuple[Any, ...]) -> StoreFacts:
+        """
+        Commit a command of :func:`~tidewarden.raft.store_facts.applied`, whoever leads.
+
+        Returns: the facts once it is applied here, whether it was taken or not. Raises: NoLeader,
+        Timeout: its fate is unknown, it may be committed also later. Draining: Raft is stopped.
+        """
+        return await self._stores().command(command)
+
     # Between the loop and the thread.
+
+    def _stores(self) -> Stores:
+        if self._running is None:
+            raise Draining("Raft is not running on this node.")
+        return self._running.stores
 
     def _operations(self) -> Operations:
         if self._running is None:
@@ -404,8 +452,9 @@ class RaftMember:
 
     def _notice(self) -> None:
         view = self._view()
-        if view is None:
+        if view is None or self._running is None:
             return
+        self._running.stores.notice()
         told = (
             self.role(),
             self.leader(),

@@ -21,6 +21,7 @@ from tidewarden.config.load import NAME, NAME_ALLOWED, Config
 from tidewarden.errors import BadArg, ConfigError
 
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
+from .store_facts import StoreFacts
 
 Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
 State = Literal["leader", "follower", "candidate"]
@@ -129,6 +130,8 @@ class RaftView:
     """The members' version by which it was told so."""
     refusal: str = ""
     """Why the leader did not do what it was last asked for here."""
+    stores: StoreFacts = field(default_factory=StoreFacts)
+    """The facts about the embedded stores, as applied here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,20 @@ class StoreFacts:
         return self.view, self.primary, self.incarnation, members, self.version, self.loss
 
 
+def read_facts(value: object) -> StoreFacts:
+    """Return what :meth:`StoreFacts.plain` made; for anything else none. Never raises."""
+    kinds = [int, str, str, tuple, int, str]
+    if not isinstance(value, tuple) or [type(item) for item in value] != kinds:
+        return StoreFacts()
+    view, primary, incarnation, rows, version, loss = value
+    if not all(
+        isinstance(row, tuple) and [type(item) for item in row] == [str, str] for row in rows
+    ):
+        return StoreFacts()
+    members = frozenset(StoreMember(*row) for row in rows)
+    return StoreFacts(view, primary, incarnation, members, version, loss)
+
+
 def _votes(members: frozenset[StoreMember], voters: frozenset[str]) -> int:
     return len({member.node for member in members} & voters)
 

@@ -51,6 +51,7 @@ class Ticker:
         """What the last tick saw; replaced as a whole, so any thread may read it."""
         self._build, self._times, self._clock, self._loop = build, times, clock, loop
         self._started, self._sighted = started, sighted
+        self._voter: Voter | None = None
         self._questions: deque[Callable[[Voter], None]] = deque()
         self._stopping = threading.Event()
         self._gracefully = True
@@ -69,8 +70,10 @@ class Ticker:
             logger.debug("the event loop is closed; nobody is there to hear of %s", function)
 
     def ask(self, question: Callable[[Voter], None]) -> None:
-        """Have ``question(voter)`` run in this thread before the next tick. Any thread."""
+        """Have ``question(voter)`` run in this thread at once. In the loop's thread."""
         self._questions.append(question)
+        if self._voter is not None and not self._stopping.is_set():
+            self._voter.wake()
 
     def stop(self, gracefully: bool) -> None:
         """
@@ -87,6 +90,7 @@ class Ticker:
         except Exception as error:
             self.post(self._started, None, error)
             return
+        self._voter = voter
         self.latest = voter.view(self._clock.monotonic())
         self.post(self._started, voter, None)
         try:
@@ -152,6 +156,7 @@ class Ticker:
             view.members_committed,
             view.removed_because,
             view.refusal,
+            view.stores,
         )
         if news != self._posted:
             self._posted = news

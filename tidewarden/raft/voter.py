@@ -27,6 +27,7 @@ tick thread; :attr:`Voter.lease_until` may be read from any.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -43,6 +44,7 @@ from . import files, membership
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
 from .state import Committed, RaftView, State, Times
+from .store_facts import StoreFacts, applied, read_facts
 from .wire import Message, RaftTransport
 
 logger = logging.getLogger("tidewarden.raft")
@@ -64,6 +66,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     """
 
     transport: ClassVar[type] = RaftTransport
+    stores_plain: Any = StoreFacts().plain()
+    """Replicated: the facts about the stores, in plain values; a snapshot without has none."""
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self.close()
             raise
         self.epoch, self.holder = 0, ""
+        self.stores_plain = StoreFacts().plain()
 
     def _begin_elections(self, now: float) -> None:
         self.leader_heard = now
@@ -130,6 +135,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._names = {address: name for name, address in seeds.items()}
         self._addresses = dict(seeds)
         self._passing_on = False
+        self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
 
     # What is replicated.
 
@@ -144,6 +150,34 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         facts = before.claimed(node, boot, seen)
         self.epoch, self.holder = facts.epoch, facts.holder
         return 0 if facts is before else facts.epoch
+
+    @replicated  # type: ignore[untyped-decorator]  # the library has no types
+    def store_command(self, command: object) -> StoreFacts:
+        """Apply one command to the facts about the stores, and return them as they are then."""
+        facts = applied(self.stores, self._voters_of_entry(), command)
+        if facts is not self.stores:
+            self.stores_plain = facts.plain()
+        return self.stores
+
+    def _voters_of_entry(self) -> frozenset[str]:
+        """
+        Return who votes by the newest version of the members at or before the entry being applied.
+
+        The same on every member and at each replay, unlike what a member has adopted meanwhile.
+        """
+        index = self.raftLastApplied + 1  # the library counts an entry when it is applied
+        versions = self._SyncObj__raftLog.versions
+        found = next((members for at, members in reversed(versions) if at <= index), None)
+        return frozenset() if found is None else found.voters
+
+    @property
+    def stores(self) -> StoreFacts:
+        """The facts about the stores, as applied here. Any thread may read them."""
+        read = self._stores_read
+        if read[0] is not self.stores_plain:  # a command or a snapshot put others there
+            plain = self.stores_plain
+            read = self._stores_read = (plain, read_facts(plain))
+        return read[1]
 
     # What is to be seen.
 
@@ -177,6 +211,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             removed_because=self.removed_because,
             told_version=self.told_version,
             refusal=self.refusal,
+            stores=self.stores,
         )
 
     def strangers_refused(self) -> int:
@@ -757,6 +792,13 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setState(state)
 
     # The end.
+
+    def wake(self) -> None:
+        """End the wait of the tick that is under way. Any thread, as long as none closes it."""
+        pipe = getattr(self, "_SyncObj__pipeNotifier", None)
+        if pipe is not None:
+            with contextlib.suppress(BlockingIOError):  # full: it is awake
+                pipe.notify()
 
     def close(self) -> None:
         """

@@ -58,6 +58,9 @@ class RecordingVoter:
     def hold_off(self) -> None:
         pass
 
+    def wake(self) -> None:
+        self.calls.append("wake")
+
     def destroy(self) -> None:
         self.calls.append("destroy")
 
