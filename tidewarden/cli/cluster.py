@@ -11,13 +11,15 @@ import typer
 
 from .backup import backup, restore
 from .connection import addresses, connected, dial, maybe_tls, shown
-from .options import DATA_DIR, AsJson, DataDir, Url
-from .output import print_json, print_table
+from .options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
+from .output import cell, moment, print_json, print_table
 
 app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)
 app.command("backup")(backup)
 app.command("restore")(restore)
 SILENCE_S = 5.0
+OF_COPIES = ("in_sync", "loss", "proposal", "last_gap_ms")
+"""Of stores that replicate, R.STATUS says these too."""
 COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard", "processes")
 
 
@@ -59,6 +61,7 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
             name: leader.get(name)
             for name in ("leader", "epoch", "view", "primary", "quorum", "store")
         }
+        facts |= {name: leader[name] for name in OF_COPIES if name in leader}
         print_json({**facts, "seen_by": leader["node"], "nodes": rows})
         return
     print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
@@ -70,6 +73,8 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
         f"leader {leader['leader'] or 'unknown'}, epoch {leader['epoch']}, {quorum}; store {engine}"
         f" at {where}"
     )
+    if "in_sync" in leader:
+        _show_copies(leader)
 
 
 @app.command("transfer")
@@ -101,6 +106,147 @@ def transfer(
         print_json({"leader": leader})
     else:
         typer.echo(f"{leader} leads")
+
+
+@app.command("switchover")
+def switchover(
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NODE]", help="Whose store is to be primary. Without: the most caught up."
+        ),
+    ] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Make another node's store the primary, of stores that replicate.
+
+    Writes pause for some hundredths of a second; nothing is refused, nothing is lost.
+
+    Examples:
+
+    tidewarden cluster switchover
+
+    tidewarden cluster switchover n2 --json
+    """
+    with connected(url, data_dir) as line:
+        primary = line.call("R.SWITCHOVER", *([node] if node else []))
+    if as_json:
+        print_json({"primary": primary})
+    else:
+        typer.echo(f"{cell(primary)} has the primary")
+
+
+@app.command("recover")
+def recover(
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NODE]",
+            help="Whose store is to be primary. Without: the one with the newest data.",
+        ),
+    ] = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Do it; without, say what would be done."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Go on with a store that was not in sync: the last resort.
+
+    For when the stores in sync do not come back. What only they had is lost. It says first what it
+    would choose and what may be missing; with --accept-loss it then asks, and does it.
+
+    Examples:
+
+    tidewarden cluster recover
+
+    tidewarden cluster recover n2 --accept-loss --yes --json
+    """
+    named = [node] if node else []
+    with connected(url, data_dir) as line:
+        choice: dict[str, Any] = line.call("R.RECOVER", *named)
+        if not accept_loss and as_json:
+            print_json(choice)
+            return
+        _show_choice(choice, err=accept_loss)
+        if not accept_loss:
+            typer.echo("nothing was changed; --accept-loss does it")
+            return
+        chosen = str(choice["node"])
+        if not yes and not typer.confirm(f"Make {chosen}'s store the primary?", err=True):
+            raise stop("nothing was changed", NOTHING)
+        done: dict[str, Any] = line.call("R.RECOVER", chosen, "ACCEPTLOSS")
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(
+            f"{cell(done['node'])} has the primary. `tidewarden cluster status` shows how the"
+            " others copy it; `tidewarden cluster confirm` ends the warning"
+        )
+
+
+@app.command("confirm")
+def confirm(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Say that somebody knows of a loss, which ends its warning.
+
+    Examples:
+
+    tidewarden cluster confirm
+
+    tidewarden cluster confirm --json
+    """
+    with connected(url, data_dir) as line:
+        loss = line.call("R.CONFIRM")
+    if as_json:
+        print_json({"loss": loss})
+    else:
+        typer.echo(f"noted: a loss was {cell(loss)}" if loss else "there was no loss to confirm")
+
+
+@app.command("discarded")
+def discarded(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    List the diverged data that stores set aside before they took the primary's.
+
+    Asks one node for the members, then each of them. Each keeps two; delete them when you know that
+    nothing in them is missed.
+
+    Examples:
+
+    tidewarden cluster discarded
+
+    tidewarden cluster discarded --url redis://admin:SECRET@10.0.0.5:7420 --json
+    """
+    found: list[dict[str, Any]] = []
+    with connected(url, data_dir) as line:
+        first: dict[str, Any] = line.call("R.STATUS")
+        found += ({"node": first["node"], **one} for one in line.call("R.DISCARDED"))
+    basis = addresses(url, data_dir)[0]
+    for name, member in first["members"].items():
+        if name != first["node"] and member["address"] and member.get("votes", True):
+            rows = _asked(at(basis, member["address"]), "R.DISCARDED")
+            found += ({"node": name, **one} for one in rows or ())
+    if as_json:
+        print_json({"discarded": found})
+        return
+    columns = list(dict.fromkeys(key for one in found for key in one))
+    print_table(
+        [name.removesuffix("_ms") for name in columns],
+        [
+            [moment(one.get(key)) if key.endswith("at_ms") else one.get(key) for key in columns]
+            for one in found
+        ],
+    )
+    if not found:
+        raise stop("nothing was set aside", NOTHING)
 
 
 @app.command("join")
@@ -174,13 +320,12 @@ def at(url: str, address: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{who}@{address}" if who else address))
 
 
-def _asked(address: str) -> dict[str, Any] | None:
+def _asked(address: str, verb: str = "R.STATUS") -> Any:
     """What a node says of itself; None: it does not answer."""
     try:
         line = dial(address, SILENCE_S)
         try:
-            answer: dict[str, Any] = line.call("R.STATUS")
-            return answer
+            return line.call(verb)
         finally:
             line.close()
     except (redis.RedisError, ValueError) as error:
@@ -211,4 +356,44 @@ def _row(
         "beat": f"{age_ms / 1000:.1f} s" if age_ms >= 0 else "never",
         "heard": "-" if heard_s is None or name == leader["node"] else f"{heard_s:.1f} s",
         "processes": 1 + len(own["processes"]) if own else None,
+        **({"copy": member["store"]} if "store" in member else {}),
     }
+
+
+def _show_copies(leader: dict[str, Any]) -> None:
+    """Each member's store, where stores replicate: its part, and why it is not in sync."""
+    rows = [
+        (
+            name,
+            copy["role"],
+            "-" if copy["behind"] is None else f"{copy['behind']:,} bytes",
+            "-" if copy["sync"] is None else f"{copy['sync']:.0%}",
+            copy["why"] or "-",
+        )
+        for name, member in leader["members"].items()
+        if (copy := member.get("store"))
+    ]
+    print_table(("node", "store", "behind", "copied", "why"), rows)
+    typer.echo(
+        f"view {leader['view']}, primary {leader['primary'] or 'nobody'}; in sync:"
+        f" {leader['in_sync'] or 'nobody'}"
+    )
+    if leader.get("proposal"):
+        typer.echo(f"proposed: {cell(leader['proposal'])}")
+    if leader.get("loss"):
+        typer.echo(
+            f"acknowledged writes may be missing ({cell(leader['loss'])}): a last resort chose the"
+            " primary. `tidewarden cluster confirm` ends this line"
+        )
+
+
+def _show_choice(choice: dict[str, Any], *, err: bool) -> None:
+    """What a last resort would choose, and what may be missing then."""
+    typer.echo(
+        f"{cell(choice['node'])} would have the primary, whose data is of view {choice['view']}, as"
+        f" far as mark {choice['seq']}",
+        err=err,
+    )
+    typer.echo(f"loss: {cell(choice['loss']) or 'none'}", err=err)
+    for sentence in (*choice["missing"], *choice["others"]):
+        typer.echo(f"  {cell(sentence)}", err=err)

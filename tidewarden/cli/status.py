@@ -12,12 +12,17 @@ from .connection import WHO, addresses, dial, maybe_tls, no_address, said, shown
 from .options import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 
-COLUMNS = ("node", "role", "leader", "epoch", "view", "primary", "quorum", "pid")
+COLUMNS = (
+    *("node", "role", "leader", "epoch", "view", "primary", "in_sync", "quorum", "pid"),
+    "store_pid",
+)
 
 
 def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
     Show who leads: each node with its role, the leader it sees and the epoch.
+
+    Of stores that replicate also whose is primary, and which are in sync.
 
     Asks every node of a local cluster, or the one that --url names. Succeeds when at least one
     answers.
@@ -55,6 +60,12 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
                 "address",
             ]
             print_table(columns, [[node.get(name) for name in columns] for node in nodes])
+        if losses := sorted({node["loss"] for node in nodes if node.get("loss")}):
+            typer.echo(
+                f"acknowledged writes may be missing ({', '.join(losses)}): `tidewarden cluster"
+                " status` says more",
+                err=True,
+            )
         for text in (*silent, *refused):
             typer.echo(text, err=True)
     if not nodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,31 @@ class ClusterOperations(Protocol):
     def leave(self, name: str) -> Awaitable[int]: ...
 
 
+class StoreOperations(Protocol):
+    """Chooses which replicated embedded store takes the writes: a member's replication does."""
+
+    def switchover(self, node: str | None) -> Awaitable[str]:
+        """Hand the primary to that node's store (None: to the best); returns the new primary."""
+
+    def choice(self, node: str | None) -> Awaitable[Mapping[str, Any]]:
+        """
+        Say what :meth:`recover` would make primary, and change nothing.
+
+        Returns: ``node``, ``view`` and ``seq`` of its data, ``loss`` (``""``, ``possible`` or
+        ``likely``), ``missing`` (sentences: what may be lost), ``others`` (what each other store
+        has).
+        """
+
+    def recover(self, node: str | None) -> Awaitable[Mapping[str, Any]]:
+        """Make that node's store primary (None: the best) though it is not in sync; as above."""
+
+    def confirm(self) -> Awaitable[str]:
+        """Note that somebody knows of the loss; returns what it was, or ``""``."""
+
+    def discarded(self) -> Awaitable[Sequence[Mapping[str, Any]]]:
+        """Return what this node's store set aside: ``path``, ``bytes``, ``at_ms`` and more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What verbs and routes act on; of those that are absent the verbs are refused."""
@@ -38,3 +63,5 @@ class Services:
     locks: Locks | None = None
     operations: ClusterOperations | None = None
     backups: Backups | None = None
+    stores: StoreOperations | None = None
+    """None: the cluster has one store, or this node has none of the replicated ones."""

@@ -17,6 +17,26 @@ class RecordingSteering:
         self.calls.append(("join", name, address))
         return 4
 
+    async def switchover(self, node: str | None) -> str:
+        self.calls.append(("switchover", node))
+        return node or "n1"
+
+    async def choice(self, node: str | None) -> dict[str, Any]:
+        self.calls.append(("choice", node))
+        return {"node": node or "n1", "loss": "likely"}
+
+    async def recover(self, node: str | None) -> dict[str, Any]:
+        self.calls.append(("recover", node))
+        return {"node": node or "n1", "loss": "likely"}
+
+    async def confirm(self) -> str:
+        self.calls.append(("confirm",))
+        return "possible"
+
+    async def discarded(self) -> list[dict[str, Any]]:
+        self.calls.append(("discarded",))
+        return [{"path": "/d/store/discarded/1", "bytes": 7}]
+
     async def leave(self, name: str) -> int:
         self.calls.append(("leave", name))
         return 5

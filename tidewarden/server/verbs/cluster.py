@@ -8,7 +8,7 @@ from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
-from tidewarden.server.services import ClusterOperations
+from tidewarden.server.services import ClusterOperations, StoreOperations
 
 from .command import Command
 from .options import number, text
@@ -51,6 +51,47 @@ def backup(connection: Connection, request: Request) -> Pending:
     raise BadArg("R.BACKUP takes nothing, READ name offset, or DROP name.")
 
 
+def switchover(connection: Connection, request: Request) -> Pending:
+    """R.SWITCHOVER."""
+    node = text("A node's name", request[1]) if len(request) > 1 else None
+    return Pending(_stores(connection, "R.SWITCHOVER").switchover(node), encoder.encode)
+
+
+def recover(connection: Connection, request: Request) -> Pending:
+    """R.RECOVER: without ACCEPTLOSS it says what it would do, and does nothing."""
+    stores = _stores(connection, "R.RECOVER")
+    *named, last = request[1:] or [b""]
+    accepted = last.upper() == b"ACCEPTLOSS"
+    if not accepted and last:
+        named.append(last)
+    if len(named) > 1:
+        raise BadArg("R.RECOVER takes [node] [ACCEPTLOSS].")
+    node = text("A node's name", named[0]) if named else None
+    return Pending(stores.recover(node) if accepted else stores.choice(node), encoder.encode)
+
+
+def confirm(connection: Connection, request: Request) -> Pending:
+    """R.CONFIRM."""
+    return Pending(_stores(connection, "R.CONFIRM").confirm(), encoder.encode)
+
+
+def discarded(connection: Connection, request: Request) -> Pending:
+    """R.DISCARDED."""
+    return Pending(_stores(connection, "R.DISCARDED").discarded(), encoder.encode)
+
+
+def _stores(connection: Connection, verb: str) -> StoreOperations:
+    stores = connection.server.services.stores
+    if stores is None:
+        raise BadArg(
+            f"{verb} is about replicated embedded stores, and this node has none: the cluster has"
+            " one store, or this node is a worker (ask a member). R.TRANSFER has another node lead."
+            " The primary of a Redis or Valkey of your own is moved there: SENTINEL FAILOVER,"
+            " CLUSTER FAILOVER."
+        )
+    return stores
+
+
 def _operations(connection: Connection) -> ClusterOperations:
     operations = connection.server.services.operations
     if operations is None:
@@ -65,5 +106,9 @@ COMMANDS = (
     Command(
         "R.BACKUP", backup, 1, 4, every(*ADMIN), "[READ name offset | DROP name]", group="cluster"
     ),
+    Command("R.SWITCHOVER", switchover, 1, 2, every(*ADMIN), "[node]", group="cluster"),
+    Command("R.RECOVER", recover, 1, 3, every(*ADMIN), "[node] [ACCEPTLOSS]", group="cluster"),
+    Command("R.CONFIRM", confirm, 1, 1, every(*ADMIN), group="cluster"),
+    Command("R.DISCARDED", discarded, 1, 1, every(*ADMIN), group="cluster"),
     Command("R.LEAVE", leave, 2, 2, every(*ADMIN), "node", group="cluster"),
 )

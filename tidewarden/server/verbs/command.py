@@ -10,10 +10,10 @@ import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tidewarden.errors import BadArg
-from tidewarden.server.access.required_rights import ADMIN, Level, Permission, every
+from tidewarden.server.access.required_rights import Level, Permission
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending, Slot
 
@@ -84,16 +84,3 @@ def meant(unknown: str, known: tuple[str, ...]) -> str:
     """
     found = difflib.get_close_matches(unknown.upper(), known, 1, 0.7) if "." in unknown else []
     return f"; did you mean {found[0]}?" if found else ""
-
-
-def unsupported(name: str, why: str) -> Command[Any]:
-    """
-    Make a verb of the protocol that this version does not serve.
-
-    Its error names it, and says why and what there is instead.
-    """
-
-    def refuse(caller: Any, request: Request) -> bytes:
-        raise BadArg(f"{name} is not supported by this version: {why}")
-
-    return Command(name, refuse, 1, ANY, every(*ADMIN), group="later")

@@ -29,7 +29,7 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.server.resp.transaction import Transaction
 
-from .command import ANY, Command, unsupported
+from .command import ANY, Command
 from .options import shown, text
 
 MUTE_ALL = 1 << 60
@@ -338,13 +338,4 @@ COMMANDS = (
     Command("MULTI", multi, 1, 1, LOGIN, immediate=True),
     Command("EXEC", execute, 1, 1, LOGIN, immediate=True),
     Command("DISCARD", discard, 1, 1, LOGIN, immediate=True),
-)
-
-LATER = (
-    unsupported(
-        "R.SWITCHOVER",
-        "it is to move the primary among nodes whose embedded stores replicate, which they do not"
-        " yet: there is one store. R.TRANSFER has another node lead. The primary of a Redis or"
-        " Valkey of your own is moved there: SENTINEL FAILOVER, CLUSTER FAILOVER.",
-    ),
 )

@@ -38,6 +38,5 @@ COMMANDS: dict[bytes, Command[Connection]] = table(
         *schedule.COMMANDS,
         *lock.COMMANDS,
         *cluster.COMMANDS,
-        *connection.LATER,
     )
 )

@@ -87,6 +87,10 @@ R.TRANSFER                                      | admin
 R.JOIN n3 h:1                                   | admin
 R.LEAVE n3                                      | admin
 R.BACKUP                                        | admin
+R.SWITCHOVER n1                                 | admin
+R.RECOVER ACCEPTLOSS                            | admin
+R.CONFIRM                                       | admin
+R.DISCARDED                                     | admin
 CLIENT LIST                                     | admin
 CLIENT ID                                       |
 PING                                            |

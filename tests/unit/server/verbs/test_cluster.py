@@ -26,6 +26,39 @@ async def test_members_come_and_go() -> None:
         assert str(await line.call("R.JOIN", "n3")).startswith("BADARG R.JOIN has 1 arguments")
 
 
+async def test_the_primary_is_moved_among_stores_that_replicate_and_else_the_verb_says_where() -> (
+    None
+):
+    async with doubles.Door() as door:
+        line = await door.dial()
+        for verb in ("R.SWITCHOVER", "R.RECOVER", "R.CONFIRM", "R.DISCARDED"):
+            said = str(await line.call(verb))
+            assert said.startswith(f"BADARG {verb} is about replicated embedded stores")
+            assert "R.TRANSFER has another node lead" in said
+            assert "SENTINEL FAILOVER" in said
+        assert door.steering.calls == []
+        door.provide(stores=door.steering)
+        assert await line.call("R.SWITCHOVER") == b"n1"
+        assert await line.call("R.SWITCHOVER", "n2") == b"n2"
+        assert await line.call("R.CONFIRM") == b"possible"
+        assert await line.call("R.DISCARDED") == [[b"path", b"/d/store/discarded/1", b"bytes", 7]]
+        assert door.steering.calls == [
+            ("switchover", None), ("switchover", "n2"), ("confirm",), ("discarded",),
+        ]  # fmt: skip
+
+
+async def test_a_loss_is_accepted_by_a_word_and_else_only_told() -> None:
+    async with doubles.Door() as door:
+        door.provide(stores=door.steering)
+        line = await door.dial()
+        for words in ((), ("n2",), ("ACCEPTLOSS",), ("n2", "acceptloss")):
+            assert (await line.call("R.RECOVER", *words))[2:] == [b"loss", b"likely"]
+        assert door.steering.calls == [
+            ("choice", None), ("choice", "n2"), ("recover", None), ("recover", "n2"),
+        ]  # fmt: skip
+        assert str(await line.call("R.RECOVER", "n2", "n1")).startswith("BADARG R.RECOVER takes")
+
+
 class KeptBackups:
     async def make(self) -> dict[str, object]:
         return {"backup": "ab", "bytes": 3}

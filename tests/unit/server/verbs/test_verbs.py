@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 
-from tidewarden.errors import BadArg
 from tidewarden.server.access.required_rights import LOGIN
 from tidewarden.server.verbs import command as verbs
-from tidewarden.server.verbs.command import Command, meant, unsupported
+from tidewarden.server.verbs.command import Command, meant
 
 
 def test_misuse_shows_the_form() -> None:
@@ -28,8 +25,3 @@ def test_a_word_is_compared_with_all_verbs_once(monkeypatch: pytest.MonkeyPatch)
     assert {meant("Q.PIT", ("Q.PUT",)) for _ in range(500)} == {"; did you mean Q.PUT?"}
     assert meant("GET", ("Q.PUT",)) == ""
     assert compared == ["Q.PIT"]
-
-
-def test_a_verb_to_come_names_itself() -> None:
-    with pytest.raises(BadArg, match=r"^X.DO is not supported by this version: it is to come$"):
-        unsupported("X.DO", "it is to come").handler(cast(Any, None), [b"X.DO"])
