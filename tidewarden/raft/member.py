@@ -134,7 +134,14 @@ class RaftMember:
             lambda: list(self._addresses),
             self._view,
         )
-        stores = Stores(ticker, voter, proposals, lambda: self.on_stores())
+        stores = Stores(
+            ticker,
+            voter,
+            proposals,
+            self._clock,
+            self._config.raft.pace,
+            lambda: self.on_stores(),
+        )
         beating = loop.create_task(self._beat(ticker), name="raft beat")
         self._running = Running(ticker, voter, proposals, operations, stores, beating)
 
@@ -426,6 +433,24 @@ class RaftMember:
         Timeout: its fate is unknown, it may be committed also later. Draining: Raft is stopped.
         """
         return await self._stores().command(command)
+
+    def say_store(self, report: tuple[Any, ...], now: bool = False) -> None:
+        """
+        Say something of this node's own store to all members; to be called at each look at it.
+
+        They are told at once if ``now`` or if it is new, else each 0.1 s at pace 1. Nothing is said
+        between the calls: who is silent is seen to be. Raises: BadArg: it is no report, or long.
+        """
+        if self._running is not None:
+            self._running.stores.say(report, now)
+
+    def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
+        """
+        Return what each member last said of its store: when it was heard (monotonic), and what.
+
+        This node's own is among them. Members that never said anything are not.
+        """
+        return {} if self._running is None else self._running.stores.reports(self.name)
 
     # Between the loop and the thread.
 

@@ -132,6 +132,8 @@ class RaftView:
     """Why the leader did not do what it was last asked for here."""
     stores: StoreFacts = field(default_factory=StoreFacts)
     """The facts about the embedded stores, as applied here."""
+    reports: int = 0
+    """How often another member said something new of its store."""
 
 
 @dataclass(frozen=True, slots=True)

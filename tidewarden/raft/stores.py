@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
-from tidewarden.errors import Internal
+from tidewarden.clock import Clock
+from tidewarden.errors import BadArg, Internal
 
 from .proposals import Proposals
+from .reports import REPORT_MAX, Report, is_report
 from .store_facts import StoreFacts
 from .ticker import Ticker
 from .voter import Voter
 
 LOOK = ("look",)
 """The command that changes nothing: once it is applied here, so is whatever was before it."""
+REPORT_S = 0.1
+"""Between two reports that say the same, at pace 1."""
 
 
 class Stores:
@@ -26,11 +32,20 @@ class Stores:
     """
 
     def __init__(
-        self, ticker: Ticker, voter: Voter, proposals: Proposals, changed: Callable[[], None]
+        self,
+        ticker: Ticker,
+        voter: Voter,
+        proposals: Proposals,
+        clock: Clock,
+        pace: float,
+        changed: Callable[[], None],
     ) -> None:
         self._ticker, self._voter, self._proposals = ticker, voter, proposals
-        self._changed = changed
-        self._told: tuple[Any, ...] = (self.facts, self.voters)
+        self._clock, self._pace, self._changed = clock, pace, changed
+        self._own: tuple[float, Report] | None = None
+        self._said = -math.inf
+        self._saying = False  # the thread was asked to, and has not yet
+        self._told = self._seen()
 
     @property
     def facts(self) -> StoreFacts:
@@ -49,10 +64,54 @@ class Stores:
 
     def notice(self) -> None:
         """Say so if something changed."""
-        told = (self.facts, self.voters)
+        told = self._seen()
         if told != self._told:
             self._told = told
             self._changed()
+
+    def _seen(self) -> tuple[Any, ...]:
+        own = None if self._own is None else self._own[1]
+        return self.facts, self.voters, self._voter.reports.changes, own
+
+    # Reports.
+
+    def say(self, report: Report, now: bool) -> None:
+        """
+        Keep this node's own report, and tell all members, if it is time to.
+
+        It is when ``now``, when the report says something new, and each :data:`REPORT_S`. Raises:
+        BadArg: it is no report.
+        """
+        if not is_report(report):
+            raise BadArg(
+                "A store's report: found something else; allowed: a tuple of plain values, of at"
+                f" most {REPORT_MAX} characters."
+            )
+        at, before = self._clock.monotonic(), self._own
+        self._own = at, report
+        new = before is None or before[1] != report
+        if new:
+            asyncio.get_running_loop().call_soon(self.notice)
+        if now or new or at - self._said >= REPORT_S * self._pace:
+            self._said = at
+            if not self._saying:
+                self._saying = True
+                self._ticker.ask(self._tell)
+
+    def _tell(self, voter: Voter) -> None:
+        """Tell the newest report, in the thread: however late it comes to it, it is one message."""
+        self._saying = False
+        if self._own is not None:
+            voter.say_store(self._own[1])
+
+    def reports(self, own: str) -> dict[str, tuple[float, Report]]:
+        """Return when each member was heard to report, and its report; the ``own`` as last said."""
+        found = dict(self._voter.reports.heard)
+        if self._own is not None:
+            found[own] = self._own
+        return found
+
+    # Commands.
 
     async def command(self, command: tuple[Any, ...]) -> StoreFacts:
         """

@@ -157,6 +157,7 @@ class Ticker:
             view.removed_because,
             view.refusal,
             view.stores,
+            view.reports,
         )
         if news != self._posted:
             self._posted = news

@@ -43,6 +43,7 @@ from tidewarden.clock import Clock
 from . import files, membership
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
+from .reports import Report, Reports
 from .state import Committed, RaftView, State, Times
 from .store_facts import StoreFacts, applied, read_facts
 from .wire import Message, RaftTransport
@@ -135,6 +136,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._names = {address: name for name, address in seeds.items()}
         self._addresses = dict(seeds)
         self._passing_on = False
+        self.reports = Reports()
+        """What the other members say of their stores."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
 
     # What is replicated.
@@ -212,6 +215,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             told_version=self.told_version,
             refusal=self.refusal,
             stores=self.stores,
+            reports=self.reports.changes,
         )
 
     def strangers_refused(self) -> int:
@@ -479,6 +483,15 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if message["term"] > self.raftCurrentTerm:
             self.retire(message["term"])
 
+    def _on_store_report(self, node: Node, message: Message) -> None:
+        self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
+
+    def say_store(self, report: Report) -> None:
+        """Tell every member that is connected what this node says of its store."""
+        others = self._SyncObj__otherNodes | self._SyncObj__readonlyNodes
+        for node in sorted(others, key=lambda node: str(node.id)):
+            self._SyncObj__transport.send(node, {"type": "store_report", "report": report})
+
     def _tell_term(self, node: Node) -> None:
         self._SyncObj__transport.send(node, {"type": "stale_term", "term": self.raftCurrentTerm})
 
@@ -630,6 +643,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         addresses = self._seeds if newest is None else self._reached(newest)
         self._addresses = dict(addresses)
         self._names = {address: name for name, address in addresses.items()}
+        self.reports.keep(addresses)
         seats = {} if newest is None else newest.seats
         # Who joined anew is known by what it says from now on.
         self._marks = {
@@ -820,5 +834,6 @@ RULES: dict[str, Callable[[Voter, Node, Message], Message | None]] = {
     "pre_vote_ok": Voter._on_pre_vote_ok,
     "timeout_now": Voter._on_timeout_now,
     "wish": Voter._on_wish,
+    "store_report": Voter._on_store_report,
     "stale_term": Voter._on_stale_term,
 }

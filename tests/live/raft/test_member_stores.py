@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.raft.group import Group, group, wait_for
 
-from tidewarden.errors import Draining, NoLeader, Timeout
+from tidewarden.errors import BadArg, Draining, NoLeader, Timeout
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 
 __all__ = ["group"]  # a fixture
@@ -59,3 +59,38 @@ async def test_without_a_majority_nothing_is_known(group: Callable[..., Group]) 
     await asyncio.gather(three.end("n0"), three.end("n1"))
     with pytest.raises((NoLeader, Timeout)):
         await three.running["n2"].look_stores()
+
+
+async def test_reports_come_to_all_members_at_once(group: Callable[..., Group]) -> None:
+    three = group(3)
+    await three.start()
+    await three.elected()
+    one, two, last = three.running.values()
+    calls: list[str] = []
+    for raft in (one, two, last):
+        raft.on_stores = lambda name=raft.name: calls.append(name)
+    one.say_store(("a", 1, ("b",)), now=True)
+    await wait_for(lambda: all("n0" in raft.store_reports() for raft in (two, last)))
+    assert {raft.store_reports()["n0"][1] for raft in (one, two, last)} == {("a", 1, ("b",))}
+    await wait_for(lambda: {"n0", "n1", "n2"} <= set(calls))
+    heard = two.store_reports()["n0"][0]
+    calls.clear()
+    one.say_store(("a", 1, ("b",)), now=True)
+    await wait_for(lambda: two.store_reports()["n0"][0] > heard)
+    one.say_store(("a", 2, ("b",)))
+    await wait_for(lambda: two.store_reports()["n0"][1] == last.store_reports()["n0"][1])
+    await wait_for(lambda: set(calls) == {"n0", "n1", "n2"})
+    with pytest.raises(BadArg, match="plain values"):
+        one.say_store((b"bytes",))
+
+
+async def test_the_report_of_a_member_that_left_is_forgotten(group: Callable[..., Group]) -> None:
+    three = group(3)
+    await three.start()
+    leader = await three.elected()
+    leaver, stays = [raft for raft in three.running.values() if raft is not leader]
+    leaver.say_store(("a",), now=True)
+    await wait_for(lambda: all(leaver.name in raft.store_reports() for raft in (leader, stays)))
+    await leader.leave(leaver.name)
+    await wait_for(lambda: not any(leaver.name in raft.store_reports() for raft in (leader, stays)))
+    assert leaver.name not in leader.voters()
