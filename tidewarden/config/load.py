@@ -218,6 +218,11 @@ def _check_doors(node: Node, problem: Problem) -> None:
             "node.tls_cert",
             f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files",
         )
+    if node.tls_ca and (fault := tls.fault_of_authorities(node.tls_ca)):
+        problem(
+            "node.tls_ca",
+            f"found {node.tls_ca!r}: {fault}; allowed: a PEM file of certificates",
+        )
 
 
 def _check_secret(config: Config, problem: Problem) -> None:

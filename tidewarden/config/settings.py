@@ -78,6 +78,12 @@ class Node:
     """
     tls_key: str = setting("", path=True)
     """File (PEM) with the certificate's key, not encrypted."""
+    tls_ca: str = setting("", path=True)
+    """
+    File (PEM) with the authorities that vouch for the other nodes' certificates, where their stores
+    replicate. Empty, the default: those that this host trusts, and the certificates in
+    ``tls_cert``.
+    """
 
     @property
     def address(self) -> str:

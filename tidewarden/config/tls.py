@@ -11,6 +11,12 @@ from cryptography.x509 import load_pem_x509_certificate
 
 log = logging.getLogger("tidewarden.server")
 
+NO_TLS = frozenset(
+    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
+)
+TOO_OLD = frozenset(
+    ("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_PROTOCOLS_AVAILABLE", "INAPPROPRIATE_FALLBACK")
+)
 HANDSHAKE_S = 60.0
 """
 Longest a handshake may take, seconds; who is slower is cut off. Of thousands who come at once each
@@ -39,6 +45,21 @@ def server_context(cert: str, key: str) -> ssl.SSLContext | None:
     return context
 
 
+def client_context(authorities: str) -> ssl.SSLContext:
+    """
+    Return the TLS context by which one node connects to another.
+
+    It accepts a certificate that names the host that was dialled, and for which an authority in the
+    file ``authorities`` vouches, or one that this host trusts anyway.
+
+    Raises: OSError, ssl.SSLError: the file cannot be read.
+    """
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(authorities)
+    return context
+
+
 def renew(context: ssl.SSLContext, cert: str, key: str) -> None:
     """
     Reload the certificate and the key of ``context`` for new connections.
@@ -59,6 +80,24 @@ def fault_of(cert: str, key: str) -> str:
         return f"no PEM certificate and key that belong together ({error.reason or error})"
     except (OSError, ValueError) as error:
         return f"files that cannot be used: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def handshake_fault(error: OSError, limit_s: float) -> str:
+    """
+    Say why a peer's handshake failed, which had ``limit_s`` seconds.
+
+    Empty: the peer just went, as after a load balancer's look at the port.
+    """
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or type(error).__name__
+        if reason in NO_TLS:
+            return "it speaks no TLS, and this port nothing else (node.tls_cert is set)"
+        if reason in TOO_OLD:
+            return "it speaks no TLS of version 1.2 or later"
+        return f"no TLS handshake with it: {reason.replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionAbortedError):
+        return f"it did not end its TLS handshake within {limit_s:g} s"
     return ""
 
 

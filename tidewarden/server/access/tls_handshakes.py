@@ -17,17 +17,10 @@ from typing import Any, cast
 
 import uvloop
 
-from tidewarden.config.tls import HANDSHAKE_S
+from tidewarden.config.tls import HANDSHAKE_S, handshake_fault
 
 from .peer import peer_of
 from .protocol_mismatch import ProtocolMismatch
-
-NO_TLS = frozenset(
-    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
-)
-TOO_OLD = frozenset(
-    ("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_PROTOCOLS_AVAILABLE", "INAPPROPRIATE_FALLBACK")
-)
 
 Make = Callable[[], asyncio.Protocol]
 
@@ -76,7 +69,7 @@ class TlsHandshakes:
     def _ended(self, greeting: _Greeting, done: asyncio.Future[None]) -> None:
         self.under_way.discard(done)
         error = None if done.cancelled() else done.exception()
-        if isinstance(error, OSError) and (fault := fault_of(error)):
+        if isinstance(error, OSError) and (fault := handshake_fault(error, HANDSHAKE_S)):
             self.mismatches.met(greeting.peer, fault)
 
 
@@ -122,21 +115,3 @@ class _QuickGreeting(uvloop.loop.SSLProtocol):  # type: ignore[misc, name-define
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.peer = peer_of(transport)
         super().connection_made(transport)
-
-
-def fault_of(error: OSError) -> str:
-    """
-    Say why a handshake failed.
-
-    Empty: the peer just went, as after a load balancer's look at the port.
-    """
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or type(error).__name__
-        if reason in NO_TLS:
-            return "it speaks no TLS, and this port nothing else (node.tls_cert is set)"
-        if reason in TOO_OLD:
-            return "it speaks no TLS of version 1.2 or later"
-        return f"no TLS handshake with it: {reason.replace('_', ' ').lower()}"
-    if isinstance(error, ConnectionAbortedError):
-        return f"it did not end its TLS handshake within {HANDSHAKE_S:g} s"
-    return ""
