@@ -15,7 +15,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
-from tidewarden.server.services import Services
+from tidewarden.server.services import Services, StoreOperations
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 from .os_process import ConnectionBudget
@@ -47,12 +47,15 @@ class Doors:
         schedules: Schedules,
         operations: RaftMember | None,
         backups: Backups,
+        stores: StoreOperations | None = None,
     ) -> None:
         self.status = status
         self._secondaries = secondaries
         queues = status.queues
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
-        services = Services(queues, status, tokens, schedules, queues.locks, operations, backups)
+        services = Services(
+            queues, status, tokens, schedules, queues.locks, operations, backups, stores
+        )
         self._resp = RespServer(
             config,
             services,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
+from tidewarden.cluster.replication.store_status import StoreStatus
 from tidewarden.config.cluster_secret import key_names
 from tidewarden.config.load import Config
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
@@ -30,6 +31,8 @@ class Status:
     """
     Asks the rooms of one node for what is shown of it.
 
+    ``stores``: of replicated embedded stores; None: the cluster has one, or they are your own.
+
     ``ready`` and ``stopping`` are set by the daemon; ``certificate_expires_s`` is in Unix seconds,
     0: the doors have none.
     """
@@ -43,6 +46,7 @@ class Status:
         parts: ProcessParts,
         store: ConnectedStore,
         processes: Secondaries,
+        stores: StoreStatus | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -52,6 +56,7 @@ class Status:
         self.data, self.store_clock = parts.data, parts.store_clock
         self.store = store
         self.processes = processes
+        self.stores = stores
         self.ready = False
         self.stopping = False
         self.certificate_expires_s = 0.0
@@ -82,6 +87,7 @@ class Status:
             "processes": self.processes.shown(),
             "members": self._members(),
             "raft": self.raft.status(),
+            **(self.stores.shown() if self.stores else {}),
         }
 
     def backed_up(self) -> dict[str, Any]:
@@ -104,6 +110,7 @@ class Status:
         node, told = self.config.node, self.nodes.addresses
         seen = {registration.node: registration for registration in self.nodes.seen}
         seats = self.raft.seats()
+        copies = self.stores.copies() if self.stores else {}
         others = {one.owner for one in self.nodes.seen} - seats.keys()
         workers = {
             name: {
@@ -126,6 +133,7 @@ class Status:
                 "raft_heard_s": (
                     None if name == node.name else _seconds(self.raft.peer_heard_s(name))
                 ),
+                **({"store": copies[name]} if name in copies else {}),
             }
             for name, seat in sorted(seats.items())
         }
@@ -157,6 +165,8 @@ class Status:
             return (
                 f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
             )
+        if self.stores and (fault := self.stores.fault()):
+            return fault
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
@@ -174,7 +184,13 @@ class Status:
         return "; ".join(
             filter(
                 None,
-                (self._alone(), self.store.warning(), expiry, *(room.warning() for room in rooms)),
+                (
+                    self._alone(),
+                    self.store.warning(),
+                    *(self.stores.warnings() if self.stores else ()),
+                    expiry,
+                    *(room.warning() for room in rooms),
+                ),
             )
         )
 
@@ -220,6 +236,7 @@ class Status:
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
             **self.queues.catalog.durability.stats(),
+            **(self.stores.stats() if self.stores else {}),
         }
         return add_up(
             own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node")

@@ -268,18 +268,23 @@ def test_doctor(run: Run, node: Any) -> None:
         "found": {kind: 2},
         "examples": [[kind, "x", "delayed buried"]],
     }
-    node.answers = {"Q.CHECK": [whole]}
-    assert (run("doctor").exit_code, node.asked) == (0, [["Q.CHECK", "*"]])
-    node.answers = {"Q.CHECK": [whole, hurt]}
+    node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0"}}
+    assert (run("doctor").exit_code, node.asked) == (0, [["Q.CHECK", "*"], ["R.STATUS"]])
+    node.answers |= {"Q.CHECK": [whole, hurt]}
     result = run("doctor")
     assert result.exit_code == 1
     assert "task in two places: x delayed buried" in result.stdout
     assert "\x1b" not in result.stdout
     assert "2 problems are left; --repair" in result.stderr
     assert json.loads(run("doctor", "--json").stdout)["left"] == 2
-    node.answers = {"Q.CHECK": hurt | {"repaired": 2}}
+    node.answers |= {"Q.CHECK": hurt | {"repaired": 2}}
     assert run("doctor", "--repair", "--queue", "q").exit_code == 0
     assert node.asked[-1] == ["Q.CHECK", "q", "REPAIR"]
+    said = "only n0 and n1 have been in sync"
+    node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0", "store_problems": [said]}}
+    result = run("doctor")
+    assert (result.exit_code, f"stores: {said}" in result.stdout) == (1, True)
+    assert json.loads(run("doctor", "--json").stdout)["stores"] == [said]
 
 
 def test_what_goes_to_a_terminal_is_printable() -> None:

@@ -60,7 +60,7 @@ HELP = {
     "tidewarden_cluster_quorum": "1: this node hears a majority of the members",
     "tidewarden_cluster_sweeping": "1: this node leads and does the leader's work",
     "tidewarden_cluster_term": "Raft's term",
-    "tidewarden_cluster_view": "Number of the embedded store's start",
+    "tidewarden_cluster_view": "Number of the embedded store's start, or of the primary of several",
     "tidewarden_http_connections": "Open HTTP connections",
     "tidewarden_http_connections_total": "HTTP connections since the start",
     "tidewarden_http_refused_total": "HTTP connections refused: too many",
@@ -93,19 +93,41 @@ HELP = {
     "tidewarden_node_sessions_attached": "Sessions that connections of this node share",
     "tidewarden_node_sessions_detached": "Sessions without a connection whose grace runs here",
     "tidewarden_node_sessions_ended_total": "Sessions that ended here",
+    "tidewarden_node_store_behind_bytes": (
+        "How far the store of the node, the label kind, is behind the primary"
+    ),
     "tidewarden_node_store_calls_total": "Calls to the store",
     "tidewarden_node_store_clock_stepped_seconds": (
         "How far the steps of the store's clock went, all together"
     ),
     "tidewarden_node_store_clock_steps_total": "Steps of the store's clock by more than 5 s",
     "tidewarden_node_store_connects_total": "Connections to the store that were made again",
+    "tidewarden_node_store_failovers_total": (
+        "Times that another store became the primary, since this node started"
+    ),
     "tidewarden_node_store_fills_total": "Times that the store became full",
     "tidewarden_node_store_full": "1: the store is full, puts are refused",
     "tidewarden_node_store_full_refused_total": "Requests refused because the store was full",
+    "tidewarden_node_store_last_gap_seconds": (
+        "How long no store was open as the primary, when that happened last"
+    ),
+    "tidewarden_node_store_loss": (
+        "1: a last resort chose the primary, and nobody has confirmed to know of the loss"
+    ),
     "tidewarden_node_store_max_bytes": "The store's maxmemory; 0: none",
+    "tidewarden_node_store_primary": "1: this node's store is the primary, and open",
+    "tidewarden_node_store_problems": "What tidewarden doctor would say of the stores",
+    "tidewarden_node_store_recoveries_total": (
+        "Times that a last resort chose the primary, since this node started"
+    ),
     "tidewarden_node_store_refuses": "1: the store answers, but takes no writes",
+    "tidewarden_node_store_sync_share": (
+        "Share of a full copy that the store of the node, the label kind, has received"
+    ),
     "tidewarden_node_store_up": "1: this node is connected to the store",
     "tidewarden_node_store_used_bytes": "Memory that the store uses",
+    "tidewarden_node_stores_in_sync": "Stores that have every acknowledged write",
+    "tidewarden_node_stores_voting": "Stores of the members that vote",
     "tidewarden_node_sweep_moved_total": (
         "Tasks that this node moved as the leader: due ones, and those of ended leases"
     ),

@@ -23,6 +23,10 @@ log = logging.getLogger("tidewarden.server")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 
+OF_NODE = {"pid", "store_pid", "last_gap_ms"}
+"""Numbers of a status that are no figures of the cluster."""
+
+
 def fine() -> str:
     """No complaint."""
     return ""
@@ -119,7 +123,7 @@ def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         name: value
         for name, value in status.items()
-        if isinstance(value, int | float) and name != "pid"
+        if isinstance(value, int | float) and name not in OF_NODE
     }
     return {
         **found,
