@@ -232,6 +232,32 @@ GUARDS = (
         ("rooms/store/test_commit",),
     ),
     Guard(
+        "set-acks",
+        (
+            (
+                "store/durability/set_reading.py",
+                "missing = [member for member in others if acks.get(member, -1) < offset]",
+                "missing = [b'?.'] * (len(others) - sum(ack >= offset for ack in acks.values()))",
+            ),
+        ),
+        ("unit/store/test_set_reading", "rooms/store/test_set_commit"),
+    ),
+    Guard(
+        "set-own",
+        (("store/durability/set_reading.py", "return members - {own} if own in members else None", "return members - {own}"),),
+        ("unit/store/test_set_reading", "rooms/store/test_set_commit"),
+    ),
+    Guard(
+        "set-view",
+        (("store/durability/set_reading.py", 'if role != b"master" or view != known.view or identity_of(info) != known.replication_id:', 'if role == b"?":'),),
+        ("unit/store/test_set_reading",),
+    ),
+    Guard(
+        "set-identity",
+        (("store/durability/set_commit.py", "if one.identity == known:", "if known:"),),
+        ("rooms/store/test_set_commit",),
+    ),
+    Guard(
         "whole-shard",
         (("store/scripts/loader.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
         ("live/store/test_shard_ears",),

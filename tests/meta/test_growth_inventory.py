@@ -43,6 +43,8 @@ SHORT = {
     "Coming",
     "RequestProgress",
     "Asking",
+    "ServerIdentity",
+    "SetGroup",
 }
 
 

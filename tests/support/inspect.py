@@ -78,6 +78,7 @@ transport_of = attrgetter("_transport")
 waiting_at = attrgetter("_waiting")  # calls that are not answered yet
 backlog_of = attrgetter("_backlog")  # calls that are not sent yet
 way_of = attrgetter("_way")  # how a link finds its server
+held_of = attrgetter("_held")  # the answers that a commit holds back
 demand_of = attrgetter("_demand")  # what a commit has to wait for
 begin_of = attrgetter("_begin")  # the commands that begin a group
 commits_by_server = attrgetter("_made")

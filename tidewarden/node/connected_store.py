@@ -49,7 +49,9 @@ class ConnectedStore:
         store raises.
         """
         try:
-            self.server = await check_store(self._link, self._cluster)
+            self.server = await check_store(
+                self._link, self._cluster, replicated=self.server.replicated
+            )
             self.fault = ""
             if self.server.empty:
                 self._empty_until = self._clock.monotonic() + EMPTY_S
@@ -71,13 +73,17 @@ class ConnectedStore:
         return EMPTY if self._clock.monotonic() < self._empty_until else ""
 
 
-async def open_connected_store(link: StoreClient, cluster: str, clock: Clock) -> ConnectedStore:
+async def open_connected_store(
+    link: StoreClient, cluster: str, clock: Clock, *, replicated: bool = False
+) -> ConnectedStore:
     """
     Ask the store for the first time.
 
+    ``replicated``: it is embedded, and each voting node has one.
+
     Raises: ConfigError: it may not, for each of these reasons. StoreDown.
     """
-    server = await check_store(link, cluster)
+    server = await check_store(link, cluster, replicated=replicated)
     view = await view_of(link, cluster) if server.views else 0
     return ConnectedStore(link, cluster, clock, server, view)
 

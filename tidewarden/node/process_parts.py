@@ -57,6 +57,7 @@ async def open_queues(
         links.beside,
         embedded=server.views,
         server=server,
+        replicated=server.replicated,
     )
     stack.push_async_callback(commits.stop)
     for warning in commits.warnings(server, bool(config.providers)):

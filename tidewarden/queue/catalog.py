@@ -100,7 +100,7 @@ class Catalog:
         self.on_refused: Callable[[BaseException], object] = _nobody
 
     def _settings_of_new(self, queue: str) -> QueueSettings:
-        return settings_of_new(queue, self._system_queues)
+        return settings_of_new(queue, self._system_queues, self.durability.of_new_queues)
 
     async def _make(
         self, queue: str, settings: QueueSettings, queues_max: int = 0
@@ -140,7 +140,8 @@ class Catalog:
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = settings_from(queue, raw)
             shards = self.build(queue, settings)
-            if settings.version or self._settings_of_new(queue) != QueueSettings():
+            fields = self._settings_of_new(queue).shard_fields()
+            if settings.version or fields != QueueSettings().shard_fields():
                 # Who made or changed it may have died before the shards had it. Writing what is
                 # there already changes nothing.
                 try:

@@ -47,7 +47,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     shards: Annotated[int, Rule(1, SHARDS_MAX, in_shard=False)] = 1
     """Fixed while the queue holds tasks, as ``strategy`` and ``order`` are."""
     durability: Annotated[Literal["one", "quorum", "fsync"], Rule(in_shard=False)] = "one"
-    """What has to have a write before it is answered: the primary, replicas too, or the disk."""
+    """
+    What has to have a write before it is answered: the primary, replicas too, or the disk. A new
+    queue on replicated embedded stores gets ``quorum``: see :func:`settings_of_new`.
+    """
     order: Annotated[Literal["bands", "edf"], Rule()] = "bands"
     """``edf``: the earliest deadline alone."""
     lease_ms: Annotated[int, Rule(1, 30 * DAY_MS)] = 30_000
@@ -125,16 +128,21 @@ def settings_from(queue: str, raw: bytes) -> QueueSettings:
         ) from None
 
 
-def settings_of_new(queue: str, system_queues: Mapping[str, QueueSettings]) -> QueueSettings:
+def settings_of_new(
+    queue: str,
+    system_queues: Mapping[str, QueueSettings],
+    durability: Literal["one", "quorum"] = "one",
+) -> QueueSettings:
     """
     The settings that a queue is made with.
 
     ``system_queues``: those of upper rooms' own, by the beginnings of their names.
+    ``durability``: of a user's queue, on the store that is there.
     """
     for prefix, settings in (*OWN_QUEUES.items(), *system_queues.items()):
         if queue.startswith(prefix):
             return settings
-    return QueueSettings()
+    return QueueSettings(durability=durability)
 
 
 OURS = ("layout", "version")

@@ -47,7 +47,7 @@ class StoreServer:
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and
     knows WAITAOF; ``appendfsync``: how that log is synced, of an embedded one how it was started to
     be, "" where it does not tell. ``replicas``: that were connected. ``empty``: it had nothing of
-    the cluster.
+    the cluster. ``replicated``: an embedded one, of which each voting node has one.
     """
 
     name: str
@@ -58,6 +58,7 @@ class StoreServer:
     appendfsync: str = ""
     replicas: int = 0
     empty: bool = False
+    replicated: bool = False
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -146,17 +147,24 @@ async def warn_of_settings(link: StoreClient) -> None:
         )
 
 
-async def check_store(link: StoreClient, cluster: str) -> StoreServer:
+async def check_store(link: StoreClient, cluster: str, *, replicated: bool = False) -> StoreServer:
     """
     Ask the store who it is: of a cluster, each primary that is there.
 
-    Raises: ConfigError: it cannot be our store; every reason. StoreDown.
+    ``replicated``: it is embedded, and each voting node has one; another takes over when need be.
+
+    Raises: ConfigError: it cannot be our store; every reason. StoreDown: also while a replicated
+    one hands over.
     """
     infos, problems = list[dict[str, str]](), list[str]()
     for one in link.each():
         if link.clustered and not one.up:
             continue  # asked when it is there
         infos.append(info := parse_info(await one.call("INFO")))
+        if replicated and info.get("role") != "master":
+            raise StoreDown(
+                f"the store at {redact(one.url)} is no primary any more: a failover is under way"
+            )
         found = problems_of(info, clustered=link.clustered)
         problems += [
             f"store.url: the server at {redact(one.url)} cannot be the store: {text}"
@@ -178,17 +186,18 @@ async def check_store(link: StoreClient, cluster: str) -> StoreServer:
         )
     elif stored.decode() != FORMATS[-1]:
         await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
-    views = await link.call("EXISTS", f"{{{cluster}}}:view")
+    views = replicated or bool(await link.call("EXISTS", f"{{{cluster}}}:view"))
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return StoreServer(
         "valkey" if "valkey_version" in oldest else "redis",
         oldest.get("valkey_version", oldest.get("redis_version", "?")),
-        bool(views),
+        views,
         min(int(info.get("maxmemory", "0") or 0) for info in infos),
         all(map(_knows_waitaof, infos)),
-        await fsync_of_embedded(link, cluster) if views else await _appendfsync(link),
+        await (fsync_told(link, cluster, replicated=replicated) if views else _appendfsync(link)),
         min(int(info.get("connected_slaves", "0")) for info in infos),
         stored is None,
+        replicated,
     )
 
 
@@ -213,12 +222,15 @@ def _knows_waitaof(info: dict[str, str]) -> bool:
     )
 
 
-async def fsync_of_embedded(link: StoreClient, cluster: str) -> str:
+async def fsync_told(link: StoreClient, cluster: str, *, replicated: bool) -> str:
     """
     Return how an embedded store was started to sync its log.
 
-    "": it was started by a version that did not say. Raises: StoreDown.
+    "": it was started by a version that did not say. A replicated one syncs as it was started, and
+    what stands in its data may be of another. Raises: StoreDown.
     """
+    if replicated:
+        return await _appendfsync(link)
     return (await link.call("GET", f"{{{cluster}}}{FSYNC_KEY}") or b"").decode()
 
 

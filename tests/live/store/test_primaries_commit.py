@@ -22,7 +22,8 @@ from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store.durability.cluster_commit import ClusterCommit, PrimaryCommit
 from tidewarden.store.durability.durability import SYSTEM
-from tidewarden.store.durability.group_commit import HeldFuture, Requirement
+from tidewarden.store.durability.group_commit import Requirement
+from tidewarden.store.durability.held_answers import HeldFuture
 from tidewarden.store.redis_cluster.slots import slot_of
 
 SHARDS = 6

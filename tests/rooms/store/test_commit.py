@@ -34,11 +34,10 @@ from tidewarden.store.connection import pack
 from tidewarden.store.durability import group_commit as module
 from tidewarden.store.durability.group_commit import (
     GroupCommit,
-    HeldFuture,
     Requirement,
-    ServerIdentity,
-    identity_of,
 )
+from tidewarden.store.durability.held_answers import HeldFuture
+from tidewarden.store.durability.server_identity import ServerIdentity, identity_of
 
 FOUND_OUT_MS = 1500  # within so long it is known by whom an answer cannot be vouched for
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.inspect import begin_of, has_rested, link_of
+from support.inspect import begin_of, has_rested, held_of, link_of
 from support.store.servers import StoreServer
 
 from tidewarden.clock import SystemClock
@@ -182,6 +182,6 @@ async def test_a_server_that_refuses_is_no_ok(
     wrong = fsync_commit.AWAKE.replace(b"always", b"nayway")
     monkeypatch.setattr(fsync_commit, "AWAKE", wrong)
     begin_of(disk)[1] = wrong
-    disk._limit_ms = 200
+    held_of(disk).limit_ms = 200
     with pytest.raises(NoQuorum, match="disk"):
         await write(disk, "k2")

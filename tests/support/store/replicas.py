@@ -6,7 +6,7 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,13 @@ starved machine too.
 
 
 class Replicas:
-    """``ports[0]`` is the primary's."""
+    """``ports[0]`` is the primary's. ``members``: what each is called, where they are replicated."""
 
-    def __init__(self, binary: str, folder: Path, count: int, *options: str) -> None:
+    def __init__(
+        self, binary: str, folder: Path, count: int, *options: str, members: Sequence[str] = ()
+    ) -> None:
         self._binary, self.folder, self._options = binary, folder, options
+        self._members = list(members)
         first = free_ports(1 + count)
         self.ports = list(range(first, first + 1 + count))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -45,12 +48,18 @@ class Replicas:
             self.start(port, of=self.ports[0] if port != self.ports[0] else 0)
         self.whole()
 
-    def start(self, port: int, of: int = 0) -> None:
-        """Start the server of this port, as a replica ``of`` another; its data is there again."""
+    def start(self, port: int, of: int = 0, member: str = "") -> None:
+        """
+        Start the server of this port, as a replica ``of`` another; its data is there again.
+
+        ``member``: what it is called from now on.
+        """
         home = self.folder / str(port)
         home.mkdir(exist_ok=True)
         role = ("--replicaof", "127.0.0.1", str(of)) if of else ()
         quick = ("--repl-diskless-sync-delay", "0", "--bind", "127.0.0.1", "--port", str(port))
+        if member or self._members:
+            quick += ("--replica-announce-ip", member or self._members[self.ports.index(port)])
         self.processes[port], _ = serve(self._binary, home, *quick, *role, *self._options)
 
     def client(self, port: int = 0) -> Any:
@@ -151,13 +160,11 @@ def limit(commits: Durability, limit_ms: int) -> None:
     """From now on a group is waited for so long."""
     commits._store = replace(commits._store, commit_ms=limit_ms)
     for commit in commits._made.values():
-        commit._limit_ms = limit_ms
+        commit._held.limit_ms = limit_ms
         commit._waits = tuple(
             (pack(command), least) for command, least in commit._demand.commands(limit_ms)
         )
-        if commit._timer is not None:  # which counts on it that all wait equally long
-            commit._timer.cancel()
-            commit._expire()
+        commit._held.expire()  # counts on it that all wait equally long
 
 
 @contextlib.contextmanager

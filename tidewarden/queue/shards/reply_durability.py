@@ -69,14 +69,14 @@ class PendingReply:
         return self._landing.leases(self._answers)
 
     def confirmed(self) -> None:
-        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
+        """See :class:`tidewarden.store.durability.held_answers.HeldAnswer`."""
         try:
             self._landing.deliver(self._answers)
         finally:
             del self._waiting[self]  # not before: who takes what it holds knows of it then
 
     def missed(self, error: NoQuorum, /) -> None:
-        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
+        """See :class:`tidewarden.store.durability.held_answers.HeldAnswer`."""
         try:
             self._landing.unconfirmed(self._answers, error)
         finally:

@@ -12,7 +12,9 @@ from tidewarden.store.connection import StoreConnection
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.slots import slot_of
 
-from .group_commit import MOVED, GroupCommit, HeldAnswer, Requirement, ServerIdentity
+from .group_commit import GroupCommit, Requirement
+from .held_answers import HeldAnswer
+from .server_identity import MOVED, ServerIdentity
 
 # names of keys among which one of a primary's is found: each has one in 16384 slots at least
 TRIES = 65536
@@ -69,7 +71,7 @@ class Placed:
     def __init__(self, commit_of: Callable[[StoreConnection], GroupCommit]) -> None:
         self._commit_of = commit_of
         self.commit: GroupCommit | None = None
-        self.ground: ServerIdentity | None = None
+        self.ground: ServerIdentity[str] | None = None
 
     def sent_by(self, link: StoreConnection) -> None:
         """Note that the script goes out on ``link`` next."""

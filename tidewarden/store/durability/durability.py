@@ -7,23 +7,24 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Store
 from tidewarden.errors import Error, NoQuorum
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import StoreConnection
-from tidewarden.store.preflight import StoreServer, fsync_of_embedded, log_of
+from tidewarden.store.preflight import StoreServer, fsync_told, log_of
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 
 from .cluster_commit import ClusterCommit, PrimaryCommit
 from .fsync_commit import FsyncCommit
 from .group_commit import GroupCommit, Requirement
+from .set_commit import GROUPS_MAX, SetCommit
 
 log = logging.getLogger("tidewarden.store")
 
-AnyCommit = GroupCommit | ClusterCommit
+AnyCommit = GroupCommit | ClusterCommit | SetCommit
 UNKNOWN = StoreServer("?", "?", False, 0)
 LOOK_S = 1.0
 SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
@@ -55,6 +56,8 @@ class Durability:
     the embedded store makes them.
 
     ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
+    ``replicated``: likewise, and each voting node has one: what waits is confirmed by the in-sync
+    set.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Durability:
         *,
         embedded: bool,
         server: StoreServer = UNKNOWN,
+        replicated: bool = False,
     ) -> None:
         self._store = store
         self._cluster = cluster
@@ -73,11 +77,15 @@ class Durability:
         self._clock = clock
         self._connect = connect
         self._embedded = embedded
+        self._replicated = replicated
         self._waitaof = server.waitaof
         told = server.appendfsync or store.fsync  # where it hides its settings, our user's word
         self._synced = self._synced_now = told == "always" and (embedded or server.waitaof)
+        if replicated:
+            self._synced = self._synced and store.fsync == "always"
         self._asks = bool(server.appendfsync)
         self._made: dict[tuple[StoreConnection, Requirement], GroupCommit] = {}
+        self._by_set: dict[StoreConnection, SetCommit] = {}
         self._links: dict[tuple[StoreConnection, Requirement], StoreConnection] = {}
         self._looking: asyncio.Task[None] | None = None
         self._looked = float("-inf")
@@ -124,11 +132,14 @@ class Durability:
         """
         if not self._embedded:
             return
-        synced = (await fsync_of_embedded(data, self._cluster) or self._store.fsync) == "always"
+        told = await fsync_told(data, self._cluster, replicated=self._replicated)
+        synced = (told or self._store.fsync) == "always"
+        if self._replicated:  # the other stores of the set are started as this one is
+            synced = synced and self._store.fsync == "always"
         if synced != self._synced:
             self._synced = self._synced_now = synced
             log.warning(
-                "the store was started anew and syncs its log %s now",
+                "the store that is connected now syncs its log %s",
                 "at each write" if synced else "once a second",
             )
 
@@ -170,9 +181,14 @@ class Durability:
         finally:
             self._looking = None
 
+    @property
+    def of_new_queues(self) -> Literal["one", "quorum"]:
+        """The durability of a queue for which none is named."""
+        return "quorum" if self._replicated else "one"
+
     def refusal(self, durability: str) -> str:
         """Why the durability cannot be had here and what to do about it; empty: it can."""
-        if durability == "quorum" and not self.replicas:
+        if durability == "quorum" and not (self.replicas or self._replicated):
             if self._embedded:
                 return (
                     "durability quorum needs replicas, which an embedded store has none of: give"
@@ -202,11 +218,15 @@ class Durability:
         None: they may leave at once.
         """
         if durability == SYSTEM:
-            durability = "quorum" if self.replicas else "one"
-        if durability == "one" or (durability == "fsync" and self._embedded and self._synced):
-            return None  # such a store answers nothing before it is on disk
+            durability = "quorum" if self.replicas or self._replicated else "one"
+        if durability == "one":
+            return None
         if why := self.refusal(durability):
             return Unavailable(why, functools.partial(self._of_again, data, durability))
+        if self._replicated:  # a store of the set confirms nothing before it is on its disk
+            return self._by_set_of(data)
+        if durability == "fsync" and self._embedded:
+            return None  # such a store answers nothing before it is on disk
         disk = durability == "fsync"
         return self._any(data, Requirement(self.replicas, disk=disk, always=disk and self._asks))
 
@@ -215,6 +235,19 @@ class Durability:
             return ClusterCommit(data, lambda link: self.made(data, link, demand))
         (link,) = data.each()
         return self.made(data, link, demand)
+
+    def _by_set_of(self, data: StoreClient) -> SetCommit:
+        (link,) = data.each()
+        commit = self._by_set.get(link)
+        if commit is None:
+            assert self._connect is not None, "without further connections nothing waits"
+            links = [self._connect(link) for _ in range(GROUPS_MAX)]
+            for one in links:
+                one.launch()
+            commit = self._by_set[link] = SetCommit(
+                link, links, self._cluster, self._store.commit_ms
+            )
+        return commit
 
     def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
         """
@@ -257,6 +290,8 @@ class Durability:
         """
         if self._connect is None:
             return None
+        if self._replicated:
+            return self._by_set_of(data)
         disk_here = not self._synced_now and (self._embedded or self._waitaof)
         return (
             self._any(data, Requirement(self.replicas, disk_here=disk_here))
@@ -301,7 +336,7 @@ class Durability:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        await asyncio.gather(*(commit.stop() for commit in self._made.values()))
+        await asyncio.gather(*(commit.stop() for commit in self._commits()))
         await asyncio.gather(*(link.stop() for link in self._links.values()), *self._ends)
 
     def warnings(self, server: StoreServer, tokens: bool) -> list[str]:
@@ -333,12 +368,15 @@ class Durability:
     def warning(self) -> str:
         """Return which durability was missed lately, or ""."""
         return "; ".join(
-            dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values())))
+            dict.fromkeys(filter(None, (commit.warning() for commit in self._commits())))
         )
+
+    def _commits(self) -> list[GroupCommit | SetCommit]:
+        return [*self._made.values(), *self._by_set.values()]
 
     def stats(self) -> dict[str, int]:
         """Return the numbers of committed groups and of answers that missed their durability."""
-        made = self._made.values()
+        made = self._commits()
         return {
             "commit_groups_total": sum(commit.groups for commit in made),
             "commit_missed_total": sum(commit.missed for commit in made),

@@ -21,7 +21,8 @@ from tidewarden.store.removal_first import removal_first
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.reply_sink import ReplySink, fail_reply, ignore_errors
 
-from .group_commit import KEEP_MS, GroupCommit, Requirement, ServerIdentity, log
+from .group_commit import KEEP_MS, GroupCommit, Requirement, log
+from .server_identity import ServerIdentity
 
 REST_MS = 2000  # after the last such write, of whichever node, the store syncs once a second again
 AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
@@ -168,7 +169,7 @@ class FsyncWindow:
     """
 
     def __init__(
-        self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity
+        self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity[str]
     ) -> None:
         """``ground``: what a group is committed on behind the writes, where the readings differ."""
         self._firm = firm
@@ -226,12 +227,12 @@ class FsyncReply:
         fail_reply(self._receiver, error)
 
     def confirmed(self) -> None:
-        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
+        """See :class:`tidewarden.store.durability.held_answers.HeldAnswer`."""
         if not self._receiver.done():
             self._receiver.set_result(self._reply)
 
     def missed(self, error: NoQuorum, /) -> None:
-        """See :class:`tidewarden.store.durability.group_commit.HeldAnswer`."""
+        """See :class:`tidewarden.store.durability.held_answers.HeldAnswer`."""
         fail_reply(self._receiver, error)
 
 

@@ -14,27 +14,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
 
+from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture
+from .server_identity import INFO, MOVED, ServerIdentity, ServerQuestion, identity_of
+
 log = logging.getLogger("tidewarden.store")
 
 KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
 WARN_S = 60.0
 RETRY_S = 0.05  # after a group was refused, or its connection lost
-MOVED = "another server has taken over meanwhile, or it was started anew"
-DOWN = "this node goes down, or the server is no primary any more"
-INFO = pack(("INFO", "replication"))
 HOW = pack(("CONFIG", "GET", "appendfsync"))
-_IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,95 +66,6 @@ class Requirement:
         )
 
 
-def identity_of(info: bytes) -> str:
-    """Return the replication id of a primary by its INFO; empty: it is none."""
-    found = _IDENTITY.search(info)
-    return found[1].decode() if found else ""
-
-
-class ServerIdentity:
-    """
-    The identity of the server behind the scripts of one connection.
-
-    It is asked before them on the same connection.
-
-    ``connects``: which of the link's connections it was, 0 until it is known.
-    """
-
-    __slots__ = ("_link", "connects", "identity", "lost", "why")
-    sent_by: ClassVar[None] = (
-        # there is but the one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
-        None
-    )
-
-    def __init__(self, link: StoreConnection) -> None:
-        self._link = link
-        self.identity = ""
-        self.connects = 0
-        self.lost = False
-        self.why = MOVED  # when it does not stand
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, info: Any, /) -> None:
-        self.identity = identity_of(info)
-        self.connects = self._link.reconnects
-        self.lost = not self.identity
-
-    def set_exception(self, error: BaseException, /) -> None:
-        self.lost = True
-        self.why = str(error)
-
-    @property
-    def stands(self) -> bool:
-        """Whether an answer that was read just now on the link came from there."""
-        return not self.lost and self.connects == self._link.reconnects
-
-
-class HeldAnswer(Protocol):
-    """An answer that is held back until its write is known to be firm. Its methods do not raise."""
-
-    def confirmed(self) -> None:
-        """Hand the answer out."""
-
-    def missed(self, error: NoQuorum, /) -> None:
-        """Hand out that nobody knows whether the write lasts."""
-
-
-class HeldFuture:
-    """Ends a future once a write is firm."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-
-    def confirmed(self) -> None:
-        """See :class:`HeldAnswer`."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def missed(self, error: NoQuorum, /) -> None:
-        """See :class:`HeldAnswer`; a caller that has gone leaves no warning."""
-        if not self.future.done():
-            self.future.set_exception(error)
-            _ = self.future.exception()
-
-
-class WaitingCall(NamedTuple):
-    """
-    An answer that waits for a group.
-
-    It has the identity of the server that it came from, and the time until which it waits (the
-    loop's time).
-    """
-
-    answer: HeldAnswer
-    identity: str
-    until: float
-
-
 class GroupCommit:
     """
     The group commit of what scripts wrote by the link ``data``.
@@ -181,21 +89,21 @@ class GroupCommit:
         self._link = link
         self._clock = clock
         self._demand = demand
-        self._limit_ms = limit_ms
         self._loop = asyncio.get_running_loop()
-        self._ground: ServerIdentity | None = None
-        self._gathered: deque[WaitingCall] = deque()
-        self._under_way: deque[WaitingCall] = deque()
+        self._server = ServerQuestion(data, (INFO,), lambda answers: identity_of(*answers) or None)
+        self._held = HeldAnswers(1, limit_ms, lambda: str(demand))
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._why = ""
         self._failed_at = 0.0
         self._complained = False
         self._stopped = False
         self._write_to(key)
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
         self.groups = 0
-        self.missed = 0
+
+    @property
+    def missed(self) -> int:
+        """How many answers were handed out as not known to last."""
+        return self._held.missed
 
     def _write_to(self, key: str) -> None:
         """The groups' own write is of this key."""
@@ -203,36 +111,24 @@ class GroupCommit:
         self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
         self._there = False  # whether the key is, as far as we know
 
-    def ground(self) -> ServerIdentity:
+    def ground(self) -> ServerIdentity[str]:
         """
         Return the identity of the server that runs the scripts sent from now on.
 
         Call it before sending them, in the same turn of the loop.
         """
-        ground = self._ground
-        if (
-            ground is None
-            or ground.lost
-            or (ground.connects and not (self._data.up and ground.stands))
-        ):
-            ground = self._ground = ServerIdentity(self._data)
-            self._data.send(INFO, ground)
-        return ground
+        return self._server.asked()
 
-    def add(self, ground: ServerIdentity, answer: HeldAnswer) -> None:
+    def add(self, ground: ServerIdentity[str], answer: HeldAnswer) -> None:
         """
         Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
 
         ``ground``: of before it was sent.
         """
         if self._stopped or not ground.stands:
-            self._miss(answer, DOWN if self._stopped else ground.why)
+            self._held.miss(answer, DOWN if self._stopped else ground.why)
             return
-        self._gathered.append(
-            WaitingCall(answer, ground.identity, self._loop.time() + self._limit_ms / 1000)
-        )
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._gathered[0].until, self._expire)
+        self._held.add(answer, ground.identity)
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="group commit")
 
@@ -259,39 +155,16 @@ class GroupCommit:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
-        for held in (*self._under_way, *self._gathered):
-            self._miss(held.answer, DOWN)
-        self._under_way.clear()
-        self._gathered.clear()
-
-    def _miss(self, answer: HeldAnswer, why: str) -> None:
-        self.missed += 1
-        answer.missed(
-            NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last")
-        )
-
-    def _expire(self) -> None:
-        """Fail the answers whose time is over, and look again at the next one's end."""
-        self._timer = None
-        now = self._loop.time()
-        for line in (self._under_way, self._gathered):
-            while line and line[0].until <= now:
-                self._miss(line.popleft().answer, self._why or f"not within {self._limit_ms} ms")
-            if line and self._timer is None:
-                self._timer = self._loop.call_at(line[0].until, self._expire)
+        self._held.end()
 
     # --- the groups
 
     async def _run(self) -> None:
         """Commit one group after the other as long as answers wait."""
+        (line,) = self._held.lines
         try:
-            while self._gathered or self._under_way:
-                # Those of a group that failed stand before the others, so that each line is in the
-                # order of its ends.
-                self._under_way.extend(self._gathered)
-                self._gathered.clear()
+            while self._held.gathered or line:
+                self._held.take_over(line)
                 try:
                     identity = await self._group()
                 except NoQuorum as error:
@@ -300,9 +173,9 @@ class GroupCommit:
                     self._failed(str(error))
                     await sleep(self._clock, RETRY_S)
                 else:
-                    if self._why and self._complained:
+                    if self._held.why and self._complained:
                         log.warning("writes are with %s again", self._demand)
-                    self._why, self._complained = "", False
+                    self._held.why, self._complained = "", False
                     self._vouch(identity)
         finally:
             self._task = None
@@ -321,7 +194,7 @@ class GroupCommit:
                 else "its disk keeps up"
             )
             log.error("%s (%s); see that %s", self._trouble(), why, whose)
-        self._why, self._failed_at = why, self._loop.time()
+        self._held.why, self._failed_at = why, self._loop.time()
 
     def _trouble(self) -> str:
         return (
@@ -330,8 +203,8 @@ class GroupCommit:
 
     def warning(self) -> str:
         """Return for a minute that the latest group failed, or ""."""
-        lately = bool(self._why) and self._loop.time() - self._failed_at < WARN_S
-        return f"{self._trouble()} ({self._why})" if lately else ""
+        lately = bool(self._held.why) and self._loop.time() - self._failed_at < WARN_S
+        return f"{self._trouble()} ({self._held.why})" if lately else ""
 
     async def _group(self) -> str:
         """
@@ -368,7 +241,7 @@ class GroupCommit:
         for count, (_, least) in zip(counts, self._waits, strict=True):
             had = count if isinstance(count, list) else [count]
             if any(one < needed for one, needed in zip(had, least, strict=True)):
-                raise NoQuorum(f"not within {self._limit_ms} ms")
+                raise NoQuorum(f"not within {self._held.limit_ms} ms")
         return identity_of(info)
 
     async def _written(self) -> asyncio.Future[Any]:
@@ -393,11 +266,11 @@ class GroupCommit:
 
     def _vouch(self, identity: str) -> None:
         """Confirm every answer that came from the server of this identity."""
-        held, self._under_way = self._under_way, deque()
-        for one in held:
+        (line,) = self._held.lines
+        while line:
+            one = line.popleft()
             if one.identity != identity:
-                self._miss(one.answer, MOVED)
-                if self._ground is not None and self._ground.identity == one.identity:
-                    self._ground = None  # asked anew by whoever sends next
+                self._held.miss(one.answer, MOVED)
+                self._server.forget(one.identity)
             else:
                 one.answer.confirmed()

@@ -1,0 +1,128 @@
+"""Answers that are held back until their writes are known to be firm, or their time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from tidewarden.errors import NoQuorum
+
+DOWN = "this node goes down, or the server is no primary any more"
+
+
+class HeldAnswer(Protocol):
+    """An answer that is held back until its write is known to be firm. Its methods do not raise."""
+
+    def confirmed(self) -> None:
+        """Hand the answer out."""
+
+    def missed(self, error: NoQuorum, /) -> None:
+        """Hand out that nobody knows whether the write lasts."""
+
+
+class HeldFuture:
+    """Ends a future once a write is firm."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def confirmed(self) -> None:
+        """See :class:`HeldAnswer`."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def missed(self, error: NoQuorum, /) -> None:
+        """See :class:`HeldAnswer`; a caller that has gone leaves no warning."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            _ = self.future.exception()
+
+
+class WaitingCall(NamedTuple):
+    """
+    An answer that waits for a group.
+
+    It has the identity of the server that it came from, and the time until which it waits (the
+    loop's time).
+    """
+
+    answer: HeldAnswer
+    identity: Any
+    until: float
+
+
+Line = deque[WaitingCall]
+
+
+class HeldAnswers:
+    """
+    Keeps the answers that wait for groups: those that gather, and a line for each group under way.
+
+    Each line is in the order of its ends, for all wait equally long, and a group that failed keeps
+    its answers in front of those that it takes over next.
+
+    ``demand()`` says in a message what was not had. ``overdue`` is called when an answer's time was
+    over, with the time since which it had waited.
+    """
+
+    def __init__(
+        self,
+        lines: int,
+        limit_ms: int,
+        demand: Callable[[], str],
+        overdue: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._demand = demand
+        self._overdue = overdue
+        self._timer: asyncio.TimerHandle | None = None
+        self.gathered: Line = deque()
+        self.lines = tuple(Line() for _ in range(lines))
+        self.limit_ms = limit_ms
+        self.missed = 0
+        self.why = ""  # the latest group failed
+
+    def add(self, answer: HeldAnswer, identity: object) -> None:
+        """Let an answer gather with those of the next group."""
+        call = WaitingCall(answer, identity, self._loop.time() + self.limit_ms / 1000)
+        self.gathered.append(call)
+        if self._timer is None:
+            self._timer = self._loop.call_at(call.until, self.expire)
+
+    def take_over(self, line: Line) -> None:
+        """Move what has gathered behind what stands in ``line``."""
+        line.extend(self.gathered)
+        self.gathered.clear()
+
+    def miss(self, answer: HeldAnswer, why: str) -> None:
+        """Hand out that an answer's write may or may not last."""
+        self.missed += 1
+        answer.missed(
+            NoQuorum(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
+        )
+
+    def expire(self) -> None:
+        """Fail the answers whose time is over, and look again at the next one's end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        now, ends = self._loop.time(), list[float]()
+        for line in (*self.lines, self.gathered):
+            while line and line[0].until <= now:
+                call = line.popleft()
+                self._overdue(call.until - self.limit_ms / 1000)
+                self.miss(call.answer, self.why or f"not within {self.limit_ms} ms")
+            if line:
+                ends.append(line[0].until)
+        self._timer = self._loop.call_at(min(ends), self.expire) if ends else None
+
+    def end(self) -> None:
+        """Miss all of them: nothing is committed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for line in (*self.lines, self.gathered):
+            while line:
+                self.miss(line.popleft().answer, DOWN)

@@ -1,0 +1,89 @@
+"""
+What the answers of one group say: who is primary, who has to confirm, and who has not.
+
+Pure decisions. A group is ``FCALL mark``, ``ROLE``, ``WAIT`` and ``INFO replication`` on one
+connection, sent together: the mark is written behind everything that ran at that server before, and
+what the marks' function returns is the set that counts for it. WAIT only makes the replicas answer
+now; its count is not believed, for it may be of stores that are not in the set. INFO says whose
+answers there are, by incarnation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .server_identity import identity_of
+
+_ACK = re.compile(rb"slave\d+:ip=([^,]*),port=\d+,state=online,offset=(\d+)")
+
+
+class Primaryship(NamedTuple):
+    """Names one time of being primary."""
+
+    view: int
+    replication_id: str
+    """Drawn anew at each start of a server and at each promotion."""
+    member: bytes
+    """The primary, as ``node.incarnation``."""
+
+
+def primaryship_of(answers: Sequence[Any]) -> Primaryship | None:
+    """
+    Return whose answers to ``INFO replication`` and ``HMGET …:primary view node`` these are.
+
+    None: the server is no primary, or not open yet.
+    """
+    info, (view, member) = answers
+    replication_id = identity_of(info)
+    if not replication_id or not view or not member:
+        return None
+    return Primaryship(int(view), replication_id, member)
+
+
+@functools.lru_cache(maxsize=16)
+def others_of(in_sync: bytes, own: bytes) -> frozenset[bytes] | None:
+    """Return who is in the set beside the primary; None: the primary itself is not in it."""
+    members = frozenset(in_sync.split())
+    return members - {own} if own in members else None
+
+
+class GroupReading(NamedTuple):
+    """Says what one group found."""
+
+    complete: bool
+    """Every member of the set has the mark, and all that stands before it."""
+    missing: Sequence[bytes] = ()
+    """The members that have not."""
+    waits_for: int = 1
+    """How many replicas the next group's WAIT is for."""
+    other: bool = False
+    """It was at another primaryship than the one that is known."""
+    too_few: bool = False
+    """The set is empty: fewer than a majority of the stores have every write."""
+
+
+def read_group(answers: Sequence[Any], known: Primaryship) -> GroupReading:
+    """Return what the answers of a group say to whom ``known`` is the primary."""
+    (view, _, in_sync), (role, offset, *_), _, info = answers
+    if role != b"master" or view != known.view or identity_of(info) != known.replication_id:
+        return GroupReading(False, other=True)
+    others = others_of(in_sync, known.member)
+    if others is None:
+        return GroupReading(False, too_few=True)
+    acks: dict[bytes, int] = {}
+    for member, ack in _ACK.findall(info):
+        acks[member] = max(int(ack), acks.get(member, 0))
+    missing = [member for member in others if acks.get(member, -1) < offset]
+    # Learners that keep up are counted by WAIT, which would return before the last of the set.
+    beside = 0
+    if len(acks) > len(others):
+        beside = sum(1 for one, ack in acks.items() if ack >= offset and one not in others)
+    return GroupReading(not missing, missing, len(others) + beside)
+
+
+def node_of(member: bytes) -> str:
+    """Return the name of a member's node, for messages."""
+    return member.decode("utf-8", "replace").rpartition(".")[0]
