@@ -20,6 +20,8 @@ from .membership import Members
 
 MEMBERSHIP = bytes([_COMMAND_TYPE.MEMBERSHIP])
 """First byte of an entry that has a version of the members; the rest is a pickle."""
+REGULAR = bytes([_COMMAND_TYPE.REGULAR])
+"""First byte of an entry that calls a replicated method; the rest is a pickle."""
 
 
 def _text_as_bytes(text: str, encoding: str) -> bytes:
@@ -167,6 +169,19 @@ def members_of(command: bytes) -> Members | None:
     except Exception:
         # garbage can make a pickle raise anything, and every member must judge it alike
         return None
+
+
+def method_of(command: bytes) -> int | None:
+    """Return which replicated method an entry of the log calls; None: it calls none."""
+    if command[:1] != REGULAR:
+        return None
+    try:
+        call = loads(command[1:])
+    except Exception:
+        # garbage can make a pickle raise anything; no member can apply it
+        return None
+    method = call[0] if isinstance(call, tuple) and call else call
+    return method if isinstance(method, int) else None
 
 
 def entry_of(members: Members) -> bytes:

@@ -12,6 +12,7 @@ members that vote; a member is a node *and* the incarnation of its store.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 VIEW_MAX = 2**16
 """Views stay below this: lease numbers begin with the view, and doubles have to hold them."""
 LOSSES = ("", "possible", "likely")
+WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What an incarnation may be: it stands in texts, after a point and before a blank."""
 
 
 class StoreMember(NamedTuple):
@@ -75,7 +78,7 @@ class StoreFacts:
         Make the first primary, whose store is alone in the set; ``seen``: the view in its data.
         """
         view = seen + 1
-        if self.view or node not in voters or not incarnation or not 0 < view < VIEW_MAX:
+        if self.view or not _can_lead(node, incarnation, voters) or not 0 < view < VIEW_MAX:
             return self
         only = frozenset({StoreMember(node, incarnation)})
         return StoreFacts(view, node, incarnation, only, self.version + 1)
@@ -98,9 +101,9 @@ class StoreFacts:
         """
         member = StoreMember(node, old)
         next_view = max(self.view, seen) + 1
-        if view != self.view or member not in self.in_sync or node not in voters or not incarnation:
+        if view != self.view or member not in self.in_sync:
             return self
-        if not 0 < next_view < VIEW_MAX:
+        if not _can_lead(node, incarnation, voters) or not 0 < next_view < VIEW_MAX:
             return self
         winner = StoreMember(node, incarnation)
         kept = frozenset(one for one in self.in_sync if one.node != node) | {winner}
@@ -131,7 +134,9 @@ class StoreFacts:
         if view != self.view or version != self.version or self.primary_member not in in_sync:
             return self
         nodes = {member.node for member in in_sync}
-        if len(nodes) != len(in_sync) or not all(member.incarnation for member in in_sync):
+        if len(nodes) != len(in_sync):
+            return self
+        if not all(WORD.fullmatch(member.incarnation) for member in in_sync):
             return self
         had, has = _votes(self.in_sync, voters), _votes(in_sync, voters)
         grows = had < majority_of(voters) and has >= had and self.nodes_in_sync <= nodes
@@ -156,7 +161,9 @@ class StoreFacts:
         greater one that stands already stays.
         """
         next_view = max(self.view, seen) + 1
-        if view != self.view or version != self.version or node not in voters or not incarnation:
+        if view != self.view or version != self.version:
+            return self
+        if not _can_lead(node, incarnation, voters):
             return self
         if loss not in LOSSES or not 0 < next_view < VIEW_MAX:
             return self
@@ -174,19 +181,22 @@ class StoreFacts:
         """
         Return why the members must not become ``voters``, ``leaver`` leaving; empty: they may.
 
-        A majority of the new members has to have a whole copy. Without replicated stores (view 0)
-        everything may.
+        A majority of those that vote then has to have a whole copy, so that the store that is
+        elected next has one. A leaver's own copy may be among those that go. Without replicated
+        stores (view 0) everything may.
         """
         if not self.view:
             return ""
         if leaver and leaver == self.primary:
-            return f"{leaver}'s store is the primary, which is handed over first"
+            way = "tidewarden cluster switchover"
+            return f"{leaver}'s store is the primary, which is handed over first: {way}"
         whole = self.nodes_in_sync & voters
         if len(whole) < majority_of(voters):
             names = ", ".join(sorted(whole)) or "none"
             return (
-                f"only {len(whole)} of the {len(voters)} that would vote then have a whole copy of"
-                f" the data ({names})"
+                f"of the {len(voters)} that would vote then, {majority_of(voters)} must have a"
+                f" whole copy of the data, and {len(whole)} have ({names}); wait until the others"
+                " have, as tidewarden status shows"
             )
         return ""
 
@@ -210,6 +220,10 @@ def read_facts(value: object) -> StoreFacts:
         return StoreFacts()
     members = frozenset(StoreMember(*row) for row in rows)
     return StoreFacts(view, primary, incarnation, members, version, loss)
+
+
+def _can_lead(node: str, incarnation: str, voters: frozenset[str]) -> bool:
+    return node in voters and WORD.fullmatch(incarnation) is not None
 
 
 def _votes(members: frozenset[StoreMember], voters: frozenset[str]) -> int:
@@ -245,7 +259,10 @@ def applied(facts: StoreFacts, voters: frozenset[str], command: object) -> Store
         return facts.elect(voters, *values)
     if name == "change":
         view, version, text = values
-        return facts.change(voters, view, version, read_set(text))
+        in_sync = read_set(text)
+        # a word that names nobody must not be a member less
+        whole = len(in_sync) == len(text.split())
+        return facts.change(voters, view, version, in_sync) if whole else facts
     if name == "recover":
         return facts.recover(voters, *values)
     if name == "confirm":

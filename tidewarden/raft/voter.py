@@ -136,6 +136,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._names = {address: name for name, address in seeds.items()}
         self._addresses = dict(seeds)
         self._passing_on = False
+        self._seat_waits = ""  # as it was logged last
         self.reports = Reports()
         """What the other members say of their stores."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
@@ -720,11 +721,25 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             return
         new = members.met(self._marks | own)
         if new is members:
-            new = members.seated(self._caught_up())
+            new = members.seated(self._seatable(members))
         if new is members:
             new = members.moved(self._addresses)
         if new is not members:
             self.propose(new)
+
+    def _seatable(self, members: Members) -> list[str]:
+        """
+        Return who may vote: who has caught up, if enough would have a whole copy of the data then.
+        """
+        caught_up = self._caught_up()
+        faults = {
+            name: self.stores.membership_fault("", members.voters | {name}) for name in caught_up
+        }
+        waiting = next((f"{name}: {fault}" for name, fault in faults.items() if fault), "")
+        if waiting and waiting != self._seat_waits:
+            logger.info("a member that joined gets its vote later, %s", waiting)
+        self._seat_waits = waiting
+        return [name for name, fault in faults.items() if not fault]
 
     def _caught_up(self) -> list[str]:
         commit, match = self.raftCommitIndex, self._SyncObj__raftMatchIndex
@@ -766,13 +781,35 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         elif not self.committed():
             self.refusal = "another change is on its way"
         else:
-            self.refusal = membership.fault(
+            stores = self._stores_fault(request)
+            self.refusal = stores or membership.fault(
                 self._adopted, request, self.own, self._heard_within(self.times.election_max_s)
             )
-            self._passing_on = self._adopted is not None and self.own not in request.voters
+            if not stores:
+                self._passing_on = self._adopted is not None and self.own not in request.voters
         if self.refusal:
             logger.info("version %d of the members is refused: %s", request.version, self.refusal)
         return not self.refusal
+
+    def _stores_fault(self, request: Members) -> str:
+        """
+        Return why the stores forbid that ``request`` votes, or "".
+
+        The leader judges by the facts that it has applied, so no command may stand in its log that
+        will change them before the new members count. Commands after them are judged by them.
+        """
+        old = self._adopted
+        if old is None or request.voters == old.voters:
+            return ""
+        if self._store_command_waits():
+            return "a decision about the stores is on its way"
+        leaver = min(old.voters - request.voters, default="")
+        return self.stores.membership_fault(leaver, request.voters)
+
+    def _store_command_waits(self) -> bool:
+        log, method = self._SyncObj__raftLog, self._methodToID["store_command_v0"]
+        after = self.raftLastApplied + 1 - log[0][1]
+        return any(files.method_of(entry[0]) == method for entry in log[max(0, after) :])
 
     def _SyncObj__doChangeCluster(self, request: Members, reverse: bool = False) -> bool:
         return True  # the log itself says who the members are: see _follow_log

@@ -5,10 +5,15 @@ seed.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from typing import Any
+
 from support.raft.simulation import SETTLE_S, Ours, World
 
 from tidewarden.raft import pysync
 from tidewarden.raft.membership import Seat
+from tidewarden.raft.store_facts import StoreFacts, StoreMember, set_text
 
 
 def elected(world: World, limit_s: float = SETTLE_S) -> str:
@@ -64,13 +69,14 @@ def commit(world: World, address: str, number: int, limit_s: float = 2.0) -> Non
 
 
 class Storm:
-    """Faults at random times, claims all along."""
+    """Faults at random times, claims and commands about the stores all along."""
 
     def __init__(self, world: World) -> None:
         self.world, self.random = world, world.random
         self.names = list(world.members)
         self.waiting: list[tuple[float, str, str]] = []  # when, what, whom
         self.claims = self.faults = 0
+        self.orders = random.Random(f"{world.seed} orders")
 
     def blow(self, seconds: float) -> None:
         """Go on for so long, then mend everything."""
@@ -88,6 +94,8 @@ class Storm:
                     getattr(world, what)(address)
             if self.random.random() < 0.3 and world.alive():
                 self._claim()
+            if self.orders.random() < 0.5 and issubclass(world.breed, Ours):
+                self._order()
         world.heal()
         world.delay_s, world.late = 0.002, 0.0
         for _, what, address in self.waiting:
@@ -101,6 +109,37 @@ class Storm:
         if leaders:
             self.claims += 1
             self.world.claim(self.random.choice(leaders), self.claims)
+
+    def _order(self) -> None:
+        """Have anybody command what fits the facts that it has, which may be old."""
+        world, chance = self.world, self.orders
+        asked = [name for name in world.alive() if not world.members[name].paused]
+        if not asked:
+            return
+        address = chance.choice(asked)
+        voter = world.members[address].voter
+        seats = () if voter.members is None else sorted(voter.members.seats)
+        if not seats:
+            return
+        world.order(address, self._command(voter.stores, seats))
+
+    def _command(self, facts: StoreFacts, seats: Sequence[str]) -> tuple[Any, ...]:
+        chance, node = self.orders, self.orders.choice(seats)
+        word = chance.choice("abc")
+        if not facts.view:
+            return "found", node, word, 0
+        known = {member.node: member for member in sorted(facts.in_sync)}
+        kind = chance.random()
+        if kind < 0.3:
+            won = known[chance.choice(sorted(known))]
+            return "elect", facts.view, *won, word, chance.choice(["", facts.primary]), 0
+        if kind < 0.4:
+            return chance.choice([("look",), ("no command", node), ("change", facts.view)])
+        # mostly it grows to all that there are: members come and go only then
+        size = len(seats) if chance.random() < 0.7 else chance.randint(1, len(seats))
+        chosen = [known.get(name, StoreMember(name, word)) for name in chance.sample(seats, size)]
+        in_sync = {facts.primary_member, *(one for one in chosen if one.node != facts.primary)}
+        return "change", facts.view, facts.version, set_text(in_sync)
 
     def _strike(self) -> None:
         world, chance = self.world, self.random

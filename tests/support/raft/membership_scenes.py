@@ -6,6 +6,7 @@ promise is broken.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from support.raft.faults import commit, elected, others
 from support.raft.scenes import keep
@@ -13,6 +14,7 @@ from support.raft.simulation import SETTLE_S, World
 
 from tidewarden.errors import Error
 from tidewarden.raft.membership import ANOTHER_FOLDER, NOT_THERE, Members
+from tidewarden.raft.store_facts import StoreFacts
 
 Make = Callable[[Members], Members]
 
@@ -292,6 +294,89 @@ def two_newcomers_found_no_second_cluster(world: World) -> None:
     commit(world, elected(world), 1)
 
 
+def order(
+    world: World, address: str, command: tuple[Any, ...], limit_s: float = SETTLE_S
+) -> StoreFacts:
+    """Have a member commit a command about the stores that is taken; the facts after it."""
+    voter = world.members[address].voter
+    before = voter.stores.version
+    world.order(address, command)
+    if not world.run(limit_s, lambda: voter.stores.version > before):
+        world.broken(f"{command} is not taken: {voter.stores}")
+    facts: StoreFacts = voter.stores
+    return facts
+
+
+def who_joins_votes_once_enough_have_the_data(world: World) -> None:
+    """Two of three have a copy: of four that would be no majority."""
+    leader = founded(world)
+    order(world, leader, ("found", "n0", "a", 0))
+    order(world, leader, ("change", 1, 1, "n0.a n1.a"))
+    world.newcomer("n3", world.alive())
+    alter(world, lambda old: old.joined("n3", "n3:1"), lambda new: "n3" in new.seats)
+    world.run(3)
+    if "n3" in members(world, elected(world)).voters:
+        world.broken("n3 votes, and two of four have a whole copy")
+    order(world, elected(world), ("change", 1, 2, "n0.a n1.a n3.a"))
+    join_on(world, "n3")
+    if order(world, "n3:1", ("elect", 1, "n3", "a", "a", "", 0)).primary != "n3":
+        world.broken("n3 is not elected, though its store is in the set")
+
+
+def who_leaves_takes_no_majority_along(world: World) -> None:
+    """The primary stays, and so does whose copy is needed; who has none goes."""
+    leader = founded(world)
+    order(world, leader, ("found", "n0", "a", 0))
+    order(world, leader, ("change", 1, 1, "n0.a n1.a"))
+    for name, why in (("n0", "handed over"), ("n1", "whole copy")):
+        address = elected(world)
+        voter = world.members[address].voter
+        world.running = world.members[address]
+        voter.propose(voter.members.left(name))
+        world.run(1)
+        if name not in members(world, elected(world)).seats:
+            world.broken(f"{name} left, and its copy with it")
+        if why not in voter.refusal or elected(world) != address:
+            world.broken(f"{name} was refused for another reason: {voter.refusal}")
+    leave(world, "n2")
+    commit(world, elected(world), 1)
+
+
+def what_is_on_its_way_is_waited_for(world: World) -> None:
+    """A set that shrinks while a member goes: the two that stay must both have a copy."""
+    leader = founded(world)
+    order(world, leader, ("found", "n0", "a", 0))
+    order(world, leader, ("change", 1, 1, "n0.a n1.a n2.a"))
+    gone = "n1" if leader == "n2:1" else "n2"
+    kept = {"n1": "n2", "n2": "n1"}[gone]
+    world.order(leader, ("change", 1, 2, f"n0.a {gone}.a"))
+    voter = world.members[leader].voter
+    voter.propose(voter.members.left(gone))
+    world.run(2)
+    if gone not in members(world, elected(world)).seats:
+        world.broken(f"{gone} left though {kept} has no copy")
+    commit(world, elected(world), 1)
+
+
+def a_restart_judges_by_the_members_of_then(world: World) -> None:
+    """A set of two was a majority of three, and is none of the five that vote at the restart."""
+    leader = founded(world)
+    order(world, leader, ("found", "n0", "a", 0))
+    order(world, leader, ("change", 1, 1, "n0.a n1.a n2.a"))
+    order(world, leader, ("change", 1, 2, "n0.a n1.a"))
+    grown = order(world, leader, ("change", 1, 3, "n0.a n1.a n2.a"))
+    for name in ("n3", "n4"):
+        world.newcomer(name, world.alive())
+        join(world, name)
+    again = elected(world)
+    world.kill(again)
+    world.start(again)
+    commit(world, elected(world), 1)
+    for address in world.alive():
+        if world.members[address].voter.stores != grown:
+            world.broken(f"{address} has {world.members[address].voter.stores}, not {grown}")
+
+
 SIZES: dict[Callable[[World], None], int] = {
     from_one_to_three_to_five_and_back: 1,
     two_newcomers_found_no_second_cluster: 1,
@@ -309,6 +394,10 @@ SCENES: tuple[Callable[[World], None], ...] = (
     nobody_leaves_when_those_who_stay_are_no_majority,
     all_that_were_moved_find_each_other,
     two_newcomers_found_no_second_cluster,
+    who_joins_votes_once_enough_have_the_data,
+    who_leaves_takes_no_majority_along,
+    what_is_on_its_way_is_waited_for,
+    a_restart_judges_by_the_members_of_then,
 )
 
 

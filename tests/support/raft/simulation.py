@@ -25,6 +25,7 @@ from support.raft.members import Ours, Wire
 
 from tidewarden.raft import files, pysync, wire
 from tidewarden.raft.state import Times
+from tidewarden.raft.store_facts import StoreFacts
 
 TIMES = Times()
 STEP_S = 2e-5
@@ -49,6 +50,7 @@ class Member:
         self.inbox: list[tuple[str, bytes]] = []
         self.turn = 0  # the number of the tick that is due; an older one was overtaken
         self.checked = 0
+        self.judged = 0  # the index up to which its facts about the stores were
         self.seeds: dict[str, str] = {}  # as its configuration names the members
         self.joining = False
 
@@ -90,6 +92,8 @@ class World:
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, tuple[bytes, int, int]] = {}
         self.answers: dict[int, tuple[Any, int]] = {}
+        self.stores: dict[int, StoreFacts] = {}  # by the index of who has applied so much
+        self.opened = math.inf  # the lowest index at which the set was a majority
         names = [f"n{index}" for index in range(size)]
         drift = [self.random.uniform(0.97, 1.03) for _ in names]
         self.members = {
@@ -135,7 +139,7 @@ class World:
         if self.batch_bytes:
             conf.logCompactionBatchSize = self.batch_bytes
             conf.fullDumpFile = None  # the library leaves the files of its snapshots open
-        member.life, member.checked = member.life + 1, 0
+        member.life, member.checked, member.judged = member.life + 1, 0, 0
         self.running = member
         if fault := unfit(folder):
             self.broken(f"{address} cannot start again: {fault}")
@@ -337,6 +341,11 @@ class World:
 
         member.voter.claim(member.name, number, 0, callback=answered)
 
+    def order(self, address: str, command: tuple[Any, ...]) -> None:
+        """Have a member propose a command about the stores, and hear no answer."""
+        self.running = self.members[address]
+        self.running.voter.store_command(command)
+
     def check(self) -> None:
         """Raises: Violation."""
         leases = []
@@ -357,6 +366,8 @@ class World:
                 )
             if voter.raftCommitIndex > member.checked:
                 self._check_log(address, member)
+            if isinstance(voter, Ours) and voter.raftLastApplied > member.judged:
+                self._check_stores(address, member)
         if len(leases) > 1:
             self.broken(f"{' and '.join(leases)} believe at once that they lead")
 
@@ -370,6 +381,22 @@ class World:
             if self.committed.setdefault(index, entry) != entry:
                 self.broken(f"{address} commits another entry {index} than was committed before")
         member.checked = commit
+
+    def _check_stores(self, address: str, member: Member) -> None:
+        """All that have applied as much have the same facts, and the set stays a majority."""
+        voter, index = member.voter, member.voter.raftLastApplied
+        facts, before = voter.stores, self.stores.get(member.judged, StoreFacts())
+        if self.stores.setdefault(index, facts) != facts:
+            self.broken(f"{address} has {facts} at entry {index}, another had {self.stores[index]}")
+        if facts.view < before.view or facts.version < before.version:
+            self.broken(f"{address} goes back from {before} to {facts}")
+        member.judged = index
+        versions = [found for at, found in member.secret("raftLog").versions if at <= index]
+        voters = versions[-1].voters if versions else frozenset()
+        if facts.is_open(voters):
+            self.opened = min(self.opened, index)
+        elif facts.view and index > self.opened:
+            self.broken(f"no majority of {sorted(voters)} has a whole copy: {facts}")
 
     def broken(self, what: str) -> NoReturn:
         """Raises: Violation: always; it names seed and time."""

@@ -27,10 +27,11 @@ def play(seed: int, seconds: float) -> tuple[World, Storm]:
         commit(world, leader, 0)
         elected(world)
         facts = {
-            (world.members[address].voter.epoch, world.members[address].voter.holder)
-            for address in world.alive()
+            (voter.epoch, voter.holder, voter.stores)
+            for voter in (world.members[address].voter for address in world.alive())
         }
         assert len(facts) == 1, facts
+        assert world.opened < max(world.stores), "the stores' set never was a majority"
         granted = [value for value, reason in world.answers.values() if reason == pysync.SUCCESS]
         assert len(set(granted)) == len(granted), "an epoch was granted twice"
         return world, storm

@@ -78,6 +78,30 @@ class Bold(Ours):
         return True
 
 
+class Careless(Ours):
+    """Lets members come and go whatever their stores have."""
+
+    def _stores_fault(self, request: Members) -> str:
+        return ""
+
+    def _seatable(self, members: Members) -> list[str]:
+        return self._caught_up()
+
+
+class Hasty(Ours):
+    """Judges a change by facts that are about to be others."""
+
+    def _store_command_waits(self) -> bool:
+        return False
+
+
+class Forward(Ours):
+    """Judges a command by the members of now, not by those of its place in the log."""
+
+    def _voters_of_entry(self) -> frozenset[str]:
+        return frozenset() if self._adopted is None else self._adopted.voters
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("without", "scene"),
@@ -88,6 +112,10 @@ class Bold(Ours):
         (Ready, scenes.who_joins_and_is_away_stops_nobody),
         (Bold, scenes.who_was_removed_is_told_and_unseats_nobody),
         (Bold, scenes.two_newcomers_found_no_second_cluster),
+        (Careless, scenes.who_joins_votes_once_enough_have_the_data),
+        (Careless, scenes.who_leaves_takes_no_majority_along),
+        (Hasty, scenes.what_is_on_its_way_is_waited_for),
+        (Forward, scenes.a_restart_judges_by_the_members_of_then),
     ],
     ids=lambda value: value.__name__,
 )
