@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from support.growth import entries
+
 from tidewarden.cluster.replication.set_keeper import Action, Open, Propose, SetKeeper, Yield
 from tidewarden.raft.store_facts import StoreFacts, StoreMember, applied, read_set
 
@@ -270,3 +272,15 @@ def test_a_process_that_found_a_view_in_which_nothing_could_be_confirmed_waits_l
 def test_another_primaryship_is_none_of_its_business() -> None:
     world = Rounds(StoreFacts(5, "n1", "b", frozenset({N0, N1}), 10))
     world.quiet()
+
+
+def test_stores_that_come_and_go_for_ever_leave_nothing() -> None:
+    world = Rounds(facts(N0, N1))
+    for number in range(500):
+        comes = StoreMember("n2", f"start{number}")
+        world.attached = (N1, comes)
+        world.until(Open)
+        world.deaf = frozenset({comes})
+        assert world.until(Open, 4) == Open("n0.a n1.b"), "taken back"
+        world.deaf = frozenset()
+    assert entries(world.keeper) < 100

@@ -240,6 +240,9 @@ class SetKeeper:
                 self._acked_s[one] = now_s
         for forgotten in self._acked_s.keys() - others - acks.keys():
             del self._acked_s[forgotten]
+        for gone in [one for one, (until, _) in self._tried.items() if until < now_s]:
+            if gone not in acks:
+                del self._tried[gone]
         self._late = late
         silent = {one for one in late if now_s - self._acked_s[one] > self.times.member_s}
         return frozenset(silent | {one for one in others if one.node not in may})
