@@ -68,7 +68,9 @@ def binary_of(name: str, package: str) -> str:
     return found
 
 
-def wait_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_port(
+    process: subprocess.Popen[bytes], port: int, log: Path, host: str = "127.0.0.1"
+) -> None:
     """
     Return when ``process`` listens on ``port``.
 
@@ -76,7 +78,7 @@ def wait_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     """
     until = time.monotonic() + START_S
     while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
             return
         if process.poll() is not None:
             break
