@@ -16,12 +16,14 @@ import yaml
 
 from tidewarden.config.load import check_secret, load
 from tidewarden.node.daemon import DRAIN_S, HAND_OVER_S
+from tidewarden.node.os_process import END_S
 from tidewarden.server.http.metrics import HELP
+from tidewarden.store.embedded.store_host import STOP_GRACE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", ["tidewarden", "tidewarden-up"])
+@pytest.mark.parametrize("name", ["tidewarden", "tidewarden-store", "tidewarden-up"])
 def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
@@ -47,25 +49,52 @@ def test_a_unit_gives_a_node_the_time_that_its_end_takes() -> None:
     assert int(found[1]) > HAND_OVER_S + DRAIN_S + 20
 
 
+def test_a_unit_gives_a_store_the_time_that_its_end_takes() -> None:
+    text = (EXAMPLES / "systemd" / "tidewarden-store.service").read_text()
+    found = re.search(r"TimeoutStopSec=(\d+)", text)
+    assert found is not None
+    assert int(found[1]) > END_S > STOP_GRACE_S
+
+
+def test_the_units_of_a_node_and_its_store_end_and_restart_each_alone() -> None:
+    """A node that is restarted must leave the store as it is, and the other way round."""
+    units = {
+        name: (EXAMPLES / "systemd" / f"{name}.service").read_text()
+        for name in ("tidewarden", "tidewarden-store")
+    }
+    for text in units.values():
+        assert not re.search(r"^(Requires|BindsTo|PartOf|Upholds)=", text, re.MULTILINE)
+    # the store first, so that the node finds it and does not run it itself
+    assert re.search(r"^After=.*\btidewarden-store\.service", units["tidewarden"], re.MULTILINE)
+    hardened = [text[text.index("NoNewPrivileges") :] for text in units.values()]
+    assert hardened[0] == hardened[1]
+
+
 @pytest.mark.parametrize("name", ["n0", "n1", "n2"])
 def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: Path) -> None:
     compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
-    node = compose["services"][name]
-    mounted = node["volumes"][0].split(":")[0]
-    for secret in node["secrets"]:
-        assert secret in compose["secrets"]
-    environ = {
-        key: value.replace("${VALKEY_PASSWORD:?set it}", "pw")
-        for key, value in node["environment"].items()
-    }
+    node, store = (compose["services"][one] for one in (name, f"{name}-store"))
     (tmp_path / "key").write_text("a secret")
-    config = load(str(EXAMPLES / mounted), environ, {"cluster.secret_file": str(tmp_path / "key")})
-    assert config.node.name == name
-    assert name in config.cluster.members
-    assert config.cluster.members[name] == f"{node['hostname']}:7420"
-    assert config.store.url == "redis://:pw@valkey:6379"
+    for service in (node, store):
+        mounted = service["volumes"][0].split(":")[0]
+        for secret in service["secrets"]:
+            assert secret in compose["secrets"]
+        config = load(
+            str(EXAMPLES / mounted),
+            service["environment"],
+            {"cluster.secret_file": str(tmp_path / "key")},
+        )
+        assert config.node.name == name
+        assert config.replicated
+        assert service["command"][0] == ("node" if service is node else "store")
+        assert check_secret("change-me", config.users[0].secret_hash)
+    assert node["volumes"] == store["volumes"]
     assert {volume.split(":")[0] for volume in node["volumes"][1:]} <= compose["volumes"].keys()
-    assert check_secret("change-me", config.users[0].secret_hash)
+    # both are reached under the name that the members have
+    assert config.cluster.members[name] == f"{name}:7420"
+    assert store["networks"]["default"]["aliases"] == [name]
+    assert node["network_mode"] == node["pid"] == f"service:{name}-store"
+    assert list(node["depends_on"]) == [f"{name}-store"]
 
 
 def test_the_alerts_are_about_figures_that_there_are() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 VERBS = (
     "up",
     "node",
+    "store",
     "status",
     "doctor",
     "worker",

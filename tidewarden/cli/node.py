@@ -81,7 +81,7 @@ def node(
         )
         typer.echo(hash_secret(secret))
         return
-    flags = _flags(settings or []) | ({"node.role": "joining"} if join else {})
+    flags = set_flags(settings or []) | ({"node.role": "joining"} if join else {})
     loaded = _load(config, flags, as_json)
     if check and loaded.store.url == "embedded":
         _report(loaded, as_json)
@@ -99,7 +99,7 @@ def node(
             loaded, functools.partial(load, str(config) if config else None, os.environ, flags)
         )
     except ConfigError as error:
-        raise _problems(error, as_json) from None
+        raise problems_of(error, as_json) from None
 
 
 def _line() -> str:
@@ -111,7 +111,8 @@ def _line() -> str:
     )
 
 
-def _flags(settings: list[str]) -> dict[str, str]:
+def set_flags(settings: list[str]) -> dict[str, str]:
+    """Return the settings that ``--set`` gives, by their names."""
     flags: dict[str, str] = {}
     for text in settings:
         name, separator, value = text.partition("=")
@@ -125,7 +126,7 @@ def _load(path: Path | None, flags: dict[str, str], as_json: bool) -> Config:
     try:
         return load(str(path) if path else None, os.environ, flags)
     except ConfigError as error:
-        raise _problems(error, as_json) from None
+        raise problems_of(error, as_json) from None
 
 
 def _report(config: Config, as_json: bool) -> None:
@@ -134,6 +135,8 @@ def _report(config: Config, as_json: bool) -> None:
         return
     peers = ", ".join(sorted(config.peers())) or "none"
     store = "embedded" if config.store.url == "embedded" else "by store.url"
+    if config.replicated:
+        store = "embedded, replicated among the members"
     typer.echo(
         f"{config.source}: good. Node {config.node.name} at"
         f" {joined(config.node.host, config.node.base_port)}, peers: {peers}."
@@ -142,6 +145,8 @@ def _report(config: Config, as_json: bool) -> None:
         f"Store: {store}. Users: {len(config.users)}. Providers:"
         f" {', '.join(sorted(config.providers)) or 'none'}."
     )
+    if config.loss_warning:
+        typer.echo(config.loss_warning)
     if config.providers and not config.users:
         typer.echo(
             "Tokens are for named users alone, on loopback, too: add [[users]] (tidewarden node"
@@ -149,7 +154,8 @@ def _report(config: Config, as_json: bool) -> None:
         )
 
 
-def _problems(error: ConfigError, as_json: bool) -> typer.Exit:
+def problems_of(error: ConfigError, as_json: bool) -> typer.Exit:
+    """Say every problem of a configuration; raise what this returns to end with ``CONFIG``."""
     if as_json:
         print_json({"ok": False, "problems": error.problems})
         return typer.Exit(CONFIG)

@@ -233,7 +233,8 @@ def _check_secret(config: Config, problem: Problem) -> None:
             "cluster.secret_file",
             f"found {secret_file!r}: {fault}; allowed: a readable file with the secret",
         )
-    if config.peers() and not secret_file and config.node.role != "worker":
+    needs_secret = config.node.role != "worker" or config.store.url == "embedded"
+    if config.peers() and not secret_file and needs_secret:
         problem(
             "cluster.secret_file",
             "found none; allowed with peers: a file with the secret that all nodes share",
@@ -254,18 +255,20 @@ def _check_secret(config: Config, problem: Problem) -> None:
 
 
 def _check_store(config: Config, problem: Problem) -> None:
-    if config.store.url == "embedded":
-        if peers := config.peers():
-            reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
-            problem(
-                "store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}"
-            )
-    elif fault := _store_fault(config.store.url):
+    is_embedded = config.store.url == "embedded"
+    if not is_embedded and (fault := _store_fault(config.store.url)):
         problem("store.url", fault)
-    if config.store.replicas > 0 and config.store.url == "embedded":
+    if is_embedded and config.node.role == "worker" and not config.cluster.members:
+        problem(
+            "cluster.members",
+            "found none with role 'worker' and an embedded store; allowed: the members, whose"
+            " stores it uses",
+        )
+    if is_embedded and config.store.replicas > 0:
         problem(
             "store.replicas",
-            f"found {config.store.replicas} with an embedded store, which has none; allowed: 0",
+            f"found {config.store.replicas} with an embedded store, where the stores that are in"
+            " sync are waited for, however many; allowed: -1 or 0",
         )
     if 0 < config.store.maxmemory_bytes < 1_048_576:
         problem(
@@ -297,8 +300,6 @@ def _check_members(config: Config, problem: Problem) -> None:
                 "node.name",
                 f"found {config.node.name!r} with role 'worker'; allowed: none of cluster.members",
             )
-        if config.store.url == "embedded":
-            problem("store.url", "found 'embedded' with role 'worker'; allowed: the members' store")
     elif config.node.role == "joining" and not set(members) - {config.node.name}:
         problem(
             "node.role",

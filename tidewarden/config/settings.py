@@ -8,14 +8,19 @@ they are written.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from .addresses import WILDCARDS, joined, split_host
+from .addresses import WILDCARDS, joined, parse_address, split_host
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
+STORE_ABOVE = 3
+"""An embedded store's port is so many above its node's first."""
+LINEAGE = "lineage.json"
+"""A file of a store's folder that only a store of several has."""
 STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
 
 
@@ -118,7 +123,7 @@ class Node:
     @property
     def store_port(self) -> int:
         """TCP port of the embedded store."""
-        return self.base_port + 3
+        return self.base_port + STORE_ABOVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +149,8 @@ class Store:
         allowed="'embedded', redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://",
     )
     """
-    ``embedded`` (a server of this node's own), or the address of yours. May carry a password:
-    hidden in ``repr``.
+    ``embedded`` (a server of this node's own; the servers of several nodes replicate), or the
+    address of yours. May carry a password: hidden in ``repr``.
     """
     binary: str = setting("", path=True)
     """
@@ -167,6 +172,12 @@ class Store:
     """
     How long a write may wait for its durability before it is answered NOQUORUM, milliseconds; less
     than clients wait.
+    """
+    recover_s: float = setting(0.0, low=0, high=31_536_000)
+    """
+    How long embedded stores wait for members that do not come back before the best of a majority
+    takes over, seconds, though acknowledged writes may be missing from it. 0, the default: for
+    ever, an operator decides (`tidewarden cluster recover`).
     """
     maxmemory_bytes: int = setting(0, low=0, high=2**50, allowed="0 or at least 1,048,576")
     """
@@ -410,6 +421,48 @@ class Config:
         """
         named = "" if self.node.advertise else self.cluster.members.get(self.node.name, "")
         return named or self.node.address
+
+    @property
+    def store_folder(self) -> Path:
+        """Where an embedded store of this node has its data."""
+        return Path(self.node.data_dir) / "store"
+
+    @property
+    def replicated(self) -> bool:
+        """
+        Whether the store is one of several embedded ones that replicate; reads the store's folder.
+
+        It is where the node has peers, or waits to join some, or had some: a cluster that shrank
+        to one node goes on as it is.
+        """
+        if self.store.url != "embedded":
+            return False
+        return (
+            bool(self.peers())
+            or self.node.role != "member"
+            or (self.store_folder / LINEAGE).exists()
+        )
+
+    @property
+    def member_stores(self) -> dict[str, str]:
+        """Name and ``host:port`` of each member's embedded store."""
+        found = {name: parse_address(address) for name, address in self.cluster.members.items()}
+        return {
+            name: joined(place[0], place[1] + STORE_ABOVE)
+            for name, place in found.items()
+            if place is not None
+        }
+
+    @property
+    def loss_warning(self) -> str:
+        """Why no member of this cluster may be lost, in words; empty: one may, or there is one."""
+        if not self.replicated or len(self.cluster.members) != 2:
+            return ""
+        names = " and ".join(sorted(self.cluster.members))
+        return (
+            f"cluster.members: two nodes ({names}) survive the loss of neither: a majority of two"
+            " is both. Add a third: tidewarden cluster join"
+        )
 
     def peers(self) -> dict[str, str]:
         """Name and ``host:base_port`` of every other node."""

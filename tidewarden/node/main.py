@@ -48,6 +48,8 @@ def main(config: Config, read: Callable[[], Config]) -> None:
     log.info(
         "tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir
     )
+    if config.loss_warning:
+        log.warning("%s", config.loss_warning)
     try:
         uvloop.run(_main(config, read))
     except StoreDown as error:

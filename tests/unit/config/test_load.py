@@ -236,19 +236,68 @@ def test_a_misspelt_variable_is_a_problem_but_those_of_others_are_not() -> None:
     )
 
 
-def test_embedded_with_peers_is_refused_with_the_reason(write: Write, tmp_path: Path) -> None:
+THREE = 'members = { n0 = "10.0.0.1:7420", n1 = "[::1]:7430", n2 = "h:7440" }'
+
+
+def test_embedded_stores_of_peers_replicate(write: Write, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s\n")
+    text = f'[cluster]\nsecret_file = "{secret}"\n{THREE}\n'
+    config = load(write(text), {}, {})
+    assert config.replicated
+    assert config.member_stores == {"n0": "10.0.0.1:7423", "n1": "[::1]:7433", "n2": "h:7443"}
+    assert config.loss_warning == ""
+    worker = load(write(text), {}, {"node.role": "worker", "node.name": "w0"})
+    assert worker.replicated
+    assert worker.member_stores == config.member_stores
+    own = load(write(text + '[store]\nurl = "redis://:pw@h:1/0"\n'), {}, {})
+    assert not own.replicated
+    assert own.peers().keys() == {"n1", "n2"}
+    assert "pw" not in repr(own)
+
+
+def test_a_lone_nodes_store_replicates_where_it_had_peers_or_waits_for_them(
+    write: Write, tmp_path: Path
+) -> None:
+    lone = {"node.data_dir": str(tmp_path)}
+    assert not load(None, {}, lone).replicated
+    (tmp_path / "store").mkdir()
+    assert not load(None, {}, lone).replicated
+    (tmp_path / "store" / "lineage.json").touch()
+    assert load(None, {}, lone).replicated
+    assert not load(None, {}, lone | {"store.url": "redis://h"}).replicated
+    secret = tmp_path / "secret"
+    secret.write_text("s\n")
+    text = f'[cluster]\nsecret_file = "{secret}"\n{THREE}\n'
+    assert load(write(text), {}, {"node.role": "joining"}).replicated
+
+
+def test_two_members_are_taken_with_a_warning(write: Write, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s\n")
     text = (
         f'[cluster]\nsecret_file = "{secret}"\nmembers = {{ n0 = "127.0.0.1:7420", n1 ='
         ' "127.0.0.1:7430" }\n'
     )
-    assert "stores do not replicate yet: run `tidewarden up`, or give store.url" in only(
-        write(text)
+    config = load(write(text), {}, {})
+    assert "two nodes (n0 and n1) survive the loss of neither" in config.loss_warning
+    assert load(write(text), {}, {"store.url": "redis://h"}).loss_warning == ""
+    assert load(None, {}, {"node.data_dir": str(tmp_path)}).loss_warning == ""
+
+
+def test_a_worker_of_embedded_stores_needs_the_members_and_their_secret(write: Write) -> None:
+    alone = problems(write('[node]\nrole = "worker"\nname = "w0"\n'))
+    assert len(alone) == 1
+    assert "cluster.members: found none with role 'worker' and an embedded store" in alone[0]
+    text = f'[cluster]\n{THREE}\n[node]\nrole = "worker"\nname = "w0"\n'
+    assert "cluster.secret_file: found none; allowed with peers" in only(write(text))
+    assert load(write(text + '[store]\nurl = "redis://h"\n'), {}, {}).peers()
+
+
+def test_embedded_stores_wait_for_those_in_sync_and_not_for_a_count(write: Write) -> None:
+    assert "store.replicas: found 1 with an embedded store, where the stores that are in sync" in (
+        only(write("[store]\nreplicas = 1\n"))
     )
-    config = load(write(text + '[store]\nurl = "redis://:pw@h:1/0"\n'), {}, {})
-    assert config.peers() == {"n1": "127.0.0.1:7430"}
-    assert "pw" not in repr(config)
 
 
 def test_members_must_name_this_node_at_its_port_once_each_and_share_a_secret(write: Write) -> None:

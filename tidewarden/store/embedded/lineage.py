@@ -17,7 +17,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = "lineage.json"
+from tidewarden.config.settings import LINEAGE
+
 MARKER = "syncing"
 KEPT_MAX = 64
 """Earlier starts that are remembered: more would be a store that does nothing but start."""
@@ -58,7 +59,7 @@ def boot_id() -> str:
 def read(folder: Path) -> Lineage | None:
     """Return what was written last; None where nothing was, or nothing that can be read."""
     try:
-        found = json.loads((folder / FILE).read_text("utf-8"))
+        found = json.loads((folder / LINEAGE).read_text("utf-8"))
         lineage = Lineage(
             str(found["boot_id"]),
             tuple(str(word) for word in found["incarnations"]),
@@ -138,7 +139,7 @@ def clear_syncing(folder: Path) -> None:
 
 
 def _write(folder: Path, lineage: Lineage) -> None:
-    fresh = folder / f"{FILE}.new"
+    fresh = folder / f"{LINEAGE}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(
@@ -152,7 +153,7 @@ def _write(folder: Path, lineage: Lineage) -> None:
         )
         file.flush()
         os.fsync(fd)
-    fresh.replace(folder / FILE)
+    fresh.replace(folder / LINEAGE)
     _sync_folder(folder)
 
 

@@ -34,6 +34,7 @@ from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 
 from .credentials import store_password
 from .server_folder import ServerFolder, ServerProcess, Setting
+from .server_watch import ServerWatch
 
 __all__ = ["EmbeddedStore", "store_password"]
 
@@ -42,8 +43,6 @@ log = logging.getLogger("tidewarden.store")
 SILENCE_S_MAX = 30.0
 STOP_GRACE_S = 20.0
 BACKOFF_S_FIRST = 0.2
-BACKOFF_S_MAX = 10.0
-STEADY_S = 60.0
 
 
 class EmbeddedStore:
@@ -78,15 +77,18 @@ class EmbeddedStore:
         self.folder = self._files.path
         self.view = 0
         """Number of the running start; 0 before the first."""
-        self.restarts = 0
         self._config = config
         self._cluster_name = cluster_name
         self._password = password
         self._clock = clock
         self._listen = (host, port)
-        self._on_event = on_event
+        self._watch = ServerWatch(clock, BACKOFF_S_FIRST, on_event)
         self._process: asyncio.subprocess.Process | None = None
-        self._started = 0.0
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again after it had ended."""
+        return self._watch.restarts
 
     @property
     def url(self) -> str:
@@ -129,23 +131,18 @@ class EmbeddedStore:
         """
         Watch the server and start it again when it ends, with growing pauses, until cancelled.
         """
-        backoff_s = BACKOFF_S_FIRST
-        while True:
-            if self._process is not None:
-                returncode = await self._process.wait()
-                self._process = None
-                if self._clock.monotonic() - self._started > STEADY_S:
-                    backoff_s = BACKOFF_S_FIRST
-                self._event(f"store {how_ended(returncode)}; it starts again in {backoff_s:.1f} s")
-            await sleep(self._clock, backoff_s)
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
-            try:
-                await self._launch()
-            except (StoreDown, ConfigError) as error:
-                self._event(f"store did not start: {error}; it is tried again in {backoff_s:.1f} s")
-                continue
-            self.restarts += 1
-            self._event(f"store serves again (pid {self.pid}, view {self.view})")
+
+        async def ended() -> str:
+            assert self._process is not None, "not started"
+            returncode = await self._process.wait()
+            self._process = None
+            return f"store {how_ended(returncode)}"
+
+        async def launch() -> str:
+            await self._launch()
+            return f"store serves again (pid {self.pid}, view {self.view})"
+
+        await self._watch.run(ended, launch)
 
     async def stop(self) -> None:
         """
@@ -158,11 +155,6 @@ class EmbeddedStore:
                 log.warning("the store did not stop within %.0f s and was killed", STOP_GRACE_S)
             self._process = None
         self._files.lock.release()
-
-    def _event(self, text: str) -> None:
-        log.warning("%s", text)
-        if self._on_event is not None:
-            self._on_event(text)
 
     async def _launch(self) -> None:
         """
@@ -188,7 +180,6 @@ class EmbeddedStore:
                 raise StoreDown(server.why_ended(error)) from None
             raise
         self._process, self.view = process, view
-        self._started = self._clock.monotonic()
 
     def _settings(self, startup_password: str) -> list[Setting]:
         host, port = self._listen

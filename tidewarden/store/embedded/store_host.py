@@ -19,19 +19,18 @@ from pathlib import Path
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Store
-from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import kill_group, stop_child
 
 from . import lineage
 from .credentials import REPLICA, StoreCredentials
 from .server_folder import ServerFolder, ServerProcess, Setting
+from .server_watch import ServerWatch
 
 log = logging.getLogger("tidewarden.store")
 
 BACKOFF_S_FIRST = 0.05
 """A lone crash costs no more; the cluster elects another primary in a few hundredths."""
-BACKOFF_S_MAX = 10.0
-STEADY_S = 60.0
 STOP_GRACE_S = 20.0
 ANSWER_S_MAX = 30.0
 NOBODY = "127.0.0.1 1"
@@ -70,7 +69,6 @@ class StoreHost:
         """
         self.incarnation = ""
         """The word of the start that runs, or ran last; empty before the first."""
-        self.restarts = 0
         self._files = ServerFolder(folder, config.binary)
         self.folder = self._files.path
         self._config = config
@@ -78,10 +76,14 @@ class StoreHost:
         self._clock = clock
         self._node = node
         self._listen = (host, port)
-        self._on_event = on_event
+        self._watch = ServerWatch(clock, BACKOFF_S_FIRST, on_event)
         self._boot_id = boot_id
         self._server: ServerProcess | None = None
-        self._started = 0.0
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again after it had ended."""
+        return self._watch.restarts
 
     @property
     def pid(self) -> int | None:
@@ -113,23 +115,18 @@ class StoreHost:
 
     async def run(self) -> None:
         """Start the server again whenever it ends, with growing pauses, until cancelled."""
-        backoff_s = BACKOFF_S_FIRST
-        while True:
-            if self._server is not None:
-                await self._server.process.wait()
-                if self._clock.monotonic() - self._started > STEADY_S:
-                    backoff_s = BACKOFF_S_FIRST
-                why, self._server = self._server.why_ended(), None
-                self._event(f"{why}; it starts again in {backoff_s:.2f} s")
-            await sleep(self._clock, backoff_s)
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
-            try:
-                await self._launch()
-            except (StoreDown, ConfigError) as error:
-                self._event(f"store did not start: {error}; it is tried again in {backoff_s:.2f} s")
-                continue
-            self.restarts += 1
-            self._event(f"store runs again (pid {self.pid})")
+
+        async def ended() -> str:
+            assert self._server is not None, "not started"
+            await self._server.process.wait()
+            why, self._server = self._server.why_ended(), None
+            return why
+
+        async def launch() -> str:
+            await self._launch()
+            return f"store runs again (pid {self.pid})"
+
+        await self._watch.run(ended, launch)
 
     async def stop(self) -> None:
         """
@@ -161,11 +158,6 @@ class StoreHost:
                 error.strerror or error,
             )
 
-    def _event(self, text: str) -> None:
-        log.warning("%s", text)
-        if self._on_event is not None:
-            self._on_event(text)
-
     async def _launch(self) -> None:
         """Start the server and see that it listens, or leave none behind."""
         incarnation = secrets.token_hex(8)
@@ -183,7 +175,6 @@ class StoreHost:
             await server.process.wait()
             raise
         self._server, self.incarnation = server, incarnation
-        self._started = self._clock.monotonic()
 
     async def _answers(self, server: ServerProcess) -> None:
         """Return when the server takes connections; whether it has loaded is not its host's."""

@@ -1,0 +1,145 @@
+"""``tidewarden store``: a node's store as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.doors.command_line import app
+from typer.testing import CliRunner
+
+from benchmarks.ports import free_ports
+from tidewarden.store.embedded import lineage
+from tidewarden.store.embedded.attached_store import AttachedStore, RunningStore
+from tidewarden.store.embedded.credentials import StoreCredentials
+
+Starter = Callable[[], subprocess.Popen[str]]
+LIMIT_S = 60
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The configuration of one of three nodes."""
+    secret = tmp_path / "secret"
+    secret.write_text("a cluster secret\n")
+    base = free_ports(4)
+    file = tmp_path / "n0.toml"
+    file.write_text(
+        f'[cluster]\nsecret_file = "{secret}"\nmembers = {{ n0 = "127.0.0.1:{base}",'
+        ' n1 = "127.0.0.1:1", n2 = "127.0.0.1:2" }\n'
+        f'[node]\nbase_port = {base}\ndata_dir = "{tmp_path / "data"}"\n'
+    )
+    return file
+
+
+@pytest.fixture
+def start(file: Path) -> Iterator[Starter]:
+    """Starts ``tidewarden store`` and waits until it says that it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def starter() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidewarden", "store", "--config", str(file)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "READY: the store of n0" in line:
+                return process
+        raise AssertionError("it ended")
+
+    yield starter
+    for process in started:
+        process.kill()
+        process.wait(LIMIT_S)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def look(tmp_path: Path) -> RunningStore:
+    credentials = StoreCredentials.of("a cluster secret")
+    return asyncio.run(AttachedStore(tmp_path / "data" / "store", "n0", credentials).look())
+
+
+def test_it_runs_the_store_until_it_is_told_to_stop(start: Starter, tmp_path: Path) -> None:
+    process = start()
+    first = look(tmp_path)
+    assert first.continues == ()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(first.pid, 0)
+    left = lineage.read(tmp_path / "data" / "store")
+    assert left is not None
+    assert left.clean
+    start()
+    assert look(tmp_path).continues == (first.incarnation,)
+
+
+def test_a_second_one_is_refused_and_names_the_first(start: Starter, file: Path) -> None:
+    process = start()
+    second = CliRunner().invoke(app, ["store", "--config", str(file)])
+    assert second.exit_code == 4
+    assert f"in use by process {process.pid}; stop that one" in second.stderr
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["store.url=redis://h:1"], "store.url: found the address of a server; allowed for"),
+        (["node.role=worker", "node.name=w0"], "node.role: found 'worker', which has no store"),
+        (["cluster.members=n0=127.0.0.1:9"], "cluster.members"),
+        (["store.fsync=never"], "store.fsync: found 'never'"),
+    ],
+)
+def test_a_node_without_such_a_store_is_told_why(
+    file: Path, settings: list[str], said: str
+) -> None:
+    flags = [word for setting in settings for word in ("--set", setting)]
+    done = CliRunner().invoke(app, ["store", "--config", str(file), *flags])
+    assert done.exit_code == 4
+    assert said in done.stderr
+    told = CliRunner().invoke(app, ["store", "--config", str(file), *flags, "--json"])
+    assert told.exit_code == 4
+    assert json.loads(told.stdout)["ok"] is False
+
+
+def test_a_node_alone_runs_its_store_itself(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["store", "--set", f"node.data_dir={tmp_path}"])
+    assert done.exit_code == 4
+    assert "for one alone runs its store itself: tidewarden node" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_taken_port_ends_the_start_with_the_servers_words(start: Starter, file: Path) -> None:
+    start()
+    other = file.with_name("other")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tidewarden",
+            "store",
+            "--config",
+            str(file),
+            "--set",
+            f"node.data_dir={other}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot start: valkey-server ended with status 1; it said: " in done.stderr
+    assert "listen" in done.stderr

@@ -1,0 +1,114 @@
+"""``tidewarden store``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidewarden.config.load import Config, load
+from tidewarden.errors import ConfigError, StoreDown
+
+from .node import problems_of, set_flags
+from .options import REFUSED, AsJson, stop
+
+if TYPE_CHECKING:
+    from tidewarden.store.embedded.credentials import StoreCredentials
+
+log = logging.getLogger("tidewarden.store")
+
+
+def store(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The node's TOML file. Without one: defaults.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Override one setting; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Run a node's embedded store by itself, until SIGINT or SIGTERM.
+
+    `tidewarden node` with the same file finds it, and decides whether it is the primary or follows
+    one. So a restart or an upgrade of the node leaves the store, and all that it has in memory,
+    alone. Without this command the node runs its store itself, and both end together.
+
+    Examples:
+
+    tidewarden store --config /etc/tidewarden/config.toml
+    """
+    try:
+        loaded = load(str(config) if config else None, os.environ, set_flags(settings or []))
+        if reason := _unneeded(loaded):
+            raise ConfigError([reason])
+        _run(loaded)
+    except ConfigError as error:
+        raise problems_of(error, as_json) from None
+    except StoreDown as error:
+        raise stop(f"cannot start: {error}", REFUSED) from None
+
+
+def _unneeded(config: Config) -> str:
+    """Why this node has no store that could run by itself; empty: it has one."""
+    if config.store.url != "embedded":
+        return "store.url: found the address of a server; allowed for `tidewarden store`: embedded"
+    if config.node.role == "worker":
+        return (
+            "node.role: found 'worker', which has no store; allowed for `tidewarden store`: member"
+            " or joining"
+        )
+    if not config.replicated:
+        return (
+            "cluster.members: found no other node; allowed for `tidewarden store`: a node with"
+            " others, for one alone runs its store itself: tidewarden node"
+        )
+    return ""
+
+
+def _run(config: Config) -> None:
+    import uvloop
+
+    from tidewarden import log as logs
+    from tidewarden.config.cluster_secret import cluster_secret
+    from tidewarden.node.os_process import keep_memory_private
+    from tidewarden.store.embedded.credentials import StoreCredentials
+
+    # to standard error alone: DATA/NODE.log is the node's
+    logs.setup(config, file=False)
+    keep_memory_private()
+    uvloop.run(_serve(config, StoreCredentials.of(cluster_secret(config))))
+
+
+async def _serve(config: Config, credentials: StoreCredentials) -> None:
+    from tidewarden.clock import SystemClock
+    from tidewarden.node.os_process import heed_signals, tell_supervisor
+    from tidewarden.store.embedded.hosting import hosting
+
+    stopping = asyncio.Event()
+    heed_signals(asyncio.get_running_loop(), stopping.set, lambda: None)
+    if config.loss_warning:
+        log.warning("%s", config.loss_warning)
+    async with hosting(config, credentials, SystemClock(), lambda _: stopping.set()) as host:
+        log.info("READY: the store of %s (pid %s, %s)", config.node.name, host.pid, host.folder)
+        tell_supervisor("READY=1")
+        await stopping.wait()
+        tell_supervisor("STOPPING=1")
+        log.info("going down")
+    log.info("ended")

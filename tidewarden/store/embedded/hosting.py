@@ -1,0 +1,54 @@
+"""Runs the store of one node, as its configuration says, as long as somebody wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from tidewarden.clock import Clock
+from tidewarden.config.settings import Config
+
+from .credentials import StoreCredentials
+from .store_host import StoreHost
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    config: Config,
+    credentials: StoreCredentials,
+    clock: Clock,
+    on_end: Callable[[asyncio.Task[None]], None],
+) -> AsyncIterator[StoreHost]:
+    """
+    Run the store of ``config``'s node, and start it again whenever it ends; stop it at the end.
+
+    Args:
+        on_end: told when it is watched no longer: at the end, or because of a fault of ours.
+
+    Raises:
+        FolderInUse: another process runs it.
+        ConfigError, StoreDown: it could not be started.
+    """
+    node = config.node
+    host = StoreHost(
+        config.store_folder,
+        config.store,
+        credentials,
+        clock,
+        node=node.name,
+        host=node.host,
+        port=0 if node.tls_cert else node.store_port,
+    )
+    await host.start()
+    watch = asyncio.create_task(host.run(), name="store host")
+    watch.add_done_callback(on_end)
+    try:
+        yield host
+    finally:
+        failed = watch.done()
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await host.stop()
+        if failed:
+            watch.result()
