@@ -14,32 +14,16 @@ from tidewarden.config.addresses import joined
 from tidewarden.config.load import Config, hash_secret, load
 from tidewarden.errors import ConfigError
 
-from .options import CONFIG, USAGE, AsJson, stop
+from .options import CONFIG, USAGE, AsJson, NodeFile, SetFlags, stop
 from .output import print_json
 
 
 def node(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="The TOML file. Without one: defaults.",
-            show_default=False,
-        ),
-    ] = None,
+    config: NodeFile = None,
     check: Annotated[
         bool, typer.Option("--check", help="Read and check the configuration, start nothing.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Override one setting; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    settings: SetFlags = None,
     join: Annotated[
         bool,
         typer.Option(

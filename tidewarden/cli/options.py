@@ -38,6 +38,24 @@ DataDir = Annotated[
     Path,
     typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret."),
 ]
+NodeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The node's TOML file. Without one: defaults.",
+        show_default=False,
+    ),
+]
+SetFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override one setting; may be repeated.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")
 ]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tidewarden.config.load import Config, load
 from tidewarden.errors import ConfigError, StoreDown
 
 from .node import problems_of, set_flags
-from .options import REFUSED, AsJson, stop
+from .options import REFUSED, AsJson, NodeFile, SetFlags, stop
 
 if TYPE_CHECKING:
     from tidewarden.store.embedded.credentials import StoreCredentials
@@ -23,24 +20,8 @@ log = logging.getLogger("tidewarden.store")
 
 
 def store(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="The node's TOML file. Without one: defaults.",
-            show_default=False,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Override one setting; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    config: NodeFile = None,
+    settings: SetFlags = None,
     as_json: AsJson = False,
 ) -> None:
     """

@@ -8,11 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from support.doors.command_line import app
+from support.providers.certificate import make
 from typer.testing import CliRunner
 
 from benchmarks.ports import free_ports
@@ -22,6 +27,7 @@ from tidewarden.store.embedded.credentials import StoreCredentials
 
 Starter = Callable[[], subprocess.Popen[str]]
 LIMIT_S = 60
+CREDENTIALS = StoreCredentials.of("a cluster secret")
 
 
 @pytest.fixture
@@ -66,8 +72,7 @@ def start(file: Path) -> Iterator[Starter]:
 
 
 def look(tmp_path: Path) -> RunningStore:
-    credentials = StoreCredentials.of("a cluster secret")
-    return asyncio.run(AttachedStore(tmp_path / "data" / "store", "n0", credentials).look())
+    return asyncio.run(AttachedStore(tmp_path / "data" / "store", "n0", CREDENTIALS).look())
 
 
 def test_it_runs_the_store_until_it_is_told_to_stop(start: Starter, tmp_path: Path) -> None:
@@ -83,6 +88,27 @@ def test_it_runs_the_store_until_it_is_told_to_stop(start: Starter, tmp_path: Pa
     assert left.clean
     start()
     assert look(tmp_path).continues == (first.incarnation,)
+
+
+def test_with_a_certificate_it_is_reached_by_tls_alone(
+    start: Starter, file: Path, tmp_path: Path
+) -> None:
+    certificate, key = make(tmp_path)
+    text = file.read_text() + f'tls_cert = "{certificate}"\ntls_key = "{key}"\n'
+    file.write_text(text)
+    start()
+    port = tomllib.loads(text)["node"]["base_port"] + 3
+    login = {"username": "daemon", "password": CREDENTIALS.daemon}
+    where = {"host": "127.0.0.1", "port": port}
+    with redis.Redis(
+        **where, **login, ssl=True, ssl_ca_certs=certificate, decode_responses=True
+    ) as there:
+        assert there.config_get("port") == {"port": "0"}
+    with (
+        redis.Redis(**where, **login, socket_timeout=LIMIT_S, retry=Retry(NoBackoff(), 0)) as plain,
+        pytest.raises(redis.ConnectionError),
+    ):
+        plain.ping()
 
 
 def test_a_second_one_is_refused_and_names_the_first(start: Starter, file: Path) -> None:

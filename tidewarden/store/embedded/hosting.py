@@ -11,6 +11,7 @@ from tidewarden.config.settings import Config
 
 from .credentials import StoreCredentials
 from .store_host import StoreHost
+from .tunnel import StoreTunnel
 
 
 @contextlib.asynccontextmanager
@@ -22,6 +23,8 @@ async def hosting(
 ) -> AsyncIterator[StoreHost]:
     """
     Run the store of ``config``'s node, and start it again whenever it ends; stop it at the end.
+
+    Where the node has a certificate, its store is reached through a tunnel, by TLS alone.
 
     Args:
         on_end: told when it is watched no longer: at the end, or because of a fault of ours.
@@ -40,7 +43,14 @@ async def hosting(
         host=node.host,
         port=0 if node.tls_cert else node.store_port,
     )
+    tunnel = StoreTunnel(node, host.folder, host.socket_path, clock) if node.tls_cert else None
     await host.start()
+    if tunnel is not None:
+        try:
+            await tunnel.start()
+        except BaseException:
+            await host.stop()
+            raise
     watch = asyncio.create_task(host.run(), name="store host")
     watch.add_done_callback(on_end)
     try:
@@ -50,5 +60,7 @@ async def hosting(
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
         await host.stop()
+        if tunnel is not None:
+            await tunnel.stop()
         if failed:
             watch.result()
