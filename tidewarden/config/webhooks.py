@@ -31,6 +31,11 @@ EVENT_KINDS = (
     "provider.quarantine_over",
     "provider.silent",
     "provider.answers",
+    "store.elected",
+    "store.added",
+    "store.removed",
+    "store.recovered",
+    "store.confirmed",
 )
 PLACES = ("account", "provider", "name")
 """What a companion's payload may stand in for: see :class:`Companion`."""

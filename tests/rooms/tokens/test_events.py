@@ -30,6 +30,15 @@ async def test_what_one_node_tells_another_reads(node: Any) -> None:
     assert one.told == {("p", "account.dead"): 5}
 
 
+async def test_an_event_of_the_cluster_names_no_provider(node: Any) -> None:
+    made = await node()
+    events = Events(made.link.call, "t", made.queues.put, {}, 100)
+    await events.tell_of_cluster("e1", "store.added", 86_400_000, {"node": "n1"})
+    ((_, event),) = await events.after(START)
+    assert (event.type, event.timestamp) == ("store.added", "1970-01-02T00:00:00.000Z")
+    assert event.data == {"cluster": "t", "node": "n1"}
+
+
 def test_patterns() -> None:
     assert means(("account.*",), "account.dead")
     assert means(("*",), "provider.breaker_open")

@@ -11,18 +11,19 @@ ADDED = "store.added"
 REMOVED = "store.removed"
 RECOVERED = "store.recovered"
 CONFIRMED = "store.confirmed"
-KINDS = (ELECTED, ADDED, REMOVED, RECOVERED, CONFIRMED)
 
 
 class StoreChange(NamedTuple):
     """Describes one change of who is primary, or in sync."""
 
     kind: str
-    """One of :data:`KINDS`."""
+    """One of those above, which are kinds of events: see ``config.webhooks.EVENT_KINDS``."""
     node: str
     """Whose store it is about; empty: none's."""
+    view: int
+    """The view after it."""
     version: int
-    """The facts' version after it, which no other change of this kind and node has."""
+    """The facts' version after it."""
     text: str
     """The whole of it in one sentence."""
 
@@ -46,13 +47,13 @@ def changes_between(before: StoreFacts, after: StoreFacts) -> list[StoreChange]:
     elected = {after.primary} if after.view != before.view else set()
     for node in sorted(after.nodes_in_sync - before.nodes_in_sync - elected):
         text = f"{node}'s store is in sync again; in sync: {_names(after)}"
-        found.append(StoreChange(ADDED, node, after.version, text))
+        found.append(StoreChange(ADDED, node, after.view, after.version, text))
     for node in sorted(before.nodes_in_sync - after.nodes_in_sync):
         text = f"{node}'s store is not in sync any more; in sync: {_names(after)}"
-        found.append(StoreChange(REMOVED, node, after.version, text))
+        found.append(StoreChange(REMOVED, node, after.view, after.version, text))
     if before.loss and not after.loss:
         text = f"somebody knows of the loss ({before.loss}) of a last resort"
-        found.append(StoreChange(CONFIRMED, "", after.version, text))
+        found.append(StoreChange(CONFIRMED, "", after.view, after.version, text))
     return found
 
 
@@ -63,10 +64,10 @@ def _new_primary(before: StoreFacts, after: StoreFacts) -> StoreChange:
             f"{named} by a last resort, and acknowledged writes may be missing ({after.loss}):"
             " `tidewarden cluster confirm` ends this warning"
         )
-        return StoreChange(RECOVERED, after.primary, after.version, text)
+        return StoreChange(RECOVERED, after.primary, after.view, after.version, text)
     former = f" after {before.primary}'s" if before.primary not in ("", after.primary) else ""
     text = f"{named}{former}; in sync: {_names(after)}"
-    return StoreChange(ELECTED, after.primary, after.version, text)
+    return StoreChange(ELECTED, after.primary, after.view, after.version, text)
 
 
 def _names(facts: StoreFacts) -> str:

@@ -78,7 +78,8 @@ class EventRoutes:
         try:
             await response.prepare(request)
             await _send(
-                response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode()
+                response,
+                b": what happens to accounts, providers and stores\nid: %b\n\n" % cursor.encode(),
             )
             if lost:
                 await _send(

@@ -35,9 +35,10 @@ Put = Callable[[str, TaskSpec], Awaitable[str]]
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Holds one event. ``data`` has ``provider``, mostly ``account``, and what is special to its kind.
+    Holds one event.
 
-    ``data`` has ``provider``, mostly ``account``, and what is special to its kind.
+    ``data`` has ``provider`` (but for ``store.*``), mostly ``account``, and what is special to its
+    kind.
     """
 
     id: str
@@ -65,8 +66,6 @@ class Events:
     Writes and reads the cluster's events.
 
     ``told`` counts what this node has told, by provider and kind.
-
-    ``metrics`` counts what this one has told, by provider and kind.
     """
 
     def __init__(
@@ -98,6 +97,13 @@ class Events:
         await self._write(self._event(event_id, kind, at_ms, provider, account, details))
         self.told[provider, kind] += 1
 
+    async def tell_of_cluster(
+        self, event_id: str, kind: str, at_ms: int, details: Mapping[str, Any]
+    ) -> None:
+        """Write an event that is of no provider; as :meth:`tell`."""
+        data = {"cluster": self._cluster} | dict(details)
+        await self._write(Event(id=event_id, type=kind, timestamp=_rfc3339(at_ms), data=data))
+
     def _event(
         self,
         event_id: str,
@@ -110,9 +116,8 @@ class Events:
         data = {"cluster": self._cluster, "provider": provider}
         if account:
             data["account"] = f"{provider}/{account}"
-        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-        timestamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return Event(id=event_id, type=kind, timestamp=timestamp, data=data | dict(details))
+        data |= dict(details)
+        return Event(id=event_id, type=kind, timestamp=_rfc3339(at_ms), data=data)
 
     async def _write(self, event: Event) -> None:
         """Queued first: a second try puts nothing twice, for the tasks have ids."""
@@ -155,3 +160,8 @@ class Events:
                 await self._news.wait()
         except TimeoutError:
             return
+
+
+def _rfc3339(unix_ms: int) -> str:
+    moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
