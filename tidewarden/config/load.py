@@ -323,11 +323,16 @@ def _store_fault(url: str) -> str:
     scheme, _, rest = url.partition("://")
     _, _, kind = scheme.partition("+")
     if not rest or scheme not in [
-        f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")
+        f"{tls}+{which}"
+        for tls in ("redis", "rediss")
+        for which in ("sentinel", "cluster", "replicated")
     ]:
         return _server_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
     place, _, query = rest.partition("?")
     hosts, _, service = place.rpartition("@")[2].partition("/")
+    if kind == "replicated":  # where a Unix socket may be named, too
+        found = place.rpartition("@")[2].split(",")
+        hosts, service = ",".join(one for one in found if not one.startswith("/")), ""
     allowed = f"allowed: redis+{kind}://host:port,host:port" + (
         "/service" if kind == "sentinel" else ""
     )

@@ -12,6 +12,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connect import check_url
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.probing_finder import ProbingFinder, StoresUrl, by_probing
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.topology import ClusterUrl, Owner, Topology, by_cluster
 from tidewarden.store.sentinel import Sentinels, Service, by_sentinel
@@ -28,6 +29,8 @@ def check_store_url(url: str) -> None:
             Service(url)
         elif by_cluster(url):
             ClusterUrl(url)
+        elif by_probing(url):
+            StoresUrl(url)
         elif url != "embedded":
             check_url(url)
     except BadArg as error:
@@ -114,6 +117,8 @@ class StoreLinks:
         client = f"tidewarden-{self.registered}"
         if by_sentinel(self._url):
             return Sentinels(self._url, client, self._clock), None
+        if by_probing(self._url):
+            return ProbingFinder(self._url, self._cluster, client, self._clock), None
         if by_cluster(self._url):
             topology = Topology(self._url, client, self._clock)
             return Owner(topology, f"{{{self._cluster}}}"), topology

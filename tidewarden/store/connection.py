@@ -83,6 +83,8 @@ class StoreConnection(asyncio.Protocol):
         self._unsent: set[ReplySink] = set()
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._rest: asyncio.Task[None] | None = None  # until the next attempt to connect
+        self._hurries = False  # the finder has said where to go since the latest attempt began
         self._loop: asyncio.AbstractEventLoop = asyncio.get_event_loop()
         self._answered_at = 0.0
         self._kept: object = None
@@ -249,7 +251,10 @@ class StoreConnection(asyncio.Protocol):
             self._leave("it takes no writes any more")
 
     def _moved(self, url: str) -> None:
-        """Go to ``url``, which takes the writes now."""
+        """Go to ``url``, which takes the writes now: at once, if there is no connection."""
+        self._hurries = self._transport is None
+        if self._rest is not None:
+            self._rest.cancel()
         if not self._way.leads_to(url):
             self._leave(f"{redact(url).partition('?')[0]} is the primary now")
 
@@ -293,6 +298,7 @@ class StoreConnection(asyncio.Protocol):
         while not self._stopped:
             try:
                 self._lost.clear()
+                self._hurries = False
                 self._reader = hiredis.Reader()
                 transport, self._kept = await self._way.open(self._name, self)
             except Exception as error:
@@ -308,8 +314,11 @@ class StoreConnection(asyncio.Protocol):
                 elif self.why not in said and len(said) < COMPLAINTS_MAX:
                     log.warning("%s; trying again", error)
                     said.add(self.why)
-                await sleep(self._clock, pause_s)
-                pause_s = min(pause_s * 2, pause_s_max)
+                if self._hurries:
+                    pause_s = RETRY_FIRST_S
+                else:
+                    await self._pause(pause_s)
+                    pause_s = min(pause_s * 2, pause_s_max)
                 continue
             if self._stopped:  # redis-py may swallow a cancellation that comes while it connects
                 transport.close()
@@ -322,6 +331,15 @@ class StoreConnection(asyncio.Protocol):
             await self._watch(transport)
             if self._patient:
                 log.warning("the connection to the %s at %s was lost", self._way.called, self.at)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Sleep, until the finder says where to go at most."""
+        rest = self._rest = self._loop.create_task(sleep(self._clock, pause_s))
+        try:
+            await asyncio.wait({rest})
+        finally:
+            self._rest = None
+            rest.cancel()
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._transport = transport
