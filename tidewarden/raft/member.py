@@ -81,7 +81,7 @@ class RaftMember:
         self.on_stores = on_stores
         """
         Called in the loop when the facts about the stores, the voters or what any member reports of
-        its store changed; another may be put here at any time.
+        its store changed, and once after the start; another may be put here at any time.
         """
         self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
         self._times = state.Times.at(config.raft.pace)
@@ -140,7 +140,7 @@ class RaftMember:
             proposals,
             self._clock,
             self._config.raft.pace,
-            lambda: self.on_stores(),
+            self._tell_stores,
         )
         beating = loop.create_task(self._beat(ticker), name="raft beat")
         self._running = Running(ticker, voter, proposals, operations, stores, beating)
@@ -162,6 +162,7 @@ class RaftMember:
             self._running = running  # the next call goes on
             raise
         if ended:
+            running.proposals.end()
             running.voter.close()
         self._wake()
 
@@ -499,6 +500,10 @@ class RaftMember:
         self._compare(view)
         self._wake()
         self._on_change()
+
+    def _tell_stores(self) -> None:
+        if self._running is not None:  # what was under way when it stopped is told nobody
+            self.on_stores()
 
     def _compare(self, view: state.RaftView) -> None:
         """Say once that the configuration's members are not the cluster's."""

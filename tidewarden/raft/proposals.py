@@ -59,6 +59,12 @@ class Proposals:
             why = pysync.REASONS.get(reason, f"reason {reason}")
             future.set_exception(NoLeader(f"Not committed, as far as is known: {why}."))
 
+    def end(self) -> None:
+        """Answer all that wait: the thread has ended, and nobody else will."""
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(NoLeader("Not committed, as far as is known: Raft stopped."))
+
     async def ask(self, question: Callable[[Voter], int]) -> int:
         """
         Run ``question`` in the thread and await its answer.

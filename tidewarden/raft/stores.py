@@ -28,7 +28,7 @@ class Stores:
     Holds what the members have agreed on about the stores, and what each says of its own.
 
     All methods are for the event loop. ``changed`` is called there whenever facts, voters or the
-    content of a report are others than when it was called last.
+    content of a report are others than when it was called last, and once at the start.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Stores:
         self._own: tuple[float, Report] | None = None
         self._said = -math.inf
         self._saying = False  # the thread was asked to, and has not yet
-        self._told = self._seen()
+        self._told: tuple[Any, ...] = ()
 
     @property
     def facts(self) -> StoreFacts:

@@ -533,6 +533,17 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             if self._SyncObj__raftElectionDeadline == math.inf:
                 self._SyncObj__raftElectionDeadline = deadline
 
+    def _checkCommandsToApply(self) -> None:
+        # Commits are counted before this, and nobody answers who votes alone: it would wait a whole
+        # tick for nothing.
+        super()._checkCommandsToApply()
+        if (
+            self._SyncObj__raftState == LEADER
+            and not self._SyncObj__otherNodes
+            and self._SyncObj__raftLog[-1][1] > self.raftCommitIndex
+        ):
+            self.wake()
+
     def _ask(self) -> None:
         """Ask all members whether they would vote for this one."""
         self._round += 1

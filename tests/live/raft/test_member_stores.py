@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from support.inspect import open_questions_of
 from support.raft.group import Group, group, wait_for
 
-from tidewarden.errors import BadArg, Draining, NoLeader, Timeout
+from tidewarden.errors import BadArg, Draining, NoLeader, NoQuorum, Timeout
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 
 __all__ = ["group"]  # a fixture
@@ -28,7 +29,7 @@ async def test_any_member_commits_and_sees_what_it_committed(group: Callable[...
     for raft in (two, last):
         assert await raft.look_stores() == found == raft.store_facts()
     await wait_for(lambda: calls)
-    assert calls == [found]
+    await wait_for(lambda: calls[-1] == found)
     again = await last.store_command(("found", "n1", "b", 0))
     assert again == found
     grown = await two.store_command(("change", 1, 1, "n0.a n1.b"))
@@ -94,3 +95,41 @@ async def test_the_report_of_a_member_that_left_is_forgotten(group: Callable[...
     await leader.leave(leaver.name)
     await wait_for(lambda: not any(leaver.name in raft.store_reports() for raft in (leader, stays)))
     assert leaver.name not in leader.voters()
+
+
+async def test_a_stop_answers_who_waits_and_tells_nobody_more(group: Callable[..., Group]) -> None:
+    three = group(3, pace=3.0)  # a time-out comes late
+    await three.start("n0", "n1")
+    await three.elected()
+    raft = three.running["n0"]
+    await three.end("n1")
+    calls: list[str] = []
+    waiting = [asyncio.create_task(raft.look_stores()) for _ in range(3)]
+    await wait_for(lambda: len(open_questions_of(raft)) == 3 or all(t.done() for t in waiting))
+    raft.say_store(("a",), now=True)
+    raft.on_stores = lambda: calls.append("stores")
+    await three.end("n0")
+    assert all(isinstance(error, NoLeader) for error in await asyncio.wait_for(ends(waiting), 10))
+    assert calls == []
+
+
+async def ends(tasks: list[asyncio.Task[StoreFacts]]) -> list[object]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_leave_is_refused_in_words_until_the_primary_is_handed_over(
+    group: Callable[..., Group],
+) -> None:
+    three = group(3, pace=0.5)
+    await three.start()
+    leader = await three.elected()
+    asked, leaver = [raft for raft in three.running.values() if raft is not leader]
+    await wait_for(lambda: len(asked.voters()) == 3)
+    await leader.store_command(("found", leaver.name, "a", 0))
+    with pytest.raises(NoQuorum, match=f"{leaver.name}'s store is the primary, which is handed"):
+        await asked.leave(leaver.name)
+    text = " ".join(f"{raft.name}.a" for raft in three.running.values())
+    await leader.store_command(("change", 1, 1, text))
+    await leader.store_command(("elect", 1, asked.name, "a", "a", "", 0))
+    await asked.leave(leaver.name)
+    await wait_for(lambda: leader.voters() == {asked.name, leader.name})

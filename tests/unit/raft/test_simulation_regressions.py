@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from pysyncobj import SyncObj
 from support.raft import scenes
+from support.raft.faults import elected
 from support.raft.members import Ours, Stock
 from support.raft.simulation import Violation, World
 
@@ -149,3 +150,31 @@ def test_without_the_rule_ours_breaks_it_too(
     for kind, rule in voter.RULES.items():
         monkeypatch.setitem(voter.RULES, kind, getattr(without, rule.__name__))
     assert violated(scene, without)
+
+
+class Wakeful(Ours):
+    """Counts how often a wait for the sockets was ended."""
+
+    woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def test_who_votes_alone_waits_for_nobody_to_commit() -> None:
+    with World(1, 1, Wakeful) as world:
+        voter = world.members[elected(world)].voter
+        world.run(1)  # until it has founded the cluster
+        before = voter.woken
+        voter.doTick(0)
+        assert voter.woken == before, "there is nothing to do"
+        voter.store_command(("look",))
+        voter.doTick(0)
+        assert voter.woken == before + 1
+        voter.doTick(0)
+        assert (
+            voter.raftLastApplied
+            == voter.raftCommitIndex
+            == world.members["n0:1"].secret("raftLog")[-1][1]
+        )
+        assert voter.woken == before + 1
