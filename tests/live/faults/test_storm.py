@@ -13,7 +13,7 @@ import pytest
 from support.cluster.harness import background
 from support.faults import faults, link_faults
 from support.faults.faulty import absent
-from support.faults.siege import end, progress, siege
+from support.faults.siege import end, progress, siege, struck
 from support.faults.storm import CATALOGUE
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
@@ -75,17 +75,7 @@ async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> N
                         [other for other in storm.able() if not other.process]
                     )
                     pair += [second] if second is not one else []
-                await storm.strike(*pair)
-                recovered_s = await progress(storm, workload)
-                slowest_s = max(slowest_s, recovered_s)
-                at_s = time.monotonic() - begun
-                print(
-                    f"{at_s:6.0f} s  {' + '.join(x.name for x in pair)}; {recovered_s:.1f} s;"
-                    f" {workload}",
-                    flush=True,
-                )
-                dead = [job for job in jobs if job.done()]
-                assert not dead, f"a client ended: {dead}"
-                if at_s > SECONDS:
+                slowest_s = max(slowest_s, await struck(storm, workload, pair, jobs, begun))
+                if time.monotonic() - begun > SECONDS:
                     break
             await end(storm, workload, begun, slowest_s)

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from support.cluster.network import CLONE_NEWNET
+from benchmarks.network import CLONE_NEWNET
 
 PDEATHSIG = 1
 TESTS = Path(__file__).parents[2]
@@ -42,9 +42,10 @@ def become(
     namespace: str,
     store_wait_s: float,
     before: Callable[[], None] | None,
+    verb: str = "node",
 ) -> None:
     """
-    ``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot
+    ``tidewarden node --config`` (or another verb) in this process, which cannot outlive the nursery, as that cannot
     outlive us.
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -66,7 +67,7 @@ def become(
     store_links.STORE_WAIT_S = store_wait_s or store_links.STORE_WAIT_S
     if before is not None:
         before()
-    sys.argv = ["tidewarden", "node", "--config", str(config)]
+    sys.argv = ["tidewarden", verb, "--config", str(config)]
     main()
 
 
@@ -97,16 +98,17 @@ class Child:
         namespace: str = "",
         store_wait_s: float = 0,
         before: Callable[[], None] | None = None,
+        verb: str = "node",
     ) -> None:
         """
         A node by its configuration file; what it prints is appended to ``output``.
 
         ``namespace``: as of :func:`support.cluster.processes.spawn`. ``store_wait_s``: how long it
         waits for its store; 0: as usual. ``before``: what it does before it is a node; a function
-        of a module, or a partial of one.
+        of a module, or a partial of one. ``verb``: ``store`` for its store's host.
         """
         self._process = begin(
-            become, config, output, dict(os.environ), namespace, store_wait_s, before
+            become, config, output, dict(os.environ), namespace, store_wait_s, before, verb
         )
         self.pid = self._process.pid or 0
 

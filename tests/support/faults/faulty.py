@@ -10,10 +10,11 @@ from typing import Any
 
 from support.cluster.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
 from support.cluster.harness import Cluster, Node, Valkey
-from support.cluster.network import Network, missing_led
-from support.cluster.network import missing as missing_network
 from support.providers.counting_provider import CountingProvider
 from support.store.proxy import Proxy, Way
+
+from benchmarks.network import Network, missing_led
+from benchmarks.network import missing as missing_network
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 MARGIN_S, LIFE_S = 16.5, 20
@@ -34,6 +35,18 @@ def absent(folder: Path) -> dict[str, str]:
         "clock": clock,
     }
     return {part: problem for part, problem in found.items() if problem}
+
+
+def of_clock(clock: Path, environ: dict[str, str]) -> dict[str, str]:
+    """For the start of a process whose clock that file steps, beside the libraries it loads."""
+    if FAKETIME is None:
+        return {}
+    return {
+        "LD_PRELOAD": ":".join(filter(None, (str(FAKETIME), environ.get("LD_PRELOAD", "")))),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
 
 
 class FaultyNode(Node):
@@ -120,15 +133,7 @@ class FaultyCluster(Cluster):
 
     def make_store(self) -> Valkey:
         environ = dict(self.slow["store"].environ) if self.slow else {}
-        if FAKETIME is not None:
-            environ |= {
-                "LD_PRELOAD": ":".join(
-                    filter(None, (str(FAKETIME), environ.get("LD_PRELOAD", "")))
-                ),
-                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
+        environ |= of_clock(self._clock, environ)
         return Valkey(self.folder / "store", {"appendfsync": self._fsync}, environ)
 
     def make_proxy(self, name: str) -> Proxy:

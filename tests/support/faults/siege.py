@@ -29,7 +29,7 @@ from support.faults.history import (
     ticks,
     unfinished,
 )  # fmt: skip
-from support.faults.storm import Storm, healed
+from support.faults.storm import Fault, Storm, healed
 from support.faults.workload import (
     BEATS,
     JOBS,
@@ -107,6 +107,25 @@ async def progress(storm: Storm, workload: Workload, tasks: int = 20) -> float:
         what=f"tasks flow on after {storm.injected}: {workload}",
     )
     return time.monotonic() - begun
+
+
+async def struck(
+    storm: Storm, workload: Workload, some: list[Fault], jobs: list[asyncio.Task[Any]], begun: float
+) -> float:
+    """
+    These faults at a time, and the line that says so; seconds until tasks flowed on. Fails when a
+    client ended.
+    """
+    await storm.strike(*some)
+    recovered_s = await progress(storm, workload)
+    print(
+        f"{time.monotonic() - begun:6.0f} s  {' + '.join(one.name for one in some)};"
+        f" {recovered_s:.1f} s; {len(workload.history.operations)} operations; {workload}",
+        flush=True,
+    )
+    dead = [job for job in jobs if job.done()]
+    assert not dead, f"a client ended: {dead}"
+    return recovered_s
 
 
 async def all_goes_on(storm: Storm, workload: Workload) -> None:

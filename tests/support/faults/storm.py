@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from support.cluster.harness import START_S, Node, until
 from support.faults.faulty import FaultyCluster
@@ -37,12 +38,16 @@ CATALOGUE: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, needs: str = "", weight: int = 2, process: bool = False
+    name: str,
+    needs: str = "",
+    weight: int = 2,
+    process: bool = False,
+    catalogue: dict[str, Fault] = CATALOGUE,
 ) -> Callable[[Act], Act]:
     """Put a fault into the catalogue."""
 
     def enter(act: Act) -> Act:
-        CATALOGUE[name] = Fault(name, act, needs, weight, process)
+        catalogue[name] = Fault(name, act, needs, weight, process)
         return act
 
     return enter
@@ -50,17 +55,21 @@ def fault(
 
 @dataclass
 class Storm:
-    """Brings faults upon a cluster. ``injected``: how many of each kind."""
+    """
+    Brings faults upon a cluster: of :mod:`support.faults.faulty`, or of
+    :mod:`support.faults.hosts`. ``injected``: how many of each kind.
+    """
 
-    cluster: FaultyCluster
+    cluster: Any
     dice: random.Random
     provider: CountingProvider | None = None
     longest_s: float = 4.0
     injected: Counter[str] = field(default_factory=Counter)
+    catalogue: dict[str, Fault] = field(default_factory=lambda: CATALOGUE)
 
     def able(self) -> list[Fault]:
         """The faults that can be brought about here."""
-        return [one for one in CATALOGUE.values() if one.needs not in self.cluster.absent]
+        return [one for one in self.catalogue.values() if one.needs not in self.cluster.absent]
 
     def round(self) -> Iterator[Fault]:
         """Every kind once, in an order of the dice, then any, by weight."""

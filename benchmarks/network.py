@@ -1,6 +1,7 @@
 """
-A network for live tests: every node in a network namespace of its own, joined by a router in
-another (ip netns, veth).
+A network for live tests and fault benchmarks: a network namespace for each node, and a router.
+
+The router stands in a namespace of its own (ip netns, veth).
 
 Cuts are rules of the router that throw packets away, so that neither side is told, and each
 direction is cut by itself. Connections can be led through a proxy in the router, too
@@ -59,8 +60,9 @@ def missing() -> str:
 
 def missing_led() -> str:
     """
-    Why no connection can be led through a proxy here, where there can be a network; empty when it
-    can.
+    Why no connection can be led through a proxy here; empty when it can.
+
+    Asked where there can be a network.
     """
     probe = f"twprobe-{os.getpid()}-{random.randrange(10**6)}"
     ip("netns", "add", probe)
@@ -90,8 +92,9 @@ def missing_led() -> str:
 
 def inside(namespace: str, make: Callable[[], Made]) -> Made:
     """
-    What ``make()`` returns in that namespace (its file); sockets stay in the one where they were
-    made.
+    What ``make()`` returns in that namespace (its file).
+
+    Sockets stay in the one where they were made.
     """
     made: list[Made] = []
     failed: list[BaseException] = []
@@ -130,7 +133,7 @@ class Network:
         net = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
         self.addresses: dict[str, str] = {}
         self._doors: dict[str, str] = {}  # the router's end of each node's veth
-        self._cuts: set[tuple[str, str]] = set()
+        self._cuts: set[tuple[str, ...]] = set()  # the words of each rule
         self._made = [self._router]
         try:
             ip("netns", "add", self._router)
@@ -179,8 +182,9 @@ class Network:
 
     def listening(self, name: str) -> Callable[[int], socket.socket]:
         """
-        Makes listening sockets on the loopback of that namespace: they lead from there into this
-        process.
+        Makes listening sockets on the loopback of that namespace.
+
+        They lead from there into this process.
         """
         return lambda port: inside(
             self.namespace(name), lambda: socket.create_server(("127.0.0.1", port))
@@ -190,14 +194,14 @@ class Network:
         self, target: str, port: int
     ) -> tuple[Callable[[int], socket.socket], Callable[[str], socket.socket]]:
         """
-        Lead all connections that other nodes make to that port of ``target`` into this process,
-        from now on.
+        Lead connections that other nodes make to that port of ``target`` into this process.
 
-        Returns: what makes the socket they come to, and what makes a connection on from there,
-        given whose it is (an address). The two ends go on seeing each other's addresses, and cuts
-        go on being true, of the packets on either side. It is what TPROXY does, by rules of the
-        router alone: what comes in at a node's door is delivered there, to sockets that may have
-        any address (IP_TRANSPARENT); what these send is routed as usual.
+        From now on, all of them. Returns: what makes the socket they come to, and what makes a
+        connection on from there, given whose it is (an address). The two ends go on seeing each
+        other's addresses, and cuts go on being true, of the packets on either side. It is what
+        TPROXY does, by rules of the router alone: what comes in at a node's door is delivered
+        there, to sockets that may have any address (IP_TRANSPARENT); what these send is routed as
+        usual.
         """
         there, router = self.addresses[target], str(NAMED / self._router)
         for source, here in self.addresses.items():
@@ -252,11 +256,24 @@ class Network:
             LED_TABLE,
         )
 
-    def cut(self, source: str, target: str) -> None:
-        """What ``source`` sends to ``target`` is lost from now on; the other way is open."""
-        if (source, target) not in self._cuts:
-            self._cuts.add((source, target))
-            self._rule("add", source, target)
+    def cut(self, source: str, target: str, *, served: int = 0, asked: int = 0) -> None:
+        """
+        What ``source`` sends to ``target`` is lost from now on; the other way is open.
+
+        ``served``: only what it sends from that port of its own; ``asked``: only what it sends to
+        that port of the other.
+        """
+        ends = ["from", self.addresses[source], "to", self.addresses[target]]
+        for side, port in (("sport", served), ("dport", asked)):
+            if port:
+                self._lose(*ends, "ipproto", "tcp", side, str(port))
+        if not served and not asked:
+            self._lose(*ends)
+
+    def _lose(self, *what: str) -> None:
+        if what not in self._cuts:
+            self._cuts.add(what)
+            self._rule("add", *what)
 
     def isolate(self, name: str) -> None:
         """Nothing passes between that node and the others."""
@@ -277,9 +294,8 @@ class Network:
         while self._cuts:
             self._rule("del", *self._cuts.pop())
 
-    def _rule(self, verb: str, source: str, target: str) -> None:
-        ends = ["from", self.addresses[source], "to", self.addresses[target]]
-        ip("-n", self._router, "rule", verb, "pref", CUTS, *ends, "blackhole")
+    def _rule(self, verb: str, *what: str) -> None:
+        ip("-n", self._router, "rule", verb, "pref", CUTS, *what, "blackhole")
 
     def close(self) -> None:
         """Remove all of it. The processes inside must have ended."""

@@ -1,0 +1,64 @@
+"""Hosts whose stores replicate, under traffic and faults, and what is written of each fault."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+from support.cluster.harness import background, serving
+from support.faults.faulty import LIFE_S
+from support.faults.host_faults import HOSTS
+from support.faults.hosts import HostCluster, said
+from support.faults.siege import ACCOUNTS, end, progress, struck
+from support.faults.storm import Fault, Storm
+from support.faults.workload import Workload
+from support.providers.counting_provider import CountingProvider, provided
+
+
+@contextlib.asynccontextmanager
+async def host_siege(
+    request: pytest.FixtureRequest, folder: Path, seed: int, *, synced: bool, short: bool = False
+) -> AsyncIterator[tuple[Storm, Workload]]:
+    """
+    Three hosts under traffic, and a storm that has not begun.
+
+    ``synced``: stores sync what they acknowledge, and queues wait for it; without, they have
+    durability ``quorum``. ``short``: for a round of few faults.
+    """
+    with (
+        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
+        serving(request, HostCluster(folder, provider, synced=synced, disks=not short)) as cluster,
+    ):
+        for part, reason in cluster.absent.items():
+            print(f"without {part}: {reason}")
+        await asyncio.to_thread(cluster.wait_whole)
+        workload = Workload(cluster, provider, seed, durability="fsync" if synced else "quorum")
+        await asyncio.to_thread(workload.begin, cluster.leader())
+        yield Storm(cluster, random.Random(seed), provider, catalogue=HOSTS), workload
+
+
+async def weather(
+    storm: Storm, workload: Workload, drawn: Iterable[list[Fault]], seconds: float
+) -> None:
+    """
+    These faults, some at a time, until there are no more or the time is over; then the account.
+
+    Before each, all stores have come back into the set, by themselves.
+    """
+    cluster = storm.cluster
+    assert isinstance(cluster, HostCluster)
+    begun, slowest_s = time.monotonic(), 0.0
+    async with background(*workload.jobs()) as jobs:
+        await progress(storm, workload)
+        for some in drawn:
+            slowest_s = max(slowest_s, await struck(storm, workload, some, jobs, begun))
+            await asyncio.to_thread(cluster.wait_whole)
+            print(f"{'':8}{said(cluster)}", flush=True)
+            if time.monotonic() - begun > seconds:
+                break
+        await end(storm, workload, begun, slowest_s)
