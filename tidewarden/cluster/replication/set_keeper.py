@@ -180,17 +180,11 @@ class SetKeeper:
     # What the data say.
 
     def _says(self, facts: StoreFacts, voters: frozenset[str]) -> str:
-        if not facts.is_open(voters):
-            return EMPTY
-        members = facts.in_sync
-        if self._is_inherited(facts):
-            if not self.found:
-                return EMPTY  # It may have proposed whom it did not write, below a majority.
-            members |= read_set(self.found)
         pending = self._pending
-        if pending is not None and facts.version <= pending.version:
-            members |= pending.members
-        return set_text(members)
+        live = pending is not None and facts.version <= pending.version
+        proposed = pending.members if pending is not None and live else frozenset()
+        found = self.found if self._is_inherited(facts) else None
+        return written_set(facts, voters, proposed, found)
 
     def _is_inherited(self, facts: StoreFacts) -> bool:
         """Whether a proposal of a process before this one may yet be committed."""
@@ -289,7 +283,7 @@ class SetKeeper:
         off, and the next primary would begin at the floor.
         """
         leavers = {one for one in facts.in_sync if one.node not in may and one != self.member}
-        left = _without(facts.in_sync, [*sorted(dead), *sorted(leavers - dead)], voters)
+        left = without(facts.in_sync, [*sorted(dead), *sorted(leavers - dead)], voters)
         if left != facts.in_sync and not left & self._late:
             self._pending = Pending(left, facts.version, now_s)
             return
@@ -306,7 +300,7 @@ class SetKeeper:
             return
         joins = max(fresh, key=lambda one: (one.node in voters, acks[one], one))
         kept = frozenset(one for one in facts.in_sync if one.node != joins.node) | {joins}
-        grown = _without(kept, sorted(dead & kept), voters)
+        grown = without(kept, sorted(dead & kept), voters)
         self._pending = Pending(grown, facts.version, now_s, joins)
 
     def _await_join(
@@ -346,7 +340,26 @@ class SetKeeper:
         return [Propose(("change", self.view, pending.version, set_text(members)))]
 
 
-def _without(
+def written_set(
+    facts: StoreFacts,
+    voters: frozenset[str],
+    proposed: frozenset[StoreMember],
+    found: str | None,
+) -> str:
+    """
+    Return the set that the store's data must say, so that each answer waits for all of it.
+
+    ``proposed``: the members of a change that may be committed yet. ``found``: what the data said
+    when a process took over from one whose proposals may be committed yet; else None.
+    """
+    if not facts.is_open(voters):
+        return EMPTY
+    if found == EMPTY:
+        return EMPTY  # Below a majority, that process may have proposed whom it did not write.
+    return set_text(facts.in_sync | proposed | read_set(found or ""))
+
+
+def without(
     members: frozenset[StoreMember], leave: Collection[StoreMember], voters: frozenset[str]
 ) -> frozenset[StoreMember]:
     """Return the set without those of ``leave`` that a majority can do without, in their order."""
