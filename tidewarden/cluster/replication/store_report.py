@@ -49,6 +49,21 @@ class StoreReport:
         """Return plain values, for :func:`read_report`."""
         return dataclasses.astuple(self)
 
+    @property
+    def acted_on(self) -> tuple[Any, ...]:
+        """What other nodes act on at once; the rest changes with every look at the store."""
+        return (
+            self.incarnation,
+            self.loading,
+            self.view,
+            self.role,
+            self.serves_view,
+            self.follows,
+            self.another_please,
+            self.leaving,
+            self.address,
+        )
+
 
 _TYPES = tuple(
     type(getattr(StoreReport(), field.name)) for field in dataclasses.fields(StoreReport)

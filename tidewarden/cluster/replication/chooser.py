@@ -1,0 +1,130 @@
+"""Has the node that leads Raft choose the primary: it proposes what :mod:`.election` says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error
+
+from .election import Choice, Election, ElectionTimes
+from .raft_stores import RaftStores
+from .store_report import StoreReport, read_report
+
+log = logging.getLogger("tidewarden.cluster")
+
+ASK_S = 0.03
+"""Between two looks at whether another must be primary, on the leader."""
+ASLEEP_S = 0.3
+"""Who did not look for so long was asleep, and cannot say who was silent meanwhile."""
+
+
+class Chooser:
+    """Proposes primaries while this node leads."""
+
+    def __init__(
+        self,
+        member: RaftStores,
+        clock: Clock,
+        pace: float,
+        recover_s: float,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._member, self._clock, self._pace = member, clock, pace
+        self._times = ElectionTimes.at(pace)
+        self._recover_s, self._on_event = recover_s, on_event
+        self._woken = asyncio.Event()
+        self._began_s = clock.monotonic()
+        self._looked_s = self._began_s
+        self._election: Election | None = None
+        self.why = ""
+        """Why nobody can be primary; empty: somebody can, or this node does not lead."""
+
+    def wake(self) -> None:
+        """Look at once: something has changed."""
+        self._woken.set()
+
+    def reports(self) -> dict[str, StoreReport]:
+        """Return what each node said last of its store, also long ago."""
+        found = {}
+        for node, (_, plain) in self._member.store_reports().items():
+            if (report := read_report(plain)) is not None:
+                found[node] = report
+        return found
+
+    def silence(self) -> dict[str, float]:
+        """Return the seconds since each node said something of its store."""
+        now_s = self._clock.monotonic()
+        heard = {node: at for node, (at, _) in self._member.store_reports().items()}
+        return {node: now_s - max(at, self._began_s) for node, at in heard.items()}
+
+    async def run(self) -> None:
+        """Propose whenever another must be primary, until cancelled."""
+        while True:
+            self._woken.clear()
+            choice = self._choice()
+            if choice.command is not None:
+                await self._propose(choice.command, choice.why)
+            else:
+                await self._rest()
+
+    async def choose(self, word: str) -> tuple[Choice, Mapping[str, StoreReport]]:
+        """
+        Return what the last resort would choose now on an operator's word, and by what reports.
+
+        ``word``: a node, or empty for the one whose data came furthest. Any node may ask. Raises:
+        NoLeader, Timeout: nobody can say what the facts are.
+        """
+        facts = await self._member.look_stores()
+        reports, now_s = self.reports(), self._clock.monotonic()
+        asked = Election(now_s - 10 * self._times.continuation_s, self._times)
+        for at_s in (now_s - 5 * self._times.continuation_s, now_s):
+            # twice: a store that restarted whole is waited for, and has been
+            choice = asked.decide(facts, self._member.voters(), reports, self.silence(), at_s, word)
+            if choice.command is not None:
+                break
+        return choice, reports
+
+    def _choice(self) -> Choice:
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s > ASLEEP_S * self._pace:
+            self._began_s, self._election = now_s, None
+        self._looked_s = now_s
+        if not self._member.is_leader():
+            self._election, self.why = None, ""
+            return Choice()
+        if self._election is None:
+            self._election = Election(now_s, self._times, self._recover_s)
+        choice = self._election.decide(
+            self._member.store_facts(),
+            self._member.voters(),
+            self.reports(),
+            self.silence(),
+            now_s,
+        )
+        why = "" if choice.command is not None else choice.why
+        if why != self.why:
+            self.why = why
+            if why:
+                self._on_event(f"no store can take the writes: {why}")
+        return choice
+
+    async def _propose(self, command: tuple[Any, ...], why: str) -> None:
+        self._on_event(why)
+        try:
+            await self._member.store_command(command)
+        except Error as error:
+            log.warning("%s was proposed, its fate is unknown: %s", command, error)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        waking = asyncio.ensure_future(self._woken.wait())
+        resting = asyncio.ensure_future(sleep(self._clock, ASK_S))
+        try:
+            await asyncio.wait({waking, resting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+            resting.cancel()

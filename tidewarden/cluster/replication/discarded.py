@@ -1,0 +1,99 @@
+"""
+Data of a store that diverged from the primary's, set aside before the primary's replace them.
+
+They are hard links to the files of its log, which cost nothing while the store has them as well.
+Whether they are gone from the store is known once it has caught up: where that took a whole copy,
+the store's log has another base, and what was set aside is kept; else it is dropped. Two are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+FOLDER = "discarded"
+NOTE = "note.json"
+KEPT_MAX = 2
+_BASE = re.compile(r"^file \S+ seq (\d+) type b$", re.MULTILINE)
+
+
+def set_aside(folder: Path, view: int, seq: int, member: str, at_ms: int) -> Path | None:
+    """
+    Link the files of a store's log aside; None: there is nothing.
+
+    ``view``, ``seq``: of the data; ``member``: ``node.incarnation`` of the store. Data that were
+    set aside before and are there still are not linked again. Raises: OSError.
+    """
+    log = folder / "appendonlydir"
+    base = _base(folder)
+    if base < 0:
+        return None
+    for note in _notes(folder):
+        if not note["kept"] and (note["base"], note["view"], note["seq"]) == (base, view, seq):
+            return folder / FOLDER / str(note["name"])
+    place = folder / FOLDER / f"view{view}-{at_ms}"
+    place.mkdir(parents=True, mode=0o700)
+    for file in log.iterdir():
+        os.link(file, place / file.name)
+    note = {"at_ms": at_ms, "view": view, "seq": seq, "member": member, "base": base, "kept": False}
+    (place / NOTE).write_text(json.dumps(note), "utf-8")
+    return place
+
+
+def settle(folder: Path) -> list[Path]:
+    """
+    Keep what was set aside and is gone from the store, drop what is not; the store has caught up.
+
+    Returns: what is kept from now on. Raises: OSError.
+    """
+    base, kept = _base(folder), []
+    for note in _notes(folder):
+        place = folder / FOLDER / str(note["name"])
+        if note["kept"]:
+            continue
+        if note["base"] == base:
+            shutil.rmtree(place)
+            continue
+        told = {name: value for name, value in note.items() if name != "name"}
+        fresh = place / f"{NOTE}.new"
+        fresh.write_text(json.dumps({**told, "kept": True}), "utf-8")
+        fresh.replace(place / NOTE)
+        kept.append(place)
+    for note in _notes(folder)[:-KEPT_MAX]:
+        shutil.rmtree(folder / FOLDER / str(note["name"]))
+    return kept
+
+
+def listed(folder: Path) -> list[dict[str, Any]]:
+    """Return what is kept, the oldest first: ``path``, ``bytes``, ``at_ms``, ``view``, ``seq``."""
+    found = []
+    for note in _notes(folder):
+        if note["kept"]:
+            place = folder / FOLDER / str(note["name"])
+            size = sum(file.stat().st_size for file in place.iterdir() if file.name != NOTE)
+            facts = {name: note[name] for name in ("at_ms", "view", "seq", "member")}
+            found.append({"path": str(place), "bytes": size, **facts})
+    return found
+
+
+def _notes(folder: Path) -> list[dict[str, Any]]:
+    """Return what was noted of each, the oldest first; one without a note was not finished."""
+    notes = []
+    for place in (folder / FOLDER).glob("*/"):
+        with contextlib.suppress(OSError, ValueError):
+            notes.append({**json.loads((place / NOTE).read_text("utf-8")), "name": place.name})
+    return sorted(notes, key=lambda note: (note["at_ms"], note["name"]))
+
+
+def _base(folder: Path) -> int:
+    """Return the number of the base of a store's log; -1: there is no log."""
+    manifests = list((folder / "appendonlydir").glob("*.manifest"))
+    if not manifests:
+        return -1
+    found = _BASE.search(manifests[0].read_text("utf-8"))
+    return int(found[1]) if found else 0

@@ -1,0 +1,241 @@
+"""Brings a node's own store into the role that the facts give it, and says how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidewarden.clock import Clock
+from tidewarden.errors import StoreDown
+from tidewarden.raft.store_facts import StoreFacts, StoreMember, set_text
+
+from . import discarded, next_role
+from .local_store import LocalStore, format_fault
+from .raft_stores import RaftStores
+from .store_look import StoreData, StoreLook
+from .store_report import StoreReport
+from .store_route import StoreRoute
+
+log = logging.getLogger("tidewarden.cluster")
+
+SILENT_S = 0.7
+"""A store that has not answered for so long, at pace 1, should not be primary."""
+STEPS_MAX = 4
+"""Steps of one turn: each is followed by another look."""
+
+
+@dataclass(slots=True)
+class StoreState:
+    """Says what a node knows of its own store; the look is None while it does not answer."""
+
+    look: StoreLook | None = None
+    answered_s: float = 0.0
+    """When it last answered."""
+    why: str = ""
+    """What is wrong with it, or waited for."""
+    another_please: bool = False
+    data: StoreData | None = None
+    """Of the last look at a store that had loaded them."""
+    continues: tuple[str, ...] = ()
+
+
+class Follower:
+    """
+    Looks at one store in turns, and takes the steps that :mod:`.next_role` decides.
+    """
+
+    def __init__(
+        self,
+        member: RaftStores,
+        store: LocalStore,
+        clock: Clock,
+        pace: float,
+        route: StoreRoute,
+        report_of: Callable[[str], StoreReport | None],
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._member, self._store, self._clock = member, store, clock
+        self._silent_s = SILENT_S * pace
+        self._route, self._report_of, self._on_event = route, report_of, on_event
+        self._followed = 0
+        """The view in which this process let the store follow whom it follows; 0: it did not."""
+        self._let_in = ""
+        """``view incarnation`` in which this process let clients in."""
+        self.opened: tuple[int, StoreMember] | None = None
+        """The view that this process has opened last, and the start of the store it was."""
+        self.state = StoreState(answered_s=clock.monotonic())
+
+    async def turn(self, facts: StoreFacts | None) -> None:
+        """
+        Look, and take the steps that are due; ``facts`` is None before the barrier.
+
+        Raises nothing that the store does: :attr:`state` says it.
+        """
+        try:
+            look = await self._look()
+            for _ in range(STEPS_MAX):
+                if facts is None:
+                    self.state.why = "it waits until Raft has a leader that answers"
+                    return
+                if not await self._step(facts, look):
+                    return
+                look = await self._look()
+        except (StoreDown, OSError) as error:
+            self._missed(facts, error)
+
+    def member_of(self, look: StoreLook) -> StoreMember:
+        """Return the store as a member of the set."""
+        return StoreMember(self._member.name, look.incarnation)
+
+    async def _look(self) -> StoreLook:
+        look = await self._store.look()
+        state = self.state
+        if look.node != self._member.name:
+            raise StoreDown(f"the store in {self._store.folder} is of the node {look.node!r}")
+        if state.look is None or state.look.incarnation != look.incarnation:
+            state.continues = await asyncio.to_thread(self._store.continues, look.incarnation)
+            self._followed, state.data = 0, None
+        state.look, state.answered_s = look, self._clock.monotonic()
+        state.data = look.data or state.data
+        if look.is_whole and self._store.was_syncing():
+            await self._store.became_whole()
+            kept = await asyncio.to_thread(discarded.settle, self._store.folder)
+            for place in kept:
+                self._on_event(
+                    f"data that {self._member.name}'s store alone had were set aside in {place}:"
+                    " they diverged from the primary's"
+                )
+        return look
+
+    async def _step(self, facts: StoreFacts, look: StoreLook) -> bool:
+        """Take one step; return whether there may be another at once."""
+        name = self._member.name
+        primary = self._report_of(facts.primary)
+        same_place = primary is not None and self._route.leads(look.place, primary.address)
+        key = f"{facts.view} {look.incarnation}"
+        step = next_role.next_step(
+            name, facts, look, primary, (self._followed, same_place), self._let_in == key
+        )
+        state = self.state
+        state.why, state.another_please = "", False
+        match step:
+            case next_role.Stay(why, another_please):
+                state.why, state.another_please = why, another_please
+                if not self._followed and not look.follows_nobody and look.role == "slave":
+                    self._followed = facts.view
+                return False
+            case next_role.Promote():
+                return await self._promote(facts, look, key)
+            case next_role.LetIn():
+                await self._store.let_in()
+                self._let_in = key
+            case next_role.Demote():
+                self._on_event(f"{name}'s store is the primary no more; view {facts.view} began")
+                await self._store.demote()
+                self._let_in, self._followed = "", 0
+            case next_role.Detach():
+                await self._store.detach()
+                self._followed = 0
+            case next_role.Follow(address, diverged):
+                await self._follow(facts, look, address, diverged)
+                return False
+        return True
+
+    async def _promote(self, facts: StoreFacts, look: StoreLook, key: str) -> bool:
+        fault = format_fault(look.data.format if look.data else "", self._store.folder)
+        if fault:
+            self.state.why, self.state.another_please = fault, True
+            return False
+        is_open = facts.is_open(self._member.voters())
+        member = self.member_of(look)
+        in_sync = set_text(facts.in_sync) if is_open else ""
+        # Whoever keeps the set has to know that nobody before this process opened the view.
+        self.opened = facts.view, member
+        await self._store.promote(facts.view, in_sync, member)
+        self._let_in, self._followed = key, 0
+        self._on_event(f"{member.node}'s store is the primary, in view {facts.view}")
+        return True
+
+    async def _follow(
+        self, facts: StoreFacts, look: StoreLook, address: str, diverged: bool
+    ) -> None:
+        if diverged and look.data is not None:
+            await asyncio.to_thread(
+                discarded.set_aside,
+                self._store.folder,
+                look.data.view,
+                look.data.seq,
+                ".".join(self.member_of(look)),
+                self._clock.unix_ms(),
+            )
+        self._route.lead(address)
+        await self._store.follow(*self._route.place(address))
+        self._followed = facts.view
+        self.state.why = f"it begins to follow {facts.primary}'s store"
+
+    def _missed(self, facts: StoreFacts | None, error: Exception) -> None:
+        """Note that the store did not answer, or refused an order."""
+        state = self.state
+        if state.why != str(error):
+            log.warning("own store: %s", error)
+        state.why = str(error)
+        silent_s = self._clock.monotonic() - state.answered_s
+        if self._store.connected and silent_s <= self._silent_s:
+            return
+        state.look = None
+        if facts is not None and facts.primary == self._member.name:
+            state.another_please = True
+
+    def report(
+        self, facts: StoreFacts | None, *, fsync: str, address: str, gives_up: str, leaving: bool
+    ) -> StoreReport:
+        """
+        Return what to tell the other nodes.
+
+        ``gives_up``: why the primary cannot keep its set; empty: it can. ``leaving``: the node is
+        about to stop.
+        """
+        state, look = self.state, self.state.look
+        another_please = state.another_please or bool(gives_up)
+        why = state.why or gives_up
+        if look is None:
+            return StoreReport(
+                another_please=another_please,
+                leaving=leaving,
+                fsync=fsync,
+                address=address,
+                why=why,
+            )
+        data = look.data or StoreData()
+        is_open = facts is not None and self.is_open(facts)
+        followed = facts is not None and self._followed == facts.view and look.link_up
+        return StoreReport(
+            incarnation=look.incarnation,
+            continues=state.continues,
+            loading=look.loading,
+            view=data.view,
+            seq=data.seq,
+            founding=data.founding,
+            offset=look.offset,
+            role=look.role,
+            serves_view=facts.view if facts is not None and is_open else 0,
+            follows=".".join(facts.primary_member) if facts is not None and followed else "",
+            sync_share=round(look.sync_share, 2),
+            fsync=fsync,
+            pid=look.pid,
+            another_please=another_please,
+            leaving=leaving,
+            address=address,
+            why=why,
+        )
+
+    def is_open(self, facts: StoreFacts) -> bool:
+        """Return whether the store is the facts' primary, and lets clients in."""
+        look = self.state.look
+        return (
+            look is not None
+            and next_role.serves(facts, look)
+            and self._let_in == f"{facts.view} {look.incarnation}"
+        )

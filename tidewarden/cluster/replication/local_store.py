@@ -1,0 +1,136 @@
+"""A node's own store, as the node orders it about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tidewarden.config.settings import Store
+from tidewarden.raft.store_facts import StoreMember
+from tidewarden.store.durability.view_library import LIBRARY, open_command
+from tidewarden.store.embedded import lineage
+from tidewarden.store.embedded.control_link import ControlLink, refuse_errors
+from tidewarden.store.preflight import FORMATS, FSYNC_KEY
+
+from .store_look import NOBODY, StoreLook, look_commands, read_look
+
+LOOK_S = 0.25
+"""A look takes at most so long."""
+ORDER_S = 2.0
+"""
+An order may take longer: what it waits for is the server, which may be in the midst of a fork.
+"""
+
+
+class LocalStore:
+    """
+    Looks at one store, and gives it its role.
+
+    Orders go over one connection, one after the other, each behind a look: see
+    :class:`ControlLink`. Whoever calls decides; nothing is decided here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        socket_path: Path,
+        cluster: str,
+        password: str,
+        config: Store,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            folder: the store's own.
+            password: of the user ``daemon``.
+            on_lost: called when the store has closed the connection: it ended, as a rule.
+        """
+        self.folder = folder
+        self._cluster = cluster
+        self._config = config
+        self._link = ControlLink(socket_path, password, "control", on_lost)
+
+    async def look(self) -> StoreLook:
+        """Look at the store. Raises: StoreDown: it does not answer, or not in time."""
+        return read_look(await self._link.ask(*look_commands(self._cluster), limit_s=LOOK_S))
+
+    def continues(self, incarnation: str) -> tuple[str, ...]:
+        """Return the earlier starts whose every write the start of that word has, newest last."""
+        known = lineage.read(self.folder)
+        return known.continues if known is not None and known.incarnation == incarnation else ()
+
+    async def promote(self, view: int, in_sync: str, member: StoreMember) -> None:
+        """
+        Make it the primary of ``view``, and let clients in.
+
+        Raises: StoreDown: it refused, or did not answer; look again before anything else.
+        """
+        tag = f"{{{self._cluster}}}"
+        await self._order(
+            ("REPLICAOF", "NO", "ONE"),
+            ("CONFIG", "SET", "min-replicas-to-write", 0, "maxmemory", 0),
+            # nodes load theirs; those of former versions would stay for ever
+            ("FUNCTION", "FLUSH"),
+            ("FUNCTION", "LOAD", LIBRARY),
+            open_command(self._cluster, view, 1, in_sync, ".".join(member)),
+            ("SET", f"{tag}:format", FORMATS[-1]),
+            ("SET", f"{tag}{FSYNC_KEY}", self._config.fsync),
+            ("CONFIG", "SET", "maxmemory", self._config.maxmemory_bytes),
+        )
+        await self.let_in()
+
+    async def let_in(self) -> None:
+        """Let clients in. Raises: StoreDown."""
+        await self._order(("ACL", "SETUSER", "default", "on"))
+
+    async def demote(self) -> None:
+        """Make a replica of nobody of it, and end its clients' connections. Raises: StoreDown."""
+        await self._order(
+            ("REPLICAOF", *NOBODY),
+            ("ACL", "SETUSER", "default", "off"),
+            ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
+        )
+
+    async def detach(self) -> None:
+        """Have it follow nobody. Raises: StoreDown."""
+        await self._order(("REPLICAOF", *NOBODY))
+
+    async def follow(self, host: str, port: int) -> None:
+        """
+        Have it follow the store at that address, whose data may replace its own.
+
+        Raises: StoreDown; OSError: the folder cannot be written, so nothing was ordered.
+        """
+        await asyncio.to_thread(lineage.mark_syncing, self.folder)
+        await self._order(("REPLICAOF", host, port))
+
+    async def became_whole(self) -> None:
+        """Note that its data are all there again."""
+        await asyncio.to_thread(lineage.clear_syncing, self.folder)
+
+    def was_syncing(self) -> bool:
+        """Whether its data have been about to be replaced since they were noted to be whole."""
+        return (self.folder / lineage.MARKER).exists()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection: a store that ended has closed it."""
+        return self._link.connected
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+    async def _order(self, *commands: tuple[str | int, ...]) -> None:
+        refuse_errors(await self._link.ask(*commands, limit_s=ORDER_S))
+
+
+def format_fault(data_format: str, folder: Path) -> str:
+    """Return why data of that format cannot be served; empty: they can."""
+    if data_format in ("", *FORMATS):
+        return ""
+    return (
+        f"data in {folder}: its format is {data_format}, this version reads"
+        f" {' and '.join(FORMATS)}; use the version that wrote it"
+    )

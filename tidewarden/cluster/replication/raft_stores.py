@@ -1,0 +1,56 @@
+"""Declares what the keeping of replicated stores asks of a node's member of Raft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tidewarden.raft.state import MemberView
+from tidewarden.raft.store_facts import StoreFacts
+
+
+class RaftStores(Protocol):
+    """
+    Knows the facts about the stores, and the reports of all nodes; changes the facts.
+
+    See :class:`tidewarden.raft.member.RaftMember`.
+    """
+
+    name: str
+    on_stores: Callable[[], None]
+    """Called in the loop when facts, voters or the content of any report have changed."""
+
+    def is_leader(self) -> bool:
+        """Whether this node believes that it leads Raft."""
+
+    def leader(self) -> str | None:
+        """Name of the member that leads; None when this node knows of none."""
+
+    def seats(self) -> Mapping[str, MemberView]:
+        """Every member as this one knows it, by name."""
+
+    def voters(self) -> frozenset[str]:
+        """The members that vote."""
+
+    def store_facts(self) -> StoreFacts:
+        """The facts as applied here, which may be old."""
+
+    async def look_stores(self) -> StoreFacts:
+        """
+        The facts, no older than this call.
+
+        Raises: NoLeader, Timeout: nobody could say.
+        """
+
+    async def store_command(self, command: tuple[Any, ...]) -> StoreFacts:
+        """
+        Propose a command; return the facts once it was applied here, taken or not.
+
+        Raises: NoLeader, Timeout: it may be applied yet, or never.
+        """
+
+    def say_store(self, report: tuple[Any, ...], now: bool) -> None:
+        """Have all members told what this node says of its own store; ``now``: at once."""
+
+    def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
+        """When each node was heard last (monotonic seconds), and its report; own included."""

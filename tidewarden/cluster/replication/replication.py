@@ -1,0 +1,321 @@
+"""
+Keeps a node's part of the replicated stores, while the node runs.
+
+One task looks at the node's own store and brings it into its role, ten times a second and whenever
+something has changed; one keeps the in-sync set while that store is the primary; one chooses the
+primary while the node leads Raft. They share the facts and the reports, which Raft's member has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.load import Config
+from tidewarden.errors import Error, StoreDown
+from tidewarden.raft.store_facts import StoreFacts
+from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
+
+from . import discarded
+from .chooser import Chooser
+from .follower import Follower
+from .last_resort import LastResort
+from .local_store import LocalStore
+from .primary_finder import ReplicatedPrimary
+from .raft_stores import RaftStores
+from .set_rounds import SetRounds
+from .store_changes import StoreChange
+from .store_report import StoreReport
+from .store_route import StoreRoute
+from .store_status import StoreStatus
+from .switchover import Switchover
+
+log = logging.getLogger("tidewarden.cluster")
+
+TURN_S = 0.1
+"""Between two looks at the own store, at pace 1 or below."""
+LEAVE_S = 2.0
+"""So long, at pace 1, the primary may take to let a store that stops leave the set."""
+
+
+class Replication:
+    """
+    Keeps one node's part; :attr:`finder` leads the node's links to the primary.
+
+    Call everything in the event loop that runs ``member``, and :meth:`start` once that has started.
+    """
+
+    def __init__(
+        self,
+        member: RaftStores,
+        folder: Path,
+        socket_path: Path,
+        address: str,
+        credentials: StoreCredentials,
+        config: Config,
+        clock: Clock,
+        *,
+        on_change: Callable[[StoreChange], None] | None = None,
+        recover_s: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            folder: of this node's store, which runs, or is about to, whoever supervises it.
+            address: ``host:port`` at which other nodes reach it.
+            on_change: told of each change of the primary or the set.
+            recover_s: so long after no store fits, a majority of the stores is enough; 0: never.
+        """
+        self._member, self._clock, self._config = member, clock, config
+        self._folder, self._socket_path, self._address = folder, socket_path, address
+        self._credentials = credentials
+        self._pace = pace = config.raft.pace
+        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._barrier = False
+        """Whether the facts were read through Raft's quorum since the start."""
+        self._leaving = False
+        self._told: object = None
+        self._said: StoreReport | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.finder = ReplicatedPrimary(f"the stores of cluster {config.cluster.name}")
+        self.seen = StoreStatus(member.name, member, clock, pace=pace, on_change=on_change)
+        """What is shown of the stores, in status, metrics and by the doctor."""
+        self._route = StoreRoute(config.node, folder)
+        name = config.cluster.name
+        store = LocalStore(
+            folder, socket_path, name, credentials.daemon, config.store, self._woken.set
+        )
+        self._store = store
+        self._chooser = Chooser(member, clock, pace, recover_s, _event)
+        self._follower = Follower(member, store, clock, pace, self._route, self._report_of, _event)
+        self._rounds = SetRounds(
+            member,
+            socket_path,
+            name,
+            credentials.daemon,
+            clock,
+            pace,
+            self._chooser.reports,
+            _event,
+        )
+        self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
+        self._last_resort = LastResort(member, self._chooser)
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Begin; who is primary shows by :attr:`finder`."""
+        self._member.on_stores = self._on_stores
+        works = {
+            "own store": self._turns(),
+            "in-sync set": self._rounds.run(),
+            "choosing the primary": self._chooser.run(),
+            "facts of the stores": self._pass_barrier(),
+        }
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(work, name=name) for name, work in works.items()]
+
+    async def run(self) -> None:
+        """Return never; raise what ends one of the tasks, a defect of ours."""
+        await asyncio.gather(*self._tasks)
+
+    async def stop(self, *, gracefully: bool, store_ends: bool) -> None:
+        """
+        End this node's part.
+
+        Args:
+            gracefully: hand the primary over before, where that can be.
+            store_ends: the store stops, too: it leaves the set before, so that nobody waits for it.
+        """
+        if gracefully and self._tasks:
+            await self._hand_over()
+            if store_ends:
+                await self._leave()
+        tasks, self._tasks = self._tasks, []
+        self._member.on_stores = lambda: None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._store.close()
+
+    async def _hand_over(self) -> None:
+        if self._member.store_facts().primary != self._member.name:
+            return
+        try:
+            node = await self._switchover.run(None)
+        except Error as error:
+            log.warning("the primary could not be handed over before the stop: %s", error)
+            return
+        log.info("handed the primary over to %s", node)
+
+    async def _leave(self) -> None:
+        """Ask the primary to have this store leave the set; wait for that, but not for long."""
+        self._leaving = True
+        self._woken.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S * self._pace):
+                while self._can_leave(self._member.store_facts()):
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def _can_leave(self, facts: StoreFacts) -> bool:
+        """Whether the primary can do without this store, and has not said so yet."""
+        name, voters = self._member.name, self._member.voters()
+        if name not in facts.nodes_in_sync or facts.primary == name:
+            return False
+        left = frozenset(member for member in facts.in_sync if member.node != name)
+        return facts.change(voters, facts.view, facts.version, left) is not facts
+
+    # The tasks.
+
+    async def _pass_barrier(self) -> None:
+        """Read the facts through Raft's quorum once: what was applied before may be old."""
+        while not self._barrier:
+            try:
+                await self._member.look_stores()
+                self._barrier = True
+            except Error as error:
+                log.debug("no facts of the stores yet: %s", error)
+                await sleep(self._clock, TURN_S)
+        self._woken.set()
+
+    async def _turns(self) -> None:
+        while True:
+            self._woken.clear()
+            await self._turn()
+            waking = asyncio.ensure_future(self._woken.wait())
+            resting = asyncio.ensure_future(sleep(self._clock, TURN_S * min(1.0, self._pace)))
+            try:
+                await asyncio.wait({waking, resting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waking.cancel()
+                resting.cancel()
+
+    async def _turn(self) -> None:
+        facts = self._facts()
+        await self._follower.turn(facts)
+        self._keep_set()
+        self._say()
+
+    def _facts(self) -> StoreFacts | None:
+        return self._member.store_facts() if self._barrier else None
+
+    def _keep_set(self) -> None:
+        """Have the set kept while the own store is the open primary."""
+        look, facts = self._follower.state.look, self._facts()
+        if facts is None or look is None or look.data is None or not self._follower.is_open(facts):
+            if not (look is not None and look.loading):
+                self._rounds.rest()
+            return
+        own = self._follower.member_of(look)
+        self._rounds.serve(
+            own, facts.view, look.data, opened_here=self._follower.opened == (facts.view, own)
+        )
+        self._rounds.attached(look.replicas)
+
+    def _say(self) -> None:
+        """Tell the other nodes of the own store; at once what they may have to act on."""
+        report = self._follower.report(
+            self._facts(),
+            fsync=self._config.store.fsync,
+            address=self._address,
+            gives_up=self._rounds.gives_up,
+            leaving=self._leaving,
+        )
+        now = self._said is None or report.acted_on != self._said.acted_on
+        self._said = report
+        self._member.say_store(report.plain(), now)
+
+    def _on_stores(self) -> None:
+        """Facts, voters or a report changed."""
+        self.seen.look()
+        self._tell_finder()
+        reports = self._chooser.reports()
+        told = (
+            self._member.store_facts(),
+            self._member.voters(),
+            {node: report.acted_on for node, report in reports.items()},
+        )
+        if told == self._told:
+            return
+        self._told = told
+        self._changed.set()
+        self._woken.set()
+        self._chooser.wake()
+        self._rounds.wake()
+
+    def _tell_finder(self) -> None:
+        facts = self._member.store_facts()
+        report = self._report_of(facts.primary)
+        if not facts.view:
+            self.finder.tell("", self._chooser.why or self.seen.fault())
+        elif (
+            report is None
+            or report.serves_view != facts.view
+            or report.incarnation != facts.incarnation
+        ):
+            self.finder.tell("", f"{facts.primary}'s store is not open yet, in view {facts.view}")
+        else:
+            user, password = "default", self._credentials.client
+            self.finder.tell(self._url(facts.primary, report.address, user, password), "")
+
+    def _report_of(self, node: str) -> StoreReport | None:
+        return self._chooser.reports().get(node)
+
+    def _url(self, node: str, address: str, user: str, password: str) -> str:
+        if node == self._member.name:
+            path = quote(str(self._socket_path))
+            return f"unix://{quote(user)}:{quote(password, safe='')}@{path}"
+        return self._route.url(address, user, password)
+
+    def _order_url(self, node: str) -> str:
+        report = self._report_of(node)
+        if report is None or not report.address:
+            raise StoreDown(f"nothing was heard of {node}'s store yet")
+        return self._url(node, report.address, DAEMON, self._credentials.daemon)
+
+    # What operators ask: see :class:`tidewarden.server.services.StoreOperations`.
+
+    async def switchover(self, node: str | None) -> str:
+        """
+        Hand the primary to that node's store (None: to the best); return the new primary's node.
+
+        Raises: see :meth:`Switchover.run`.
+        """
+        return await self._switchover.run(node)
+
+    async def choice(self, node: str | None) -> dict[str, Any]:
+        """Say what :meth:`recover` would do. Raises: see :meth:`LastResort.choice`."""
+        return await self._last_resort.choice(node)
+
+    async def recover(self, node: str | None) -> dict[str, Any]:
+        """Make a store primary that is not in sync. Raises: see :meth:`LastResort.recover`."""
+        return await self._last_resort.recover(node)
+
+    async def confirm(self) -> str:
+        """Note that somebody knows of the loss; return what it was. Raises: NoLeader, Timeout."""
+        return await self._last_resort.confirm()
+
+    async def discarded(self) -> list[dict[str, Any]]:
+        """Return what this node's store set aside, the oldest first."""
+        return await asyncio.to_thread(discarded.listed, self._folder)
+
+    def status(self) -> dict[str, Any]:
+        """Return what R.STATUS says of the stores together, with the change under way."""
+        return {**self.seen.shown(), "store_pending": self._rounds.pending}
+
+    def warnings(self) -> list[str]:
+        """Return what somebody should look at."""
+        own = self._follower.state
+        why = f"this node's store: {own.why}" if own.look is None and own.why else ""
+        return [text for text in (self._chooser.why, why, *self.seen.warnings()) if text]
+
+
+def _event(text: str) -> None:
+    log.warning("%s", text)

@@ -1,0 +1,229 @@
+"""Plays, on the primary's node, the rounds that :mod:`.set_keeper` asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, StoreDown
+from tidewarden.raft.store_facts import StoreFacts, StoreMember
+from tidewarden.store.durability.view_library import open_command
+from tidewarden.store.embedded.control_link import ControlLink, refuse_errors
+
+from .raft_stores import RaftStores
+from .set_keeper import KeeperTimes, Open, Propose, SetKeeper, Yield
+from .store_look import StoreData, acks_of
+from .store_report import StoreReport
+
+log = logging.getLogger("tidewarden.cluster")
+
+ROUND_S = 0.7
+"""A round may take so long; the store hangs otherwise."""
+WAIT_MS = 30
+BUSY_S = 0.5
+"""So long after the last group that was seen, groups are taken to run."""
+LAG_S = 2
+"""A store that nobody follows closely for so long takes no writes, to limit what is lost."""
+
+
+class SetRounds:
+    """
+    Plays rounds while this node's store is the open primary.
+
+    A round writes the set that counts, and asks how far each attached store has acknowledged.
+    """
+
+    def __init__(
+        self,
+        member: RaftStores,
+        socket_path: Path,
+        cluster: str,
+        password: str,
+        clock: Clock,
+        pace: float,
+        reports: Callable[[], Mapping[str, StoreReport]],
+        on_event: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            password: of the user ``daemon``.
+            reports: what each node last said of its store.
+        """
+        self._member, self._cluster, self._clock = member, cluster, clock
+        self._times = KeeperTimes.at(pace)
+        self._reports, self._on_event = reports, on_event
+        self._link = ControlLink(socket_path, password, "set")
+        self._keeper: SetKeeper | None = None
+        """Of the last view that the store was open in: it knows what was proposed there."""
+        self._serves = False
+        self._stamp = 0
+        self._seq = 0
+        self._busy_until = 0.0
+        self._attached: frozenset[tuple[str, ...]] = frozenset()
+        self._guarded = False
+        self._wake = asyncio.Event()
+        self._proposing: asyncio.Task[None] | None = None
+        self.gives_up = ""
+        """Why another store should be primary; empty: none should."""
+
+    @property
+    def pending(self) -> str:
+        """The set that is about to be, or was proposed; empty: no change is under way."""
+        return self._keeper.pending if self._keeper and self._serves else ""
+
+    def serve(self, member: StoreMember, view: int, data: StoreData, *, opened_here: bool) -> None:
+        """
+        Note that the store is open as the primary of ``view``, at each look; rounds begin or go on.
+
+        ``opened_here``: this process opened the view, so nobody can have proposed anything before.
+        """
+        keeper = self._keeper
+        if keeper is None or keeper.member != member or keeper.view != view:
+            found = None if opened_here else data.in_sync
+            self._keeper = SetKeeper(member, view, found, times=self._times)
+            self._stamp, self._seq = max(data.stamp, 1), data.seq
+            self._guarded, self.gives_up = False, ""
+            self._wake.set()
+        self._serves = True
+        if data.seq != self._seq:
+            was_idle = self._clock.monotonic() > self._busy_until
+            self._seq, self._busy_until = data.seq, self._clock.monotonic() + BUSY_S
+            if was_idle:
+                self._wake.set()
+
+    def rest(self) -> None:
+        """Note that the store is no open primary: there are no rounds."""
+        self._serves, self.gives_up = False, ""
+
+    def wake(self) -> None:
+        """Play the next round at once: something has changed."""
+        self._wake.set()
+
+    def attached(self, replicas: frozenset[tuple[str, ...]]) -> None:
+        """Note who is attached, at each look; one that came or went wakes a round."""
+        if self._attached != replicas:
+            self._wake.set()
+        self._attached = replicas
+
+    async def run(self) -> None:
+        """Play rounds until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                keeper, again = self._keeper if self._serves else None, False
+                if keeper is not None:
+                    try:
+                        again = await self._round(keeper)
+                    except StoreDown as error:
+                        log.info("no round of the in-sync set: %s", error)
+                if not again:
+                    await self._rest(keeper)
+        finally:
+            if self._proposing is not None:
+                self._proposing.cancel()
+            self._link.close()
+
+    async def _rest(self, keeper: SetKeeper | None) -> None:
+        busy = self._clock.monotonic() < self._busy_until
+        rest_s = self._times.idle_round_s if keeper is None else keeper.next_s(busy)
+        waking = asyncio.ensure_future(self._wake.wait())
+        resting = asyncio.ensure_future(sleep(self._clock, rest_s))
+        try:
+            await asyncio.wait({waking, resting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+            resting.cancel()
+
+    async def _round(self, keeper: SetKeeper) -> bool:
+        """Play one round; return whether another is due at once."""
+        facts, voters = self._member.store_facts(), self._member.voters()
+        if facts.view != keeper.view or facts.primary_member != keeper.member:
+            return False
+        self._stamp += 1
+        # Learners, too: without, they would say how far they came once a second.
+        others = max(len(facts.in_sync) - 1, len(self._attached))
+        opening = open_command(
+            self._cluster,
+            keeper.view,
+            self._stamp,
+            keeper.opens(facts, voters),
+            ".".join(keeper.member),
+        )
+        answers = await self._link.ask(
+            opening,
+            ("ROLE",),
+            *([("WAIT", others, WAIT_MS)] if others > 0 else []),
+            ("INFO", "replication"),
+            limit_s=ROUND_S,
+        )
+        refuse_errors(answers)
+        if answers[1][0] != "master" or keeper is not self._keeper:
+            return False
+        offset, acks = int(answers[1][1]), acks_of(answers[-1])
+        # as they are now: what was committed meanwhile counts
+        facts, voters = self._member.store_facts(), self._member.voters()
+        actions = keeper.round(
+            self._clock.monotonic(),
+            facts,
+            voters,
+            acks,
+            offset,
+            leaving=[node for node, report in self._reports().items() if report.leaving],
+            joining=[name for name, seat in self._member.seats().items() if not seat.votes],
+        )
+        await self._guard(facts, voters, acks, offset)
+        return self._act(actions)
+
+    def _act(self, actions: Collection[Any]) -> bool:
+        again, why = False, ""
+        for action in actions:
+            if isinstance(action, Open):
+                again = True
+            elif isinstance(action, Propose):
+                self._propose(action.command)
+            elif isinstance(action, Yield):
+                why = action.why
+        if why and not self.gives_up:
+            self._on_event(f"this node's store asks that another be the primary: {why}")
+        self.gives_up = why
+        return again
+
+    def _propose(self, command: tuple[Any, ...]) -> None:
+        """Propose without waiting: rounds go on meanwhile, and its fate shows in the facts."""
+        if self._proposing is not None:
+            self._proposing.cancel()
+        self._proposing = asyncio.ensure_future(self._proposed(command))
+
+    async def _proposed(self, command: tuple[Any, ...]) -> None:
+        try:
+            await self._member.store_command(command)
+        except Error as error:
+            log.info("the in-sync set: %s was proposed, its fate is unknown: %s", command, error)
+            return
+        self._wake.set()
+
+    async def _guard(
+        self,
+        facts: StoreFacts,
+        voters: frozenset[str],
+        acks: Mapping[StoreMember, int],
+        offset: int,
+    ) -> None:
+        """
+        Have the store refuse writes while nobody follows, from the first whole round on.
+
+        It limits what ``one`` loses on the minority side of a cut, and is no fence. A promotion
+        begins without: the first write would be refused.
+        """
+        others = facts.in_sync - {facts.primary_member}
+        complete = all(acks.get(one, -1) >= offset for one in others)
+        wanted = len(voters) > 1 and facts.is_open(voters) and complete
+        if wanted == self._guarded or (self._guarded and len(voters) > 1):
+            return
+        order = ("CONFIG", "SET", "min-replicas-to-write", int(wanted), "min-replicas-max-lag")
+        refuse_errors(await self._link.ask((*order, LAG_S), limit_s=ROUND_S))
+        self._guarded = wanted
