@@ -15,7 +15,7 @@ import dataclasses
 import errno
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,11 @@ from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.queue import Queues
-from tidewarden.raft.elector import ClusterState
 from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.store.client import StoreClient
-from tidewarden.store.embedded.server import EmbeddedStore, store_password
 from tidewarden.store.preflight import warn_of_settings
 from tidewarden.store.removal_first import small_writes
 from tidewarden.store.snapshot import snapshot
@@ -43,9 +41,11 @@ from .connected_store import ConnectedStore, open_connected_store
 from .doors import DRAIN_S, Doors
 from .leader_parts import LeaderParts, build_leader
 from .os_process import ConnectionBudget, calm_collector, tell_supervisor, tell_watchdog
-from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
+from .process_parts import ProcessParts, links_to, open_queues
 from .secondaries import Secondaries
 from .status import Status
+from .store_access import StoreAccess, store_access
+from .store_events import StoreEvents
 from .store_links import check_store_url
 from .subscriber import heard_error
 
@@ -59,7 +59,7 @@ DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 class Rooms:
     """Holds the rooms of a node that is built, and has not opened its doors yet."""
 
-    url: str
+    access: StoreAccess
     store: ConnectedStore
     parts: ProcessParts
     leader: LeaderParts
@@ -94,8 +94,12 @@ class Daemon:
         """
         check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
-            url = await stack.enter_async_context(self._store())
-            rooms = await self._build(stack, url)
+            access = await stack.enter_async_context(
+                store_access(self.config, self._secret, self.clock, self.stopping)
+            )
+            if self.stopping.is_set():  # told to while it waited for a primary
+                return
+            rooms = await self._build(stack, access)
             try:
                 beating = await self._join(stack, rooms)
                 await self._serve(stack, rooms, beating)
@@ -130,35 +134,14 @@ class Daemon:
 
     # --- building
 
-    @contextlib.asynccontextmanager
-    async def _store(self) -> AsyncIterator[str]:
-        """Yield the store's URL; an embedded store is started, watched, and stopped last."""
-        store = self.config.store
-        if store.url != "embedded":
-            yield store.url
-            return
-        folder = Path(self.config.node.data_dir) / "store"
-        embedded = EmbeddedStore(
-            folder, store, self._name, store_password(self._secret), self.clock
-        )
-        url = await embedded.start()
-        watch = asyncio.create_task(embedded.run(), name="embedded store")
-        stop_when_failed(watch, self.stopping)
-        try:
-            yield url
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-            await embedded.stop()
-
-    async def _build(self, stack: contextlib.AsyncExitStack, url: str) -> Rooms:
+    async def _build(self, stack: contextlib.AsyncExitStack, access: StoreAccess) -> Rooms:
         config, clock = self.config, self.clock
-        links = links_to(url, config, config.node.name, clock)
+        links = links_to(access.url, config, config.node.name, clock, access.finder)
         data, control, sweeping, accounts = [
             await stack.enter_async_context(links.open(purpose))
             for purpose in ("data", "control", "sweep", "accounts")
         ]
-        store = await open_connected_store(control, self._name, clock)
+        store = await open_connected_store(control, self._name, clock, replicated=config.replicated)
         if not store.server.views:
             await warn_of_settings(control)
         queues = await open_queues(stack, config, clock, links, data, control, store.server)
@@ -178,14 +161,15 @@ class Daemon:
         )
         await stack.enter_async_context(parts.subscriber.listening())
         parts.nodes.address = await told_address(config, control.at)
-        leader = build_leader(config, self._secret, clock, parts, sweep)
-        return Rooms(url, store, parts, leader, schedules, accounts)
+        leader = build_leader(config, clock, parts, sweep, access.member, access.signal)
+        return Rooms(access, store, parts, leader, schedules, accounts)
 
     async def _join(self, stack: contextlib.AsyncExitStack, rooms: Rooms) -> asyncio.Task[None]:
         """Take part in Raft, register, and begin to say that this node lives."""
         raft, nodes = rooms.leader.raft, rooms.parts.nodes
-        await raft.start()
-        stack.push_async_callback(raft.stop)
+        if rooms.access.replication is None:  # else Raft said where the store is
+            await raft.start()
+            stack.push_async_callback(raft.stop)
         # Not before this process has the folder and the port: to register is to end what a
         # namesake holds.
         nodes.folder = mark(Path(self.config.node.data_dir))
@@ -228,7 +212,7 @@ class Daemon:
         self._doors = doors = self._build_doors(rooms, tokens)
         self._warn_of_doors()
         refreshing: set[asyncio.Task[None]] = set()
-        await doors.open(stack, rooms.url, refreshing)
+        await doors.open(stack, rooms.access.url, refreshing)
         calm_collector()
         tell_supervisor("READY=1")
         log.info("READY %s: %s", self.config.node.name, doors.shown())
@@ -236,7 +220,7 @@ class Daemon:
         log.info("going down")
 
     def _build_doors(self, rooms: Rooms, tokens: Tokens) -> Doors:
-        config, clock = self.config, self.clock
+        config, clock, replication = self.config, self.clock, rooms.access.replication
         secondaries = Secondaries(config, clock, functools.partial(self._register, rooms))
         status = Status(
             config,
@@ -245,8 +229,9 @@ class Daemon:
             parts=rooms.parts,
             store=rooms.store,
             processes=secondaries,
+            stores=None if replication is None else replication.seen,
         )
-        copy = functools.partial(snapshot, rooms.url) if rooms.store.server.views else None
+        copy = functools.partial(snapshot, rooms.access.url) if rooms.store.server.views else None
         backups = Backups(Path(config.node.data_dir) / "backups", clock, copy, status.backed_up)
         backups.clear()  # what a former run left
         return Doors(
@@ -259,6 +244,7 @@ class Daemon:
             rooms.schedules,
             rooms.leader.member,
             backups,
+            replication,
         )
 
     def _warn_of_doors(self) -> None:
@@ -300,6 +286,7 @@ class Daemon:
             asyncio.create_task(rooms.leader.leadership.run(), name="leadership"),
             asyncio.create_task(rooms.leader.raft.watch(), name="membership"),
             asyncio.create_task(tell_watchdog(self.clock, status.dead), name="watchdog"),
+            *self._start_store_events(rooms.access, tokens),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
@@ -308,19 +295,41 @@ class Daemon:
                 if job.done():
                     job.result()
             tell_supervisor("STOPPING=1")
-            await self._hand_over(rooms.leader.raft)
+            await self._hand_over(rooms)
         finally:
             rooms.parts.queues.drain.started = status.stopping = True
             for future in everything:
                 future.cancel()
             await asyncio.gather(*everything - refreshing, return_exceptions=True)
 
-    async def _hand_over(self, raft: ClusterState) -> None:
-        """
-        Let another member lead before anything is drained.
+    def _start_store_events(self, access: StoreAccess, tokens: Tokens) -> list[asyncio.Task[None]]:
+        """Begin to tell readers of events what changes among replicated stores."""
+        replication, name = access.replication, self.config.node.name
+        if replication is None:
+            return []
+        facts = replication.facts
+        events = StoreEvents(
+            tokens.events.tell_of_cluster, lambda: facts().primary == name, self.clock
+        )
 
-        Nobody would sweep for as long as that takes.
+        async def note() -> None:
+            while True:
+                events.note(await access.changes.get())
+
+        return [
+            asyncio.create_task(note(), name="changes of the stores"),
+            asyncio.create_task(events.run(), name="events of the stores"),
+        ]
+
+    async def _hand_over(self, rooms: Rooms) -> None:
         """
+        Let another store be primary, and another member lead, before anything is drained.
+
+        Nobody would sweep, or take writes, for as long as that takes.
+        """
+        if rooms.access.replication is not None:
+            await rooms.access.replication.hand_over()
+        raft = rooms.leader.raft
         if not raft.is_leader():
             return
         try:

@@ -12,6 +12,7 @@ from tidewarden.raft.elector import ClusterState
 from tidewarden.scheduler.sweep import Sweep
 
 from .process_parts import ProcessParts
+from .raft_signal import RaftSignal
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +29,19 @@ class LeaderParts:
 
 
 def build_leader(
-    config: Config, secret: str, clock: Clock, parts: ProcessParts, sweep: Sweep
+    config: Config,
+    clock: Clock,
+    parts: ProcessParts,
+    sweep: Sweep,
+    member: RaftMember | None,
+    signal: RaftSignal,
 ) -> LeaderParts:
     """
-    Build the leader's tasks; a worker gets an observer in Raft's place.
+    Build the leader's tasks; a worker, which is no ``member``, gets an observer in Raft's place.
 
-    Raises: ConfigError: the members cannot be used, or there is no secret.
+    ``signal`` rings when the view of ``member`` changes.
     """
     nodes, control = parts.nodes, parts.control
-
-    def changed() -> None:
-        leadership.raft_changed()
-
-    is_worker = config.node.role == "worker"
-    member = None if is_worker else RaftMember(config, secret, clock, changed)
     raft: ClusterState = member or Observer(config, clock, nodes, control)
     reaper = Reaper(config.node.name, nodes, parts.queues, clock, raft.peer_heard_s)
     tasks = LeaderTasks(
@@ -59,4 +59,5 @@ def build_leader(
         tasks.run,
         lambda: nodes.beat_at,
     )
+    signal.listen(leadership.raft_changed)
     return LeaderParts(raft, member, leadership, tasks, sweep, reaper)

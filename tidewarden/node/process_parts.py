@@ -20,6 +20,7 @@ from tidewarden.config.load import Config
 from tidewarden.queue import Queues
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
+from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.preflight import StoreServer
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
@@ -30,9 +31,15 @@ from .subscriber import Subscriber
 log = logging.getLogger("tidewarden.daemon")
 
 
-def links_to(url: str, config: Config, registered: str, clock: Clock) -> StoreLinks:
+def links_to(
+    url: str,
+    config: Config,
+    registered: str,
+    clock: Clock,
+    finder: PrimaryFinder | None = None,
+) -> StoreLinks:
     """Return the maker of connections of the process that is called ``registered``."""
-    return StoreLinks(url, config.cluster.name, registered, clock, product_scripts())
+    return StoreLinks(url, config.cluster.name, registered, clock, product_scripts(), finder)
 
 
 async def open_queues(

@@ -41,11 +41,18 @@ class StoreLinks:
     """
     Makes connections to the store at ``url`` for the process that is called ``registered``.
 
-    ``topology`` is there on a Redis Cluster alone. Built in the event loop that uses it.
+    ``topology`` is there on a Redis Cluster alone. Built in the event loop that uses it. ``finder``
+    finds the primary where this process knows it otherwise than by the URL.
     """
 
     def __init__(
-        self, url: str, cluster: str, registered: str, clock: Clock, scripts: Scripts
+        self,
+        url: str,
+        cluster: str,
+        registered: str,
+        clock: Clock,
+        scripts: Scripts,
+        finder: PrimaryFinder | None = None,
     ) -> None:
         self.registered = registered
         self.scripts = scripts
@@ -53,7 +60,7 @@ class StoreLinks:
         self._url = url
         self._cluster = cluster
         self._clock = clock
-        self._finder, self.topology = self._finding()
+        self._finder, self.topology = (finder, None) if finder is not None else self._finding()
 
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:

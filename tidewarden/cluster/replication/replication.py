@@ -134,7 +134,7 @@ class Replication:
             store_ends: the store stops, too: it leaves the set before, so that nobody waits for it.
         """
         if gracefully and self._tasks:
-            await self._hand_over()
+            await self.hand_over()
             if store_ends:
                 await self._leave()
         tasks, self._tasks = self._tasks, []
@@ -144,7 +144,8 @@ class Replication:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._store.close()
 
-    async def _hand_over(self) -> None:
+    async def hand_over(self) -> None:
+        """Hand the primary over if this node's store is it, where that can be; returns then."""
         if self._member.store_facts().primary != self._member.name:
             return
         try:
@@ -305,6 +306,10 @@ class Replication:
     async def discarded(self) -> list[dict[str, Any]]:
         """Return what this node's store set aside, the oldest first."""
         return await asyncio.to_thread(discarded.listed, self._folder)
+
+    def facts(self) -> StoreFacts:
+        """Return who is primary and in sync, as it is known here."""
+        return self._member.store_facts()
 
     def status(self) -> dict[str, Any]:
         """Return what R.STATUS says of the stores together, with the change under way."""

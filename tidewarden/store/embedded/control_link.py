@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
@@ -125,8 +125,7 @@ class ControlLink(asyncio.Protocol):
     # The transport's.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
         self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
 
     def data_received(self, data: bytes) -> None:
