@@ -254,6 +254,7 @@ async def test_a_group_whose_connection_was_lost_is_sent_again(
     with stores.servers.stopped(stores.port_of(N1)):
         waiting = asyncio.ensure_future(one.write("k"))
         await eventually(lambda: any(held_of(one.commit).lines))
+        await eventually(lambda: all(transport_of(link) for link in one.commit_links))
         for link in one.commit_links:
             transport_of(link).abort()
     await waiting
