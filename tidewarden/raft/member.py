@@ -329,6 +329,7 @@ class RaftMember:
             tick_age_s=round(self._clock.monotonic() - view.ticked, 3),
             strangers_refused=running.voter.strangers_refused(),
             members_version=0 if view.members is None else view.members.version,
+            seat_waits=view.seat_waits,
         )
 
     # What can be asked for.

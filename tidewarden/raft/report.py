@@ -17,6 +17,7 @@ def report(
     tick_age_s: float | None = None,
     strangers_refused: int = 0,
     members_version: int = 0,
+    seat_waits: str = "",
 ) -> dict[str, Any]:
     """Return what ``raft`` says of itself; times that never were are ``None``."""
     return {
@@ -41,6 +42,7 @@ def report(
             for name, seen in raft.seats().items()
         },
         "members_version": members_version,
+        "seat_waits": seat_waits,
         "estranged": raft.not_member_because(),
     }
 

@@ -134,6 +134,8 @@ class RaftView:
     """The facts about the embedded stores, as applied here."""
     reports: int = 0
     """How often another member said something new of its store."""
+    seat_waits: str = ""
+    """On the leader: who has joined and gets no vote yet, and why; empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._names = {address: name for name, address in seeds.items()}
         self._addresses = dict(seeds)
         self._passing_on = False
-        self._seat_waits = ""  # as it was logged last
+        self.seat_waits = ""
+        """Who has joined and gets no vote yet, and why, as this leader sees it."""
         self.reports = Reports()
         """What the other members say of their stores."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
@@ -217,6 +218,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             refusal=self.refusal,
             stores=self.stores,
             reports=self.reports.changes,
+            seat_waits=self.seat_waits if leads else "",
         )
 
     def strangers_refused(self) -> int:
@@ -747,9 +749,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             name: self.stores.membership_fault("", members.voters | {name}) for name in caught_up
         }
         waiting = next((f"{name}: {fault}" for name, fault in faults.items() if fault), "")
-        if waiting and waiting != self._seat_waits:
+        if waiting and waiting != self.seat_waits:
             logger.info("a member that joined gets its vote later, %s", waiting)
-        self._seat_waits = waiting
+        self.seat_waits = waiting
         return [name for name, fault in faults.items() if not fault]
 
     def _caught_up(self) -> list[str]:

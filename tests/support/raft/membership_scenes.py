@@ -317,8 +317,14 @@ def who_joins_votes_once_enough_have_the_data(world: World) -> None:
     world.run(3)
     if "n3" in members(world, elected(world)).voters:
         world.broken("n3 votes, and two of four have a whole copy")
+    voter = world.members[elected(world)].voter
+    if "n3: of the 4 that would vote then" not in voter.view(world.now).seat_waits:
+        world.broken(f"why n3 has no vote is not said: {voter.seat_waits!r}")
     order(world, elected(world), ("change", 1, 2, "n0.a n1.a n3.a"))
     join_on(world, "n3")
+    world.run(0.5)
+    if any(world.members[address].voter.view(world.now).seat_waits for address in world.alive()):
+        world.broken("n3 votes, and is said to wait")
     if order(world, "n3:1", ("elect", 1, "n3", "a", "a", "", 0)).primary != "n3":
         world.broken("n3 is not elected, though its store is in the set")
 
