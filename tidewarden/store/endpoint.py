@@ -91,6 +91,8 @@ class Endpoint:
         finally:
             self._attempt = None
         if attempt.when() is not None:  # redis-py may swallow a cancellation
+            # its end, told in a later turn, is not that of the connection which comes next
+            transport.set_protocol(asyncio.Protocol())
             transport.abort()
             raise StoreDown(changed)
         return transport, kept
