@@ -132,6 +132,11 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
         ("-- DURABILITY none\n-- DURABILITY queue\n-- GROWS no", "says DURABILITY twice"),
         ("-- DURABILITY queue\n-- GROWS no\n-- EACH of several", "waits for no durability"),
         ("return 1\n-- DURABILITY none\n-- GROWS no", "has no DURABILITY"),
+        ("-- DURABILITY none\n-- GROWS yes\n-- READS", "READS waits for no durability, grows"),
+        (
+            "-- DURABILITY none\n-- GROWS no\n-- READS\nredis.call('HGET')\nredis.pcall('HSET')",
+            "says READS, and it calls HSET",
+        ),
     ],
 )
 def test_a_header_that_does_not_say_what_its_script_needs(header: str, fault: str) -> None:
@@ -358,7 +363,8 @@ def test_the_library_has_locals_to_spare(valkey: Any, room: str) -> None:
 
     def loads(more: int) -> bool:
         with_more = text[:place] + "".join(f"\nlocal spare_{n}" for n in range(more)) + text[place:]
-        with_more = with_more.replace("register_function('", "register_function('spare_")
+        for named in ("register_function('", "function_name = '"):
+            with_more = with_more.replace(named, f"{named}spare_")
         _, _, body = with_more.partition("\n")
         try:
             valkey.client.execute_command(

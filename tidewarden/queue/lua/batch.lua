@@ -34,6 +34,6 @@ for i = 1, #parts do
   reply[i] = answer
   if verb == 'put' and answer.err then afresh() end -- nothing was written: nothing may be counted
 end
-ARGV, joined, growing = all, false, #parts == 1 and growing
+ARGV, joined, effect = all, false, #parts == 1 and effect
 open()
 return finish(reply)

@@ -13,7 +13,7 @@
 -- a new lease number: the end of the connection that asked first, which carries the old one, ends
 -- nothing.
 open()
-growing = true
+effect = 'grows'
 alive(CALLER)
 local wants = {}
 for i = 3, #ARGV, 6 do

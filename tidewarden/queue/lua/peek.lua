@@ -1,6 +1,7 @@
 -- peek: reads tasks by id, or a page of those in one state; changes nothing.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)
 --         4 id | tasks at most

@@ -11,7 +11,7 @@
 --         shard is at its capacity)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
-growing = true
+effect = 'grows'
 local function fresh(payload)
   return {
     priority = 50,

@@ -1,6 +1,7 @@
 -- stats: counts the tasks of one shard by state; changes nothing.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {delayed, ready, leased, buried, paused until ms, waiting nodes, oldest ready

@@ -5,7 +5,7 @@
 -- ARGV    3 name  4 queue  5 the place it had, to be replaced ("": none)  6 stamp
 -- RETURNS {1 it is the caller's | 0 it is another's, the place stored now: `queue stamp`}
 open()
-growing = true
+effect = 'grows'
 local stored = redis.call('HGET', key('names'), ARGV[3])
 if stored and stored ~= ARGV[5] and string.match(stored, '^%S+') ~= ARGV[4] then
   return finish({ 0, stored })

@@ -12,7 +12,7 @@
 -- RETURNS {next tick ms | -1, per schedule: tasks put | -1 when it had moved on}; error STALE
 --         unless (epoch, holder) is the fence's or newer
 open()
-growing = true
+effect = 'grows'
 local epoch = int(3, 'epoch', 1, NEVER)
 
 local rounds, at = {}, 5

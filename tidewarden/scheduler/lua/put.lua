@@ -13,7 +13,7 @@
 --         10 schedules of a shard at most
 -- RETURNS {1 written | 0 kept, next tick ms}; error FULL when the shard has no room for another
 open()
-growing = true
+effect = 'grows'
 local name, tick, anchor, most =
   ARGV[3],
   int(4, 'tick', 0, NEVER - 1),

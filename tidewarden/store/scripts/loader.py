@@ -33,7 +33,12 @@ EACH = ".each"
 DURABILITIES = ("none", "queue", "system", "strongest")
 ALLOWED = {"DURABILITY": DURABILITIES, "GROWS": ("no", "yes")}
 """Directives that every script's header has, and their values."""
-DIRECTIVES = (*ALLOWED, "VERBS", "EACH", "GUARDED", "KEYS", "ARGV", "RETURNS")
+DIRECTIVES = (*ALLOWED, "VERBS", "EACH", "GUARDED", "READS", "KEYS", "ARGV", "RETURNS")
+READING = frozenset(
+    "EXISTS HEXISTS HGET HGETALL HLEN HMGET HSCAN LRANGE SCARD SISMEMBER SMEMBERS SRANDMEMBER TIME"
+    " ZCARD ZCOUNT ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREVRANGEBYSCORE ZSCORE".split()
+)
+"""Commands that a script which READS may call itself; of the shared files the server sees to it."""
 _EACH_LOOP = """
 local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
 for i = many + 1, #{keys} do beside[#beside + 1] = {keys}[i] end
@@ -50,6 +55,7 @@ Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind th
 the arguments.
 """
 _VALUE = re.compile(r"--\[\[(\w+)\]\]")
+_COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 _DIRECTIVE = re.compile(r"-- ([A-Z]{4,})\b *(.*)")
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
@@ -65,7 +71,8 @@ class ScriptHeader:
     that the store has. ``grows``: it makes the store grow, and is refused before it is sent while
     only the margin is free. ``verbs``: files of its folder that stand before it, as functions.
     ``each``: it can be run for several shards of one server in one call. ``guarded``: of a plain
-    script, that it touches more than its first key.
+    script, that it touches more than its first key. ``reads``: it writes nothing, whatever it finds,
+    and runs in a copy of the data, too.
     """
 
     durability: str
@@ -73,6 +80,7 @@ class ScriptHeader:
     verbs: tuple[str, ...] = ()
     each: bool = False
     guarded: bool = False
+    reads: bool = False
 
 
 def header_of(place: str, text: str) -> ScriptHeader:
@@ -106,13 +114,26 @@ def header_of(place: str, text: str) -> ScriptHeader:
             f"{place}: a script that is run for EACH of several shards waits for no durability: say"
             " none"
         )
+    if "READS" in said:
+        _check_reading(place, text, said)
     return ScriptHeader(
         said["DURABILITY"],
         said["GROWS"] == "yes",
         tuple(said.get("VERBS", "").split()),
         "EACH" in said,
         "GUARDED" in said,
+        "READS" in said,
     )
+
+
+def _check_reading(place: str, text: str, said: Mapping[str, str]) -> None:
+    """Raises: ValueError: a script that says it READS does more, or says that it does."""
+    if said["DURABILITY"] != "none" or said["GROWS"] != "no" or "VERBS" in said:
+        raise ValueError(
+            f"{place}: a script that READS waits for no durability, grows nothing and has no VERBS"
+        )
+    if writing := sorted({name for name in _COMMAND.findall(text) if name not in READING}):
+        raise ValueError(f"{place}: its header says READS, and it calls {', '.join(writing)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +143,8 @@ class Script:
 
     ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``:
     on a cluster, it names a key that never exists beside its own, so that it is not run while a
-    part of them is on the move (docs/decisions/0016-redis-cluster.md). ``durability`` and ``grows``
-    are those of its :class:`ScriptHeader`.
+    part of them is on the move (docs/decisions/0016-redis-cluster.md). ``durability``, ``grows``
+    and ``reads`` are those of its :class:`ScriptHeader`.
     """
 
     name: str
@@ -133,6 +154,7 @@ class Script:
     guarded: bool
     durability: str
     grows: bool
+    reads: bool
 
 
 def _read(package: str) -> Iterator[tuple[str, str]]:
@@ -166,6 +188,15 @@ def shared_text(shared: SharedLua) -> str:
     folder = resources.files(shared.package) / "lua" / "shared"
     texts = [(folder / name).read_text("utf-8") for name in shared.files]
     return shared.rendered("\n".join(texts))
+
+
+def _registered(function: str, body: str, *, reads: bool) -> str:
+    """The lines by which a library has a function; one that reads may be called in copies."""
+    callback = f"function(keys, arguments){body}end"
+    if not reads:
+        return f"redis.register_function('{function}', {callback})"
+    flags = "flags = { 'no-writes' }"
+    return f"redis.register_function({{ function_name = '{function}', callback = {callback}, {flags} }})"
 
 
 def _sha(source: bytes) -> str:
@@ -234,16 +265,24 @@ class Scripts:
         name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"
         source = text.encode()
         self._scripts[name] = Script(
-            name, source, _sha(source), function, guarded, header.durability, header.grows
+            name,
+            source,
+            _sha(source),
+            function,
+            guarded,
+            header.durability,
+            header.grows,
+            header.reads,
         )
 
     def _add(self, package: str, head: str) -> None:
         files = {name: self._shared.rendered(text) for name, text in _read(package)}
         prelude = files.pop(PRELUDE, "")
-        begin = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
+        begins = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
         self._library += ["do", prelude]
         for name, text in files.items():
             header = header_of(f"{package}/lua/{name}", text)
+            begin = begins + ("effect = 'reads'\n" if header.reads else "")
             before = "".join(
                 f"local function {verb}()\n{files[verb + '.lua']}\nend\n" for verb in header.verbs
             )
@@ -256,18 +295,12 @@ class Scripts:
             self._library += [
                 "do",
                 f"{before}local function verb()\n{text}\nend",
-                (
-                    f"redis.register_function('{function}', function(keys, arguments)\n{call}return"
-                    " run(verb)\nend)"
-                ),
+                _registered(function, f"\n{call}return run(verb)\n", reads=header.reads),
             ]
             if header.each:
                 here = begin.replace("KEYS, ARGV", "here, said")
                 loop = _EACH_LOOP.format(keys="keys", arguments="arguments", begin=here)
-                self._library.append(
-                    f"redis.register_function('{function}_each', function(keys,"
-                    f" arguments){loop}end)"
-                )
+                self._library.append(_registered(f"{function}_each", loop, reads=header.reads))
                 whole = f"local function verb()\n{text}\nend" + _EACH_LOOP.format(
                     keys="KEYS", arguments="ARGV", begin=here
                 )

@@ -6,7 +6,7 @@
 --         the row the head alone is looked at)
 -- RETURNS per account: 1, or 0 when the account is no longer as it was read
 open()
-growing = true
+effect = 'grows'
 local items, reply = {}, {}
 for i = 3, #ARGV, 4 do
   local _, details = checked_row(i + 3)

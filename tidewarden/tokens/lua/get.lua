@@ -1,6 +1,7 @@
 -- get: reads accounts; changes nothing.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… accounts
 -- RETURNS per account: {now_ms, the shard's floor of grants, row | nil, troubles | nil, the grant

@@ -9,7 +9,7 @@
 -- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see
 --         outbox_claim.lua), 0 the account is no longer as it was read
 open()
-growing = true
+effect = 'grows'
 local items = {}
 for i = 3, #ARGV, 6 do
   local row, details = checked_row(i + 3)

@@ -62,6 +62,11 @@ local function wake()
 end
 
 local function finish(items)
+  if effect == 'reads' then
+    if next(changed) ~= nil or counted then discard() end
+    keep_record()
+    return { now, S.alarm < NEVER and S.alarm or -1, 0, items }
+  end
   if lanes then lanes.settle() end
   if joined then return items end
   if #aside > 0 then
@@ -81,7 +86,7 @@ local function finish(items)
       local value = S[field]
       fields[#fields + 1], fields[#fields + 2] = field, value
     end
-    if growing then
+    if effect == 'grows' then
       redis.call('HSET', key('shard'), unpack(fields))
     elseif type(redis.pcall('HSET', key('shard'), unpack(fields))) == 'table' then
       -- The store is full, and nothing was removed yet.

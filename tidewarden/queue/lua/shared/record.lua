@@ -33,8 +33,10 @@ local aside, bury_them
 -- once it is known.
 local bucket_size
 local lanes -- their rules, once there was need of them
--- Put-like scripts set it: on a full store they are refused, all others must get through.
-local growing
+-- 'grows': put-like scripts set it; on a full store they are refused, all others must get through.
+-- 'reads': of scripts whose header says READS; what they find out is not written, so that they run
+-- in a copy of the data, too.
+local effect
 local pack, unpack_struct
 local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
 -- The one thing that the library keeps between two calls: records as they were read and written, by
@@ -59,7 +61,7 @@ local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
   now, now_us, clock_us, known, view = nil, nil, nil, nil, nil
-  joined, growing = false, false
+  joined, effect = false, nil
   afresh()
   pack, unpack_struct = struct.pack, struct.unpack
 end
