@@ -21,6 +21,7 @@ from tidewarden.queue import Queues
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.preflight import StoreServer
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
@@ -50,9 +51,12 @@ async def open_queues(
     data: StoreClient,
     control: StoreClient,
     server: StoreServer,
+    near: NearCopy | None = None,
 ) -> Queues:
     """
     Make the queues on the connection ``data``, with the durability that ``server`` can give.
+
+    ``near``: the node's own copy of the data, to which it is connected here; None: it has none.
 
     Raises: what the store raises.
     """
@@ -69,7 +73,9 @@ async def open_queues(
     stack.push_async_callback(commits.stop)
     for warning in commits.warnings(server, bool(config.providers)):
         log.warning(warning)
-    return Queues(
+    if near is not None:
+        await stack.enter_async_context(near.connected())
+    queues = Queues(
         config,
         data,
         links.scripts,
@@ -77,7 +83,11 @@ async def open_queues(
         views=server.views,
         system_queues=SYSTEM_QUEUES,
         durability=commits,
+        near=near,
     )
+    if queues.near is not None:
+        stack.push_async_callback(queues.near.age.stop)
+    return queues
 
 
 class ProcessParts:

@@ -5,18 +5,21 @@ The verbs that look at single tasks and queues and mend them: nothing here is on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
+from tidewarden.errors import BadArg, Error, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
 from .catalog import Catalog
+from .near_reads import NearReads
 from .partitioning import DIGITS_MAX, STRATEGIES, shard_for
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
+from .shards.shard import Shard
 from .shards.shard_scripts import ShardScripts
 from .shards.shard_settings import close, look_at_lanes, set_order
 from .task import (
@@ -37,12 +40,19 @@ class QueueAdmin:
     """Looks at single tasks and mends them; pauses queues, counts them and sets their settings."""
 
     def __init__(
-        self, catalog: Catalog, scripts: ShardScripts, link: StoreClient, payload_max: int
+        self,
+        catalog: Catalog,
+        scripts: ShardScripts,
+        link: StoreClient,
+        payload_max: int,
+        near: NearReads | None = None,
     ) -> None:
+        """``near``: reads the node's own copy of the data; None: it has none."""
         self._catalog = catalog
         self._link = link
         self._scripts = scripts
         self._payload_max = payload_max
+        self._near = near
 
     async def kick(
         self,
@@ -110,23 +120,31 @@ class QueueAdmin:
             )
         return int(reply)
 
-    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
-        """A task as it lies, without taking it. Raises: NotFound."""
+    async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
+        """
+        A task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
+
+        Raises: NotFound: there is none now.
+        """
         shards = await self._catalog.open(check_name(queue))
-        rows, _ = await shard_for(shards, check_id(task_id)).run("queue.peek", ("id", task_id, ""))
+        shard, args = shard_for(shards, check_id(task_id)), ("id", task_id, "")
+        rows, _ = await self._read(shard, "queue.peek", args, max_stale_ms)
+        if not rows and max_stale_ms:  # it may have come since
+            rows, _ = await shard.run("queue.peek", args)
         if not rows:
             raise NotFound(f"there is no task {task_id} in {queue}")
         return described(queue, rows[0])
 
     async def page(
-        self, queue: str, state: str, count: int = 100, after: str = ""
+        self, queue: str, state: str, count: int = 100, after: str = "", max_stale_ms: int = 0
     ) -> tuple[list[dict[str, Any]], str]:
         """
         Return at most ``count`` tasks in one state, in its order, shard by shard.
 
         Also the cursor to go on from, "" at the end.
 
-        A page of long payloads may be short before the end.
+        A page of long payloads may be short before the end. With ``max_stale_ms`` it is as it was
+        at most so long ago.
         """
         if state not in STATES:
             raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
@@ -140,7 +158,8 @@ class QueueAdmin:
         at = int(number) if after else 0
         tasks: list[dict[str, Any]] = []
         while at < len(shards):
-            rows, last = await shards[at].run("queue.peek", (state, count - len(tasks), cursor))
+            args = (state, count - len(tasks), cursor)
+            rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms)
             tasks += [described(queue, row) for row in rows]
             cursor = last.decode("utf-8", "surrogateescape")
             if cursor:
@@ -150,6 +169,13 @@ class QueueAdmin:
             at += 1
             cursor = ""
         return tasks, ""
+
+    async def _read(self, shard: Shard, name: str, args: Sequence[Arg], max_stale_ms: int) -> Any:
+        """What a script reads: near, if that is known to be no older, else at the primary."""
+        if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
+            with contextlib.suppress(Error):  # the primary answers, or says what is wrong
+                return await self._near.run_at(shard, name, args)
+        return await shard.run(name, args)
 
     async def pause(self, queue: str, ms: int | None = None) -> None:
         """Takes stop, for ``ms`` or until :meth:`resume`; puts go on."""
@@ -165,13 +191,16 @@ class QueueAdmin:
         shards = await self._catalog.open(check_name(queue))
         return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
 
-    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+    async def stats(
+        self, queue: str, *, by_shard: bool = False, max_stale_ms: int = 0
+    ) -> dict[str, Any]:
         """
         Return counts by state, counters since the queue was made, and its next event.
 
         For a topic: its queues.
 
-        ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
+        ``by_shard``: the counts of each shard, too. ``max_stale_ms``: they may be so old. Raises:
+        NotFound: there is no such queue.
         """
         if check_name(queue) not in self._catalog.shards and not await self._catalog.exists(queue):
             links = await self._catalog.stored_links(queue)
@@ -192,7 +221,7 @@ class QueueAdmin:
         waiting_takes = 0
         each: list[dict[str, int]] = []
         for row, shard in zip(
-            await self._scripts.run_each("queue.stats", queue, ()),
+            await self._stats_of_shards(queue, max_stale_ms),
             self._catalog.shards[queue],
             strict=True,
         ):
@@ -216,6 +245,15 @@ class QueueAdmin:
         if by_shard:
             total["by_shard"] = each
         return total | {f"count_{name}": value for name, value in sorted(counters.items())}
+
+    async def _stats_of_shards(self, queue: str, max_stale_ms: int) -> Sequence[Any]:
+        if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
+            shards = await self._catalog.open(queue)
+            with contextlib.suppress(Error):  # the primary answers, or says what is wrong
+                return await asyncio.gather(
+                    *(self._near.run_at(shard, "queue.stats", ()) for shard in shards)
+                )
+        return await self._scripts.run_each("queue.stats", queue, ())
 
     async def settings(self, queue: str) -> dict[str, Any]:
         """The queue's settings, as they are stored. Raises: StoreDown."""

@@ -9,6 +9,7 @@ from tidewarden.config.load import Config
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
+from tidewarden.store.near_copy import NearCopy
 
 from .admin import QueueAdmin
 from .bulk import Bulk
@@ -17,6 +18,7 @@ from .consistency import Consistency
 from .consumer import Consumer
 from .fast_path import FastPath
 from .locks import Locks
+from .near_reads import NearReads
 from .partitioning import shard_for
 from .put import Producer
 from .sessions.hold_limit import HoldLimit
@@ -52,7 +54,9 @@ class Queues:
         views: bool,
         system_queues: Mapping[str, QueueSettings],
         durability: Durability | None = None,
+        near: NearCopy | None = None,
     ) -> None:
+        """``near``: the node's own copy of the data; None: it has none."""
         limits = config.limits
         self.drain = Drain()
         self.catalog = Catalog(
@@ -65,8 +69,9 @@ class Queues:
             durability=durability,
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
+        self.near = NearReads(self.catalog, near, link, clock) if near is not None else None
         self.topics = Topics(self.catalog, limits.queues_max)
-        self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes)
+        self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
         self.bulk = Bulk(self.catalog)
         self.consistency = Consistency(self.catalog)
         self.results = Results(self.catalog, limits)

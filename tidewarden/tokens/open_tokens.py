@@ -18,6 +18,7 @@ from tidewarden.queue import Queues
 from .accounts.account_store import AccountStore, RunScript
 from .accounts.cache import Cache
 from .accounts.directory import Directory
+from .accounts.near_accounts import NearAccounts
 from .accounts.settled import SettledAccounts
 from .accounts.unconfigured_accounts import UnconfiguredAccounts
 from .custody.key_sync import restore_keys
@@ -231,7 +232,15 @@ async def _put_together(
     offline = _offline(ground, clients, notifier)
     closing.push_async_callback(offline.stop)
     reader = Reader(
-        accounts, ground.vault, clock, ground.cache, ground.settled, offline, connected, forced_ms
+        accounts,
+        ground.vault,
+        clock,
+        ground.cache,
+        ground.settled,
+        offline,
+        connected,
+        forced_ms,
+        _near(ground.queues),
     )
     closing.callback(reader.stop)
     under_way = UnderWay()
@@ -266,6 +275,14 @@ async def _put_together(
             *_other_jobs(ground, outside),
         ),
         closing=closing,
+    )
+
+
+def _near(queues: Queues) -> NearAccounts | None:
+    if queues.near is None:
+        return None
+    return NearAccounts(
+        AccountStore(queues.near.run, queues.catalog.shard_of), queues.near.age.within
     )
 
 

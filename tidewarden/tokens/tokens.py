@@ -158,7 +158,12 @@ class Tokens:
         return await self._grants.put(provider, queue, name, fields, keep=keep)
 
     async def get(
-        self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
+        self,
+        account: str,
+        min_ttl_ms: int = 0,
+        wait_ms: int = 0,
+        newer: int = 0,
+        max_stale_ms: int = 0,
     ) -> AccountToken:
         """
         A token with at least ``min_ttl_ms`` to live.
@@ -171,8 +176,11 @@ class Tokens:
         generation alone will do; the account is refreshed for it, at most once in five seconds,
         whoever asks.
 
-        While the store does not answer, a token that this node read or refreshed before is served
-        in the state ``stale``.
+        ``max_stale_ms``: a token with enough life may come from the node's own copy of the data,
+        if that is known to lack nothing that is older.
+
+        While the store does not answer, a token that this node read or refreshed before, or has in
+        its own copy, is served in the state ``stale``.
 
         Raises: NotFound: no such account, or it is dead and its last token expired. Timeout: no
         living token in time. StoreDown: it does not answer, and no living token of the account is
@@ -182,7 +190,9 @@ class Tokens:
         check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         check_range(newer, "NEWER", 0, GENERATION_MAX)
         try:
-            return await self._reader.get(provider, queue, name, min_ttl_ms, wait_ms, newer)
+            return await self._reader.get(
+                provider, queue, name, min_ttl_ms, wait_ms, newer, max_stale_ms
+            )
         except errors.Timeout as error:
             reason = await self._held_by(provider.name)
             if not reason:
@@ -192,11 +202,16 @@ class Tokens:
             ) from error
 
     async def get_many(
-        self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
+        self,
+        names: Sequence[str],
+        min_ttl_ms: int = 0,
+        wait_ms: int = 0,
+        max_stale_ms: int = 0,
     ) -> Sequence[AccountToken | errors.Error]:
         """As :meth:`get` for each, all at once: a token, or why there is none."""
         found = await asyncio.gather(
-            *(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True
+            *(self.get(name, min_ttl_ms, wait_ms, 0, max_stale_ms) for name in names),
+            return_exceptions=True,
         )
         for one in found:
             if not isinstance(one, (AccountToken, errors.Error)):

@@ -190,14 +190,16 @@ class RecordingQueues:
         self.calls.append(("delete", queue, task_id, lease, force))
         return 1
 
-    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
-        self.calls.append(("peek", queue, task_id))
+    async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
+        more = (max_stale_ms,) if max_stale_ms else ()
+        self.calls.append(("peek", queue, task_id, *more))
         return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
 
     async def page(
-        self, queue: str, state: str, count: int, after: str
+        self, queue: str, state: str, count: int, after: str, max_stale_ms: int
     ) -> tuple[list[dict[str, Any]], str]:
-        self.calls.append(("page", queue, state, count, after))
+        more = (max_stale_ms,) if max_stale_ms else ()
+        self.calls.append(("page", queue, state, count, after, *more))
         return [{"id": "a"}], "next"
 
     async def pause(self, queue: str, ms: int | None) -> None:
@@ -308,15 +310,24 @@ class RecordingTokens:
         return Put(5, "new", "fresh")
 
     async def get(
-        self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
+        self,
+        account: str,
+        min_ttl_ms: int = 0,
+        wait_ms: int = 0,
+        newer: int = 0,
+        max_stale_ms: int = 0,
     ) -> RecordingToken:
-        self.calls.append(("get", account, min_ttl_ms, wait_ms, *((newer,) if newer else ())))
+        more = (newer, max_stale_ms) if max_stale_ms else (newer,) if newer else ()
+        self.calls.append(("get", account, min_ttl_ms, wait_ms, *more))
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
         return RecordingToken(self.extras)
 
-    async def get_many(self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0) -> list[Any]:
-        self.calls.append(("get_many", names, min_ttl_ms, wait_ms))
+    async def get_many(
+        self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0, max_stale_ms: int = 0
+    ) -> list[Any]:
+        more = (max_stale_ms,) if max_stale_ms else ()
+        self.calls.append(("get_many", names, min_ttl_ms, wait_ms, *more))
         return [
             (
                 NotFound("there is no such account")

@@ -20,7 +20,8 @@ from support.queues.desk import loading, queue_scripts
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
-from tidewarden.store import StoreConnection
+from tidewarden.store import Scripts, StoreConnection
+from tidewarden.store.near_copy import NearCopy
 from tidewarden.tokens import Tokens, open_tokens
 from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
@@ -162,12 +163,13 @@ async def node(
     more: Sequence[Provider] = (),
     config: Config | None = None,
     clock: Clock | None = None,
+    near: Callable[[Scripts], NearCopy] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
     A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``:
     further providers, ``sections``: others of its configuration. ``clock``: of all but its links to
-    the store.
+    the store. ``near``: makes its own copy of the data.
     """
     clock = clock or SystemClock()
     cluster = config.cluster if config is not None else Cluster(name="t")
@@ -180,7 +182,10 @@ async def node(
     scripts = queue_scripts()
     link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
-    queues = Queues(config, link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES)
+    copy = near(scripts) if near is not None else None
+    queues = Queues(
+        config, link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES, near=copy
+    )
     queues.catalog.holder = f"{name}.{boot}"
 
     def hear(push: Any) -> None:
@@ -191,7 +196,9 @@ async def node(
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.catalog.holder}", "{t}:queues")
 
+    reading = copy.connected() if copy is not None else contextlib.nullcontext()
     try:
+        await reading.__aenter__()
         tokens = await open_tokens(config, queues, clock, link.call, **settings)
         try:
             side = Side(tokens, queues, link)
@@ -201,6 +208,9 @@ async def node(
         finally:
             await tokens.stop()
     finally:
+        if queues.near is not None:
+            await queues.near.age.stop()
+        await reading.__aexit__(None, None, None)
         await heard.stop()
         await link.stop()
         await asyncio.sleep(0)  # Closed transports end in the next turn.

@@ -49,14 +49,18 @@ class TokenRoutes:
         Return an access token with at least ``min_ttl`` seconds left.
 
         It is waited for at most ``wait`` seconds, and of a later generation than ``newer``; 304 if
-        the client has it already.
+        the client has it already. It may be what was stored ``max_stale`` seconds ago.
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = query_of(request, ("min_ttl", "wait", "newer"))
+        query = query_of(request, ("min_ttl", "wait", "newer", "max_stale"))
         min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
         token = await self._tokens.get(
-            _account(request), min_ttl_ms, wait_ms, _whole_number(query, "newer")
+            _account(request),
+            min_ttl_ms,
+            wait_ms,
+            _whole_number(query, "newer"),
+            _milliseconds(query, "max_stale"),
         )
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
@@ -71,7 +75,7 @@ class TokenRoutes:
         """
         Return many access tokens, each with its token or its error.
 
-        The body is ``{"accounts": […], "min_ttl": s, "wait": s}``.
+        The body is ``{"accounts": […], "min_ttl": s, "wait": s, "max_stale": s}``.
         """
         asked = fields_of(await request.read())
         names = asked.pop("accounts", None)
@@ -86,14 +90,18 @@ class TokenRoutes:
                 f"accounts has {len(names)} names; allowed are {self._batch_max}"
                 " (limits.batch_max)."
             )
-        if unknown := sorted(asked.keys() - {"min_ttl", "wait"}):
+        if unknown := sorted(asked.keys() - {"min_ttl", "wait", "max_stale"}):
             raise BadArg(
-                f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait."
+                f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait,"
+                " max_stale."
             )
         accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
         query = {name: str(value) for name, value in asked.items()}
         found = await self._tokens.get_many(
-            accounts, _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
+            accounts,
+            _milliseconds(query, "min_ttl"),
+            _milliseconds(query, "wait"),
+            _milliseconds(query, "max_stale"),
         )
         return respond(
             {

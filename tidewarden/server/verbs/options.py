@@ -67,6 +67,10 @@ class Option:
     rival: str = ""
 
 
+MAX_STALE = Option("max_stale_ms", number)
+"""Of reads: the answer may be so old, and then come from the node's own copy."""
+
+
 class Options:
     """
     The options of one verb.

@@ -32,7 +32,7 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 
 from .command import ANY, TOGETHER_LONG_MAX, Command
-from .options import Option, Options, data, lowered, number, text
+from .options import MAX_STALE, Option, Options, data, lowered, number, text
 from .queue import TASK_OPTIONS, integer, ok, queue_name
 
 BURIED = {"REASON": Option("reason_prefix", text), "AGE": Option("age_ms", number)}
@@ -70,8 +70,10 @@ PAGE = Options(
         "STATE": Option("state", lowered),
         "COUNT": Option("count", number),
         "AFTER": Option("after", text),
+        "MAXSTALE": MAX_STALE,
     },
 )
+PEEK = Options("Q.PEEK", {"MAXSTALE": MAX_STALE})
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
 MOVE = Options(
@@ -83,7 +85,7 @@ MOVE = Options(
         **BURIED,
     },
 )
-STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None)})
+STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None), "MAXSTALE": MAX_STALE})
 LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
 CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
 PAGE_COUNT = 100
@@ -131,15 +133,20 @@ def peek(connection: Connection, request: Request) -> Pending:
     """Q.PEEK of one task, or of a page of those in one state."""
     queue = queue_name(request[1])
     queues = connection.server.queues
-    if len(request) == 3:
-        return Pending(queues.admin.peek(queue, text("An id", request[2])), encoder.encode)
+    if len(request) == 3 or (len(request) == 5 and request[3].upper() == b"MAXSTALE"):
+        task_id, stale = text("An id", request[2]), PEEK.parse(request, 3)
+        return Pending(queues.admin.peek(queue, task_id, **stale), encoder.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
         raise BadArg(
             "Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting."
         )
     page = queues.admin.page(
-        queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", "")
+        queue,
+        fields["state"],
+        fields.get("count", PAGE_COUNT),
+        fields.get("after", ""),
+        fields.get("max_stale_ms", 0),
     )
     return Pending(page, encoder.encode)
 
@@ -370,9 +377,9 @@ COMMANDS = (
         "Q.PEEK",
         peek,
         3,
-        8,
+        10,
         on(TAKE_OR_ADMIN, 1),
-        "queue id | queue STATE s [COUNT n] [AFTER cursor]",
+        "queue id [MAXSTALE ms] | queue STATE s [COUNT n] [AFTER cursor] [MAXSTALE ms]",
         group="queue",
         together=TOGETHER_LONG_MAX,
     ),
@@ -383,9 +390,9 @@ COMMANDS = (
         "Q.STATS",
         stats,
         1,
-        3,
+        5,
         depends(QUEUE_WORDS, _stats_requires),
-        "[queue [SHARDS]]",
+        "[queue [SHARDS] [MAXSTALE ms]]",
         group="queue",
     ),
     Command("Q.LIST", names, 1, 2, LOGIN, "[TOPICS]", group="queue"),

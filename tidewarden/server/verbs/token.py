@@ -21,9 +21,13 @@ from tidewarden.tokens import AccountToken, Tokens
 from tidewarden.tokens.verbs.grants import Put
 
 from .command import ANY, Command
-from .options import Option, Options, lowered, number, text
+from .options import MAX_STALE, Option, Options, lowered, number, text
 
-LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
+LIFE = {
+    "MINTTL": Option("min_ttl_ms", number),
+    "WAIT": Option("wait_ms", number),
+    "MAXSTALE": MAX_STALE,
+}
 GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number)})
 REFRESH = Options("T.REFRESH", {"GENERATION": Option("generation", number)})
 MGET = Options("T.MGET", LIFE, open_ended=True)
@@ -268,9 +272,9 @@ COMMANDS = (
         "T.GET",
         get,
         2,
-        8,
+        10,
         READ,
-        "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]",
+        "provider/account [MINTTL ms] [WAIT ms] [NEWER generation] [MAXSTALE ms]",
         group="token",
     ),
     Command(
@@ -279,7 +283,7 @@ COMMANDS = (
         2,
         ANY,
         READ,
-        "[MINTTL ms] [WAIT ms] provider/account [provider/account …]",
+        "[MINTTL ms] [WAIT ms] [MAXSTALE ms] provider/account [provider/account …]",
         group="token",
     ),
     Command(

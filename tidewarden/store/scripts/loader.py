@@ -35,10 +35,14 @@ ALLOWED = {"DURABILITY": DURABILITIES, "GROWS": ("no", "yes")}
 """Directives that every script's header has, and their values."""
 DIRECTIVES = (*ALLOWED, "VERBS", "EACH", "GUARDED", "READS", "KEYS", "ARGV", "RETURNS")
 READING = frozenset(
-    "EXISTS HEXISTS HGET HGETALL HLEN HMGET HSCAN LRANGE SCARD SISMEMBER SMEMBERS SRANDMEMBER TIME"
-    " ZCARD ZCOUNT ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREVRANGEBYSCORE ZSCORE".split()
+    (
+        *("EXISTS", "HEXISTS", "HGET", "HGETALL", "HLEN", "HMGET", "TIME", "ZCARD", "ZCOUNT"),
+        *("ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZRANK", "ZREVRANGEBYSCORE", "ZSCORE"),
+    )
 )
-"""Commands that a script which READS may call itself; of the shared files the server sees to it."""
+"""
+Commands that a script which READS may call itself. Of the shared files the server sees to it.
+"""
 _EACH_LOOP = """
 local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
 for i = many + 1, #{keys} do beside[#beside + 1] = {keys}[i] end
@@ -71,8 +75,8 @@ class ScriptHeader:
     that the store has. ``grows``: it makes the store grow, and is refused before it is sent while
     only the margin is free. ``verbs``: files of its folder that stand before it, as functions.
     ``each``: it can be run for several shards of one server in one call. ``guarded``: of a plain
-    script, that it touches more than its first key. ``reads``: it writes nothing, whatever it finds,
-    and runs in a copy of the data, too.
+    script, that it touches more than its first key. ``reads``: it writes nothing, whatever it
+    finds, and runs in a copy of the data, too.
     """
 
     durability: str
@@ -195,8 +199,10 @@ def _registered(function: str, body: str, *, reads: bool) -> str:
     callback = f"function(keys, arguments){body}end"
     if not reads:
         return f"redis.register_function('{function}', {callback})"
-    flags = "flags = { 'no-writes' }"
-    return f"redis.register_function({{ function_name = '{function}', callback = {callback}, {flags} }})"
+    named = f"function_name = '{function}'"
+    return (
+        f"redis.register_function({{ {named}, callback = {callback}, flags = {{ 'no-writes' }} }})"
+    )
 
 
 def _sha(source: bytes) -> str:

@@ -2,7 +2,8 @@
 Serves tokens: at once while they live, else when they are refreshed.
 
 All of a node's readers of an account wait together for its refresh. While the store is away, what
-this node read last is served, marked ``stale``.
+this node has is served, marked ``stale``: the newer of what it read last and of what its own copy
+of the data has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.accounts.near_accounts import NearAccounts
 from tidewarden.tokens.accounts.settled import SettledAccounts
 from tidewarden.tokens.policy import account_state, due_times
 from tidewarden.tokens.policy.account_state import State
@@ -80,6 +82,7 @@ class Reader:
     Args:
         cache: what is served while the store is away.
         connected: whether the store is, as far as is known.
+        near: the node's own copy of the data; None: it has none.
         forced_ms: an account is refreshed at most once in so long by readers to whom its token is
             of no use.
     """
@@ -94,6 +97,7 @@ class Reader:
         offline: OfflineRefresh,
         connected: Callable[[], bool],
         forced_ms: int,
+        near: NearAccounts | None = None,
     ) -> None:
         self._forced_ms = forced_ms
         self._ledger = ledger
@@ -103,6 +107,7 @@ class Reader:
         self._settled = settled
         self._offline = offline
         self._connected = connected
+        self._near = near
         self._away = False  # when it was asked last
         self._stopped = False
         self.stale_served = 0
@@ -116,23 +121,33 @@ class Reader:
         min_ttl_ms: int,
         wait_ms: int,
         newer: int = 0,
+        max_stale_ms: int = 0,
     ) -> AccountToken:
         """
         A token with that much life, or the best there is when the wait is over; see ``Tokens.get``.
         """
+        if max_stale_ms and self._near is not None and self._near.within(max_stale_ms):
+            near = await self._near.last(queue, name)
+            if near is not None and _will_do(near, min_ttl_ms, newer):
+                return await self._token(provider, name, near, min_ttl_ms)
         account = f"{provider.name}/{name}"
         until = self._clock.monotonic() + wait_ms / 1000
+        recalled: AccountRow | None = None
         known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
+        if not self._connected():
+            recalled = await self._recall(account, queue, name)
+            known = known or recalled is not None
         if self._connected() or not known:
             try:
                 return await self._asked(provider, queue, name, min_ttl_ms, wait_ms, newer)
-            except errors.StoreDown as error:
+            except (errors.StoreDown, errors.NoQuorum) as error:
                 why = str(error)
+            recalled = await self._recall(account, queue, name)
         else:
             why = "it is not connected"
         if self._serves_alone(account):
             await self._offline.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
-        row = self._cache.find(account)
+        row = self._cache.find(account) or recalled
         if row is None or row.generation <= newer:
             raise errors.StoreDown(f"{why}; no living token of {account} is known here")
         return await self._stale(provider, name, row, why)
@@ -148,8 +163,12 @@ class Reader:
             lives(reading, min_ttl_ms) or _given_up(reading) or in_vain(provider, reading, wait_ms)
         ):
             before = _mark(reading.row)
-            wanted = self._ledger.refresh(queue, name, seen=before)
-            await self._or_else(f"{provider.name}/{name}", wanted)
+            await self._or_else(
+                f"{provider.name}/{name}",
+                queue,
+                name,
+                lambda: self._ledger.refresh(queue, name, seen=before),
+            )
             while _mark(reading.row) == before and not _given_up(reading):
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0 or self._stopped:
@@ -173,8 +192,14 @@ class Reader:
         """
         account = f"{provider.name}/{name}"
         while True:
-            wanted = self._ledger.refresh(queue, name, force_ms=self._forced_ms, seen=(0, newer))
-            await self._or_else(account, wanted)
+            await self._or_else(
+                account,
+                queue,
+                name,
+                lambda: self._ledger.refresh(
+                    queue, name, force_ms=self._forced_ms, seen=(0, newer)
+                ),
+            )
             reading = await self._read(provider, queue, name)
             if _generation(reading) > newer or _given_up(reading):
                 return reading
@@ -220,20 +245,38 @@ class Reader:
             and self._cache.whole(account) is not None
         )
 
-    async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
+    async def _recall(self, account: str, queue: str, name: str) -> AccountRow | None:
         """
-        What the store answers, for which nobody waits long who could have a token that is kept.
+        Keep what this node's own copy has of an account, unless something newer is kept.
+
+        Returns: its row, if its token lives.
+        """
+        found = await self._near.last(queue, name) if self._near is not None else None
+        if found is None or found.row is None or _given_up(found):
+            return None
+        self._cache.keep(account, found.row, found.now_ms, read=True)
+        return found.row if found.row.access and found.row.expires_at_ms > found.now_ms else None
+
+    async def _or_else(
+        self, account: str, queue: str, name: str, ask: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """
+        What the store answers, for which nobody waits long who could have a token that is here.
 
         Raises: StoreDown: not in time, or as it says.
         """
-        if self._cache.left_ms(account) == 0 and not self._serves_alone(account):
-            answer = await asked
-        else:
-            try:
-                async with asyncio.timeout(STALE_AFTER_S):
-                    answer = await asked
-            except TimeoutError:
+        known = self._cache.left_ms(account) > 0 or self._serves_alone(account)
+        try:
+            async with asyncio.timeout(STALE_AFTER_S if known or self._near is not None else None):
+                answer = await ask()
+        except TimeoutError:
+            if (
+                known
+                or await self._recall(account, queue, name) is not None
+                or self._serves_alone(account)
+            ):
                 raise errors.StoreDown(f"it has not answered for {STALE_AFTER_S:g} s") from None
+            answer = await ask()
         self._away = False
         return answer
 
@@ -249,7 +292,7 @@ class Reader:
 
     async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
         account = f"{provider.name}/{name}"
-        reading = await self._or_else(account, self._ledger.get(queue, name))
+        reading = await self._or_else(account, queue, name, lambda: self._ledger.get(queue, name))
         if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
@@ -326,6 +369,11 @@ class Reader:
             except errors.Error as error:
                 # Each reader asks the store again, and hears it there.
                 log.debug("waiting for %s: %s", account, error)
+
+
+def _will_do(reading: AccountReading, min_ttl_ms: int, newer: int) -> bool:
+    """Whether what was read near serves a reader, so that the primary need not be asked."""
+    return _generation(reading) > newer and not _given_up(reading) and lives(reading, min_ttl_ms)
 
 
 def lives(reading: AccountReading, min_ttl_ms: int) -> bool:

@@ -58,6 +58,7 @@ async def answered(
     ("request_", "call", "status", "reply"),
     [
         ("GET /v1/tokens/p/a?min_ttl=60&wait=1.5", ("get", "p/a", 60_000, 1500), 200, None),
+        ("GET /v1/tokens/p/a?max_stale=0.3", ("get", "p/a", 0, 0, 0, 300), 200, None),
         ("GET /v1/tokens/p/a%2Fb%40c%3Ad", ("get", "p/a/b@c:d", 0, 0), 200, None),
         (
             "GET /v1/tokens/p/auth0%7Co%27b%C3%BC%3F%23%25",
@@ -160,10 +161,10 @@ async def test_a_token_that_the_reader_has_already() -> None:
 
 async def test_many_tokens_at_once() -> None:
     tokens = doubles.RecordingTokens()
-    body = b'{"accounts": ["p/a", "p/nobody"], "min_ttl": 60, "wait": 1.5}'
+    body = b'{"accounts": ["p/a", "p/nobody"], "min_ttl": 60, "wait": 1.5, "max_stale": 2}'
     status, answer = await ask(tokens, "POST", "/v1/tokens:read", body)
     assert status == 200
-    assert tokens.calls == [("get_many", ["p/a", "p/nobody"], 60_000, 1500)]
+    assert tokens.calls == [("get_many", ["p/a", "p/nobody"], 60_000, 1500, 2000)]
     one, two = answer["tokens"]
     assert (one["account"], one["access_token"], one["keep_ms"]) == ("p/a", "at-1", 61_900)
     assert two == {

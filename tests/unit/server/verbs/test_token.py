@@ -19,6 +19,7 @@ Door = doubles.Door
         (("T.PUT", "p/a", "{}", "verbose", "keep"), ("put", "p/a", {}, "keep"), b"*3"),
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
+        (("T.GET", "p/a", "MAXSTALE", "300"), ("get", "p/a", 0, 0, 0, 300), b"*5"),
         (("T.GET", "p/nobody"), ("get", "p/nobody", 0, 0), b"-NOTFOUND there is no such account"),
         (("T.MGET", "p/a", "p/nobody"), ("get_many", ["p/a", "p/nobody"], 0, 0), b"*2"),
         (("T.MGET", "WAIT", "5", "p/a"), ("get_many", ["p/a"], 0, 5), b"*1"),
