@@ -318,7 +318,9 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
     (tmp_path / "store").mkdir()
 
     def begin() -> Any:
-        return serve_store(get_binary_path(), tmp_path / "store", "--appendonly", "yes")
+        # what was answered is there after the kill, however slow the disk is
+        options = ("--appendonly", "yes", "--appendfsync", "always")
+        return serve_store(get_binary_path(), tmp_path / "store", *options)
 
     process, store = begin()
     try:
