@@ -24,7 +24,15 @@ from tidewarden.store.connect import redact
 
 from .connection import plain
 from .up.data_folder import ADMIN
-from .up.live_view import NodeRow, ViewSnapshot, by_time_left, leader_of, render
+from .up.live_view import (
+    NodeRow,
+    ViewSnapshot,
+    by_time_left,
+    leader_of,
+    primary_of,
+    render,
+    stores_of,
+)
 from .up.local_cluster import LocalCluster
 
 ASK_S = 1.0
@@ -37,7 +45,7 @@ REFRESHED = "tidewarden_queue_accounts_refreshed_total{"
 
 class Watch:
     """
-    Asks, and draws if there is a console; a change of leader is an event.
+    Asks, and draws if there is a console; a change of leader, primary or in-sync set is an event.
     """
 
     def __init__(self, cluster: LocalCluster, clock: Clock, console: Console | None) -> None:
@@ -53,6 +61,7 @@ class Watch:
         self._rate = RefreshRate()
         self._sample_at = 0.0
         self._leader = ""
+        self._stores = ("", 0, "")
         self.drawing = False
         """Whether the screen is ours just now, so that nobody may print."""
 
@@ -175,7 +184,7 @@ class Watch:
             state = "not ready" if child.served.is_set() else "starting"
         else:
             state = "silent" if status == {} else "serves"
-        plan = self._cluster.plan
+        plan, stores = self._cluster.plan, self._cluster.stores
         return NodeRow(
             name,
             plan.config.node.host,
@@ -184,18 +193,37 @@ class Watch:
             state,
             child.restarts,
             status or {},
+            own_store=name in stores.hosts,
+            store_pid=stores.pid(name),
         )
 
     def _note_leader(self) -> None:
-        leader = leader_of([self._row(name) for name in self._cluster.plan.names])
+        rows = [self._row(name) for name in self._cluster.plan.names]
+        leader = leader_of(rows)
         found = f"{leader.name} leads, epoch {leader.status.get('epoch')}" if leader else ""
         if found != self._leader:
             self._cluster.tell("up", found or "no leader")
             self._leader = found
+        if (primary := primary_of(rows)) is not None:
+            status = stores_of(rows)
+            known = primary.name, int(status.get("view") or 0), str(status.get("in_sync") or "")
+            if known != self._stores:
+                name, view, in_sync = known
+                self._cluster.tell("up", f"{name} is the primary, view {view}; in sync: {in_sync}")
+                self._stores = known
 
     def store(self) -> str:
-        """The store in a line."""
-        plan, store = self._cluster.plan, self._cluster.store
+        """The store in a line, or how many there are and which of them are in sync."""
+        plan, store = self._cluster.plan, self._cluster.stores.one
+        if hosts := self._cluster.stores.hosts:
+            status = stores_of([self._row(name) for name in plan.names])
+            in_sync = str(status.get("in_sync") or "").split()
+            loss = status.get("loss")
+            return f"{len(in_sync)} of {len(hosts)} in sync: {' '.join(in_sync) or 'none'}" + (
+                f"; acknowledged writes may be missing ({loss}): {program()} cluster status"
+                if loss
+                else ""
+            )
         if store is None:
             return redact(plan.config.store.url)
         return f"valkey-server, pid {store.pid or '-'}, view {store.view}, {store.socket_path}"

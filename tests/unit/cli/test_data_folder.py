@@ -68,7 +68,7 @@ def test_nodes_on_an_ipv6_address_know_each_other_by_it(tmp_path: Path) -> None:
 
 
 def test_ports_end_somewhere(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="port 65541 would be needed; 65535 is the highest"):
+    with pytest.raises(ConfigError, match="port 65542 would be needed; 65535 is the highest"):
         check_ports(plan(tmp_path, nodes=3, node__base_port="65519"))
 
 

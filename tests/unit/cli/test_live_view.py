@@ -84,6 +84,64 @@ def test_the_screen_says_who_leads_and_how_to_kill_it() -> None:
     )
 
 
+STORES = {
+    "n0": {"store": {"role": "member", "sync": None}},
+    "n1": {"store": {"role": "primary", "sync": None}},
+    "n2": {"store": {"role": "learner", "sync": 0.25}},
+}
+OWN = [
+    replace(
+        node,
+        own_store=True,
+        store_pid=200 + number,
+        status=node.status | {"primary": "n1", "in_sync": "n0 n1", "members": STORES},
+    )
+    for number, node in enumerate(NODES)
+]
+
+
+def test_where_each_node_has_a_store_the_screen_says_how_each_is() -> None:
+    lines = drawn(replace(SNAPSHOT, nodes=OWN), 160)
+    assert lines[0].startswith("Tidewarden  n1 leads, epoch 7  n1 is the primary, view 2   up ")
+    shown = {line[:2]: line.split() for line in lines if line.startswith(("n0 ", "n1 ", "n2 "))}
+    assert shown["n0"][4:8] == ["serves", "in", "sync", "200"]
+    assert shown["n1"][4:7] == ["serves", "primary", "201"]
+    assert shown["n2"][4:8] == ["down", "copies", "25%", "202"]
+    assert any(
+        line.startswith("kill a host      kill -9 101 201   (node and store of n1, the primary)")
+        for line in lines
+    )
+    down = [replace(node, store_pid=None) for node in OWN]
+    lines = drawn(replace(SNAPSHOT, nodes=down), 160)
+    assert "kill a host      no primary just now" in lines
+    assert [line.split()[5] for line in lines if line.startswith(("n0 ", "n1 ", "n2 "))] == [
+        "down"
+    ] * 3
+    away = STORES | {"n0": {"store": {"role": "away"}}, "n2": {"store": {"role": "learner"}}}
+    told = [replace(node, status=node.status | {"members": away}) for node in OWN]
+    lines = drawn(replace(SNAPSHOT, nodes=told), 160)
+    assert [line.split()[5] for line in lines if line.startswith(("n0 ", "n2 "))] == [
+        "away",
+        "catches",
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_stores_have_room_on_a_narrow_terminal(columns: int) -> None:
+    lines = drawn(replace(SNAPSHOT, nodes=OWN), columns, 24)
+    assert len(lines) == 24
+    assert max(len(line) for line in lines) <= columns
+    (first,) = (line for line in lines if line.startswith("n1 "))
+    assert {"leader", "101", "serves", "primary", "201"} <= set(first.split())
+    assert any(line.startswith("kill a host      kill -9 101 201") for line in lines)
+
+
+def test_one_store_for_all_has_no_columns() -> None:
+    text = "\n".join(drawn(SNAPSHOT, 160))
+    assert "store pid" not in text
+    assert "kill a host" not in text
+
+
 def test_what_is_to_be_copied_fits_into_120_columns() -> None:
     usual = replace(SNAPSHOT, data_dir="tidewarden-data", program=".venv/bin/tidewarden")
     lines = drawn(usual)

@@ -36,8 +36,8 @@ def up(
             min=1,
             max=65_000,
             help=(
-                "Node i takes base + 10 i (Redis clients), + 1 (HTTP), + 2 (Raft); 7420 unless"
-                " configured."
+                "Node i takes base + 10 i (Redis clients), + 1 (HTTP), + 2 (Raft), + 3 (its store);"
+                " 7420 unless configured."
             ),
             show_default=False,
         ),
@@ -54,6 +54,20 @@ def up(
                 "A Valkey or Redis of your own (redis:// rediss:// unix:// redis+sentinel://"
                 " redis+cluster://)"
                 " instead of one that is started here."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    stores: Annotated[
+        int | None,
+        typer.Option(
+            "--stores",
+            metavar="1",
+            min=1,
+            max=1,
+            help=(
+                "1: all nodes share one store. Without it each of three or more nodes has its own,"
+                " and they replicate; fewer share one."
             ),
             show_default=False,
         ),
@@ -80,11 +94,12 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """
-    Run a whole cluster on this machine: nodes as processes, one store, and perhaps a sandbox.
+    Run a whole cluster on this machine: nodes and their stores as processes, perhaps a sandbox.
 
     Draws what happens on a terminal; elsewhere prints a line per event, READY with the addresses
-    among them. Ctrl-C stops all of it, and the same command goes on with the data. A node that dies
-    is started again after five seconds.
+    among them. Ctrl-C stops all of it, and the same command goes on with the data. A store that
+    dies is started again at once, a node after five seconds: what both of them had, the others
+    have, too. A folder of an earlier version, with one store for all, gets a store for each node.
 
     Examples:
 
@@ -92,13 +107,15 @@ def up(
 
     tidewarden up --nodes 5 --config providers.toml --data-dir /var/lib/tidewarden
 
-    kill -9 PID_OF_THE_LEADER, and watch another one take over
+    tidewarden up --nodes 3 --stores 1
+
+    kill -9 NODE STORE, which is the loss of a whole host, and watch the others take over
     """
     # an HTTP client comes with it, which other verbs need not wait for
     from .local_cluster import NotReady
 
     try:
-        plan = _plan(nodes, base_port, data_dir, store_url, sandbox, config)
+        plan = _plan(nodes, base_port, data_dir, store_url, sandbox, config, stores)
         asyncio.run(_up(plan, as_json=as_json))
     except ConfigError as error:
         if as_json:
@@ -118,6 +135,7 @@ def _plan(
     store_url: str | None,
     sandbox: int,
     file: Path | None,
+    stores: int | None,
 ) -> FolderPlan:
     flags = {"node.data_dir": str(data_dir)}
     if base_port is not None:
@@ -139,9 +157,11 @@ def _plan(
         problems.append(
             f"{config.source}: [providers.sandbox]: not allowed with --sandbox, which makes its own"
         )
+    if stores and config.store.url != "embedded":
+        problems.append("--stores: allowed with stores that `up` runs, not with --store-url")
     if problems:
         raise ConfigError(problems)
-    return FolderPlan(data_dir, config, file, nodes, sandbox)
+    return FolderPlan(data_dir, config, file, nodes, sandbox, one_store=bool(stores))
 
 
 async def _up(plan: FolderPlan, *, as_json: bool) -> None:

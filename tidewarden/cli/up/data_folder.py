@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.config.addresses import joined as host_and_port
+from tidewarden.config.key_file import sync_folder
 from tidewarden.config.load import Config, hash_generated
+from tidewarden.config.settings import STORE_ABOVE
 from tidewarden.errors import ConfigError
 from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 
 NODES_MAX = 99
 PORT_MAX = 65_535
+STORE_LOG = "appendonlydir"
+"""Of a store's folder: where the server keeps its data."""
+REPLICATED_FROM = 3
+"""So many nodes have stores of their own: of fewer none could be lost."""
 ADMIN = "admin"
 SANDBOX_LIFE_S = 120
 SANDBOX_MARGIN_S = 30
@@ -38,6 +44,8 @@ class FolderPlan:
     node_total: int
     sandbox_accounts: int
     """0: no sandbox."""
+    one_store: bool = False
+    """All nodes shall share one embedded store, however many they are."""
 
     @property
     def names(self) -> list[str]:
@@ -48,6 +56,35 @@ class FolderPlan:
     def embedded(self) -> bool:
         """Tell whether ``up`` runs the store itself."""
         return self.config.store.url == "embedded"
+
+    @property
+    def common_store(self) -> Path:
+        """Folder of the embedded store that all nodes share, if they do."""
+        return self.data_dir / "store"
+
+    def own_store(self, name: str) -> Path:
+        """Folder of a node's own embedded store, if each has one."""
+        return self.folder(name) / "store"
+
+    def own_store_folders(self) -> list[Path]:
+        """Return the folders of nodes' own stores with data, also of nodes that have left."""
+        return sorted(path.parent for path in self.data_dir.glob(f"n*/store/{STORE_LOG}"))
+
+    @property
+    def has_common_data(self) -> bool:
+        """Tell whether the store that all nodes share has data."""
+        return (self.common_store / STORE_LOG).exists()
+
+    @property
+    def store_each(self) -> bool:
+        """
+        Tell whether each node has an embedded store of its own.
+
+        Once there are such they stay, also where fewer nodes are left.
+        """
+        if not self.embedded or self.one_store:
+            return False
+        return self.node_total >= REPLICATED_FROM or bool(self.own_store_folders())
 
     @property
     def sandbox_port(self) -> int:
@@ -80,6 +117,8 @@ class FolderPlan:
                 base + 1: f"{name}, HTTP",
                 base + 2: f"{name}, Raft",
             }
+            if self.store_each:
+                ports[base + STORE_ABOVE] = f"{name}, store"
         if self.sandbox_accounts:
             ports[self.sandbox_port] = "sandbox"
         return ports
@@ -129,7 +168,7 @@ def make_secrets(plan: FolderPlan) -> None:
     folder = plan.data_dir / "secrets"
     nodes = [path.parent.name for path in plan.data_dir.glob("n*/node.toml")]
     data = [
-        name for name in ("store/appendonlydir", *sorted(nodes)) if (plan.data_dir / name).exists()
+        name for name in (f"store/{STORE_LOG}", *sorted(nodes)) if (plan.data_dir / name).exists()
     ]
     keys = [
         "cluster.key",
@@ -240,11 +279,7 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(fd)
     fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def to_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:

@@ -49,8 +49,13 @@ BESIDE_BAR_CELLS = 50
 ROWS_LOW = 32
 """A terminal with fewer rows shows the first hints only."""
 HINTS_LOW = 2
-COLUMNS = ("node", "role", "epoch", "pid", "state", "Redis clients", "HTTP", "restarts")
-NUMBERS = ("epoch", "pid", "restarts")
+COLUMNS = (
+    *("node", "role", "epoch", "pid", "state", "store", "store pid"),
+    *("Redis clients", "HTTP", "restarts"),
+)
+OF_OWN_STORES = ("store", "store pid")
+"""Columns that there are where each node has a store of its own."""
+NUMBERS = ("epoch", "pid", "store pid", "restarts")
 DISPENSABLE = ("HTTP", "restarts", "epoch", "Redis clients")
 """
 Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for
@@ -85,6 +90,9 @@ class NodeRow:
     restarts: int = 0
     status: Mapping[str, Any] = field(default_factory=dict)
     """Its ``R.STATUS``; empty while it does not answer."""
+    own_store: bool = False
+    """Whether it has a store of its own; else all nodes share one."""
+    store_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,23 @@ def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
         if node.status.get("role") == "leader" and node.status.get("epoch") and node.pid is not None
     ]
     return max(leaders, key=lambda node: int(node.status.get("epoch") or 0), default=None)
+
+
+def stores_of(nodes: Sequence[NodeRow]) -> Mapping[str, Any]:
+    """
+    Return the ``R.STATUS`` of the node that knows most of the stores; empty where none answers.
+
+    That is the leader, else whoever knows the newest view.
+    """
+    leader = leader_of(nodes)
+    known = [leader] if leader and leader.status.get("members") else nodes
+    return max((node.status for node in known), key=lambda one: int(one.get("view") or 0))
+
+
+def primary_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
+    """Return the node whose own store takes the writes; None: not known, or they share one."""
+    primary = stores_of(nodes).get("primary") if nodes else None
+    return next((node for node in nodes if node.own_store and node.name == primary), None)
 
 
 def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
@@ -166,6 +191,10 @@ def _headline(snapshot: ViewSnapshot) -> Text:
         line.append("  no leader", style="bold red")
     else:
         line.append(f"  {leader.name} leads, epoch {leader.status.get('epoch')}", style="bold")
+    primary = primary_of(snapshot.nodes)
+    if primary is not None:
+        view = stores_of(snapshot.nodes).get("view")
+        line.append(f"  {primary.name} is the primary, view {view}", style="bold")
     minutes, seconds = divmod(int(snapshot.up_s), 60)
     line.append(
         f"   up {minutes // 60}:{minutes % 60:02}:{seconds:02}   Ctrl-C stops all of it",
@@ -176,9 +205,11 @@ def _headline(snapshot: ViewSnapshot) -> Text:
 
 def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
     """A row for each node, in as many columns as there is room for."""
-    rows = [_node(node) for node in nodes]
+    members = stores_of(nodes).get("members") or {}
+    rows = [_node(node, (members.get(node.name) or {}).get("store") or {}) for node in nodes]
     widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
-    shown = list(COLUMNS)
+    hidden = () if any(node.own_store for node in nodes) else OF_OWN_STORES
+    shown = [name for name in COLUMNS if name not in hidden]
     for name in DISPENSABLE:
         if sum(widths[one] + COLUMN_GAP for one in shown) <= columns:
             break
@@ -191,7 +222,7 @@ def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
     return table
 
 
-def _node(node: NodeRow) -> dict[str, Text]:
+def _node(node: NodeRow, store: Mapping[str, Any]) -> dict[str, Text]:
     role = str(node.status.get("role") or "-") if node.pid is not None else "-"
     colour = {"serves": "green", "starting": "yellow", "silent": "yellow"}.get(node.state, "red")
     return {
@@ -200,10 +231,25 @@ def _node(node: NodeRow) -> dict[str, Text]:
         "epoch": Text(str(node.status.get("epoch", "-")) if node.pid is not None else "-"),
         "pid": Text(str(node.pid or "-")),
         "state": Text(node.state, style=colour),
+        "store": _store(node, store),
+        "store pid": Text(str(node.store_pid or "-")),
         "Redis clients": Text(joined(node.host, node.base_port)),
         "HTTP": Text(joined(node.host, node.base_port + 1)),
         "restarts": Text(str(node.restarts or "")),
     }
+
+
+def _store(node: NodeRow, store: Mapping[str, Any]) -> Text:
+    """What a node's own store is to the others; ``store``: as ``R.STATUS`` says of it."""
+    role = str(store.get("role") or "")
+    if node.store_pid is None:
+        return Text("down", style="red")
+    if role == "learner":
+        share = store.get("sync")
+        return Text(f"copies {share:.0%}" if share else "catches up", style="yellow")
+    shown = {"primary": ("primary", "bold cyan"), "member": ("in sync", "green")}
+    text, style = shown.get(role, ("away" if role else "-", "red" if role else ""))
+    return Text(text, style=style)
 
 
 def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
@@ -326,6 +372,7 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
         else f"-h {first.host} -p {first.base_port}"
     )
     hints = {
+        **_host_hint(snapshot.nodes),
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",
         "tokens": f"{snapshot.program} token stats{folder}   (and: token list, show, why)",
@@ -339,7 +386,20 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
         )
     return [
         Text(f"{name:17}", style="dim", no_wrap=True, overflow="ellipsis").append(
-            text, style="bold yellow not dim" if name == "kill the leader" else "not dim"
+            text, style="bold yellow not dim" if name.startswith("kill") else "not dim"
         )
         for name, text in hints.items()
     ]
+
+
+def _host_hint(nodes: Sequence[NodeRow]) -> dict[str, str]:
+    """How to lose the primary's whole host; nothing where all nodes share a store."""
+    if not any(node.own_store for node in nodes):
+        return {}
+    primary = primary_of(nodes)
+    if primary is None or primary.pid is None or primary.store_pid is None:
+        return {"kill a host": "no primary just now"}
+    return {
+        "kill a host": f"kill -9 {primary.pid} {primary.store_pid}   (node and store of"
+        f" {primary.name}, the primary)"
+    }

@@ -1,5 +1,5 @@
 """
-The local cluster of ``tidewarden up``: a store, nodes and perhaps a sandbox, all children of it.
+The local cluster of ``tidewarden up``: stores, nodes and perhaps a sandbox, all children of it.
 
 Nothing outlives ``up``: it stops its children in order, and should it be killed itself the kernel
 kills each of them. For a node that is as if its host had died, which intents and journals are made
@@ -9,9 +9,7 @@ for; a signal that it might sit out would leave it behind without a store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +20,6 @@ import aiohttp
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error
 from tidewarden.store.child_process import FolderLock, how_ended, kill_group, start_child
-from tidewarden.store.embedded.server import EmbeddedStore, store_password
 
 from . import resize
 from .data_folder import (
@@ -34,6 +31,7 @@ from .data_folder import (
     write_private,
 )
 from .live_view import ShownEvent
+from .stores import LocalStores, check_stores
 from .supervise import Child, either
 
 NODE_GRACE_S = 20.0
@@ -63,7 +61,7 @@ class LocalCluster:
         """
         self.plan = plan
         self.events: deque[ShownEvent] = deque(maxlen=EVENTS_KEPT)
-        self.store: EmbeddedStore | None = None
+        self.stores = LocalStores(plan, clock, self.tell)
         self.sandbox: Child | None = None
         self.nodes: dict[str, Child] = {}
         self._clock = clock
@@ -91,6 +89,7 @@ class LocalCluster:
         """
         await self._lock.acquire(self._clock)
         try:
+            check_stores(self.plan)
             check_ports(self.plan)
             make_secrets(self.plan)
             try:
@@ -116,25 +115,12 @@ class LocalCluster:
         for child in (*self.nodes.values(), self.sandbox):
             if child is not None:
                 child.kill()
-        if self.store is not None and self.store.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.store.pid, signal.SIGKILL)
+        self.stores.kill()
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
         plan = self.plan
-        store_url = plan.config.store.url
-        if plan.embedded:
-            self.store = EmbeddedStore(
-                plan.data_dir / "store",
-                plan.config.store,
-                plan.config.cluster.name,
-                store_password(plan.secret("cluster.key")),
-                self._clock,
-                on_event=lambda text: self.tell("store", text.removeprefix("store ")),
-            )
-            store_url = await self.store.start()
-            self.tell("store", f"serves, pid {self.store.pid}, view {self.store.view}")
-            self._watchers.append(group.create_task(self.store.run()))
+        store_url = await self.stores.start()
+        self._watchers += [group.create_task(watch) for watch in self.stores.watches()]
         gone = resize.surplus(plan)
         write_node_files(plan, store_url)
         if plan.sandbox_accounts:
@@ -202,16 +188,14 @@ class LocalCluster:
     async def _stop(self) -> None:
         """
         Nodes first, so that what they have under way can still be stored; then the sandbox, then
-        the store.
+        the stores.
         """
         if self.nodes:
             self.tell("up", "stopping the nodes")
         await asyncio.gather(*(child.stop(NODE_GRACE_S) for child in self.nodes.values()))
         if self.sandbox is not None:
             await self.sandbox.stop(SANDBOX_GRACE_S)
-        if self.store is not None:
-            self.tell("up", "stopping the store")
-            await self.store.stop()
+        await self.stores.stop()
         self.tell("up", "stopped")
 
     async def _ready(self, child: Child) -> None:

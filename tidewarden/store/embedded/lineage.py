@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidewarden.config.key_file import sync_folder
 from tidewarden.config.settings import LINEAGE
 
 MARKER = "syncing"
@@ -128,14 +129,14 @@ def mark_syncing(folder: Path) -> None:
     Raises: OSError: it cannot be written; then the data must not be replaced.
     """
     os.close(os.open(folder / MARKER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def clear_syncing(folder: Path) -> None:
     """Take the note of :func:`mark_syncing` away: the data are whole again."""
     with contextlib.suppress(FileNotFoundError):
         (folder / MARKER).unlink()
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def _write(folder: Path, lineage: Lineage) -> None:
@@ -154,12 +155,4 @@ def _write(folder: Path, lineage: Lineage) -> None:
         file.flush()
         os.fsync(fd)
     fresh.replace(folder / LINEAGE)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_folder(folder)

@@ -20,7 +20,7 @@ from pathlib import Path
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Store
 from tidewarden.errors import StoreDown
-from tidewarden.store.child_process import kill_group, stop_child
+from tidewarden.store.child_process import how_ended, kill_group, stop_child
 
 from . import lineage
 from .credentials import REPLICA, StoreCredentials
@@ -119,8 +119,10 @@ class StoreHost:
         async def ended() -> str:
             assert self._server is not None, "not started"
             await self._server.process.wait()
-            why, self._server = self._server.why_ended(), None
-            return why
+            server, self._server = self._server, None
+            returncode = server.process.returncode or 0
+            # what it logged last is no reason where somebody killed it
+            return f"store {how_ended(returncode)}" if returncode < 0 else server.why_ended()
 
         async def launch() -> str:
             await self._launch()
