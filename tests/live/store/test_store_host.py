@@ -373,6 +373,14 @@ async def test_a_start_that_fails_says_why_and_frees_the_folder(
     await second.start()
 
 
+async def test_a_server_without_functions_is_refused(make: Maker, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=00000000:0 malloc=libc'\n")
+    old.chmod(0o700)
+    with pytest.raises(ConfigError, match=r"is version 6\.2; 7\.0 is the oldest allowed"):
+        await make(config=Store(binary=str(old))).start()
+
+
 async def test_stop_leaves_no_process_and_no_socket(make: Maker) -> None:
     host = make()
     await host.start()

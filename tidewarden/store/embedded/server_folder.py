@@ -15,7 +15,7 @@ from tidewarden.errors import ConfigError
 from tidewarden.store.child_process import FolderLock, how_ended, start_child
 from tidewarden.store.preflight import LISTPACKS
 
-from .binary import find_binary
+from .binary import OLDEST, find_binary
 
 SOCKET_PATH_BYTES_MAX = 107
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -49,15 +49,15 @@ class ServerProcess:
 class ServerFolder:
     """Is the folder of one valkey-server, which whoever holds :attr:`lock` may start."""
 
-    def __init__(self, path: Path, binary: str) -> None:
+    def __init__(self, path: Path, binary: str, oldest: tuple[int, int] = OLDEST) -> None:
         """
         Args:
             path: made when absent, by the lock.
-            binary: ``store.binary``; see :func:`find_binary`.
+            binary: ``store.binary``; with ``oldest`` as :func:`find_binary` takes them.
         """
         self.path = path.absolute()
         self.lock = FolderLock(self.path)
-        self._binary = binary
+        self._binary, self._oldest = binary, oldest
 
     @property
     def socket_path(self) -> Path:
@@ -102,7 +102,7 @@ class ServerFolder:
             ConfigError: the binary is none, or the socket's folder is not ours.
             OSError: a full disk, no more processes.
         """
-        binary = await find_binary(self._binary)
+        binary = await find_binary(self._binary, self._oldest)
         if self.socket_path.parent != self.path:
             _own_private_folder(self.socket_path.parent)
         file = self.path / "valkey.conf"

@@ -33,6 +33,8 @@ BACKOFF_S_FIRST = 0.05
 """A lone crash costs no more; the cluster elects another primary in a few hundredths."""
 STOP_GRACE_S = 20.0
 ANSWER_S_MAX = 30.0
+FUNCTIONS_FROM = (7, 0)
+"""Version of a server from which on replicas have functions and read-only scripts."""
 NOBODY = "127.0.0.1 1"
 """Where a store looks for its primary until its node has said who that is."""
 
@@ -69,7 +71,7 @@ class StoreHost:
         """
         self.incarnation = ""
         """The word of the start that runs, or ran last; empty before the first."""
-        self._files = ServerFolder(folder, config.binary)
+        self._files = ServerFolder(folder, config.binary, FUNCTIONS_FROM)
         self.folder = self._files.path
         self._config = config
         self._credentials = credentials
