@@ -255,6 +255,9 @@ async def _raise(folder: Path, header: dict[str, Any]) -> tuple[int, int, int]:
         view = int(await client.incrby(f"{tag}:view", VIEWS_AHEAD))
         epoch = int(await client.hincrby(f"{tag}:fence", "epoch", EPOCHS_AHEAD))
         await client.hset(f"{tag}:fence", "holder", "")
+        # of a replicated cluster: whose primary it was; the view above counts from now on, and what
+        # follows is another history than that of stores that went on after the backup
+        await client.delete(f"{tag}:primary")
         return int(await client.dbsize()), view, epoch
     finally:
         await client.aclose()

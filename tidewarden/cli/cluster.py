@@ -53,6 +53,8 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     leader = seen.get(first["leader"]) or max(
         leading, key=lambda one: int(one["epoch"]), default=first
     )
+    if proposals := [text for one in seen.values() if (text := one.get("proposal"))]:
+        leader = leader | {"proposal": proposals[0]}  # the primary's node knows it
     rows = [
         _row(name, member, seen.get(name), leader) for name, member in leader["members"].items()
     ]
@@ -379,7 +381,7 @@ def _show_copies(leader: dict[str, Any]) -> None:
         f" {leader['in_sync'] or 'nobody'}"
     )
     if leader.get("proposal"):
-        typer.echo(f"proposed: {cell(leader['proposal'])}")
+        typer.echo(f"proposed as in sync: {cell(leader['proposal'])}")
     if leader.get("loss"):
         typer.echo(
             f"acknowledged writes may be missing ({cell(leader['loss'])}): a last resort chose the"

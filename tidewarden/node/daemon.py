@@ -15,7 +15,7 @@ import dataclasses
 import errno
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tidewarden.clock import Clock
 from tidewarden.cluster import Backups, Heartbeat, Registration
 from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
-from tidewarden.errors import ConfigError, Error
+from tidewarden.errors import BadArg, ConfigError, Error
 from tidewarden.queue import Queues
 from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
@@ -231,7 +231,7 @@ class Daemon:
             processes=secondaries,
             stores=None if replication is None else replication.seen,
         )
-        copy = functools.partial(snapshot, rooms.access.url) if rooms.store.server.views else None
+        copy = _copy_of(config, rooms)
         backups = Backups(Path(config.node.data_dir) / "backups", clock, copy, status.backed_up)
         backups.clear()  # what a former run left
         return Doors(
@@ -344,6 +344,23 @@ def _look_again(queues: Queues, sweep: Sweep) -> None:
     queues.wakeups.wake_all()
     if sweep.running:
         asyncio.ensure_future(sweep.expect_all()).add_done_callback(heard_error)
+
+
+def _copy_of(config: Config, rooms: Rooms) -> Callable[[], AsyncIterator[bytes]] | None:
+    """Return what copies the store's data for a backup; None: the store is your own."""
+    access = rooms.access
+    if not rooms.store.server.views:
+        return None
+    if access.replication is not None:
+        stores = access.replication
+        return lambda: snapshot(stores.copy_url())
+    if not config.replicated:
+        return functools.partial(snapshot, access.url)
+
+    def refuse() -> AsyncIterator[bytes]:
+        raise BadArg("This node is a worker, which has no store: ask a member for a backup.")
+
+    return refuse
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -9,8 +9,9 @@ The server forks, so requests go on; the fork itself takes some milliseconds for
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidewarden.errors import StoreDown
 
@@ -24,7 +25,7 @@ async def snapshot(url: str) -> AsyncIterator[bytes]:
     """
     Yield the bytes of an RDB file of the store at ``url``, piece by piece.
 
-    The URL is ``unix://`` or ``redis://``.
+    The URL is ``unix://``, ``redis://`` or ``rediss://`` (with ``ssl_ca_certs``).
 
     Raises: StoreDown: it cannot be reached, refuses, or breaks off; what came until then is no
     copy.
@@ -50,8 +51,14 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     if parts.scheme == "unix":
         reader, writer = await asyncio.open_unix_connection(unquote(parts.path), limit=CHUNK)
     else:
+        authorities = parse_qs(parts.query).get("ssl_ca_certs", [None])[0]
         reader, writer = await asyncio.open_connection(
-            parts.hostname, parts.port or 6379, limit=CHUNK
+            parts.hostname,
+            parts.port or 6379,
+            limit=CHUNK,
+            ssl=(
+                ssl.create_default_context(cafile=authorities) if parts.scheme == "rediss" else None
+            ),
         )
     if parts.password:
         try:
@@ -59,7 +66,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
                 reader,
                 writer,
                 "AUTH",
-                *([parts.username] if parts.username else []),
+                *([unquote(parts.username)] if parts.username else []),
                 unquote(parts.password),
             )
         except BaseException:

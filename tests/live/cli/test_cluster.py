@@ -81,7 +81,7 @@ def copies_of(node: Any) -> dict[str, Any]:
     """As above, of stores that replicate: one is in full sync, one is away."""
     found = status_of(node) | {
         "view": 7, "primary": "n0", "in_sync": "n0", "store_pid": 4711, "loss": "possible",
-        "proposal": "n1 is to join the stores in sync", "last_gap_ms": 800,
+        "proposal": "n0 n1", "last_gap_ms": 800,
     }  # fmt: skip
     copy = {"role": "primary", "incarnation": "0a1b", "behind": 0, "sync": None, "why": ""}
     found["members"]["n0"]["store"] = copy
@@ -99,7 +99,7 @@ def test_of_stores_that_replicate_it_shows_each_copy(run: Run, node: Any) -> Non
     assert rows["n1"][1:5] == ["learner", "5,000,000", "bytes", "34%"]
     assert rows["n2"] == ["n2", "away", "-", "-", "never", "heard"]
     assert "view 7, primary n0; in sync: n0" in said
-    assert "proposed: n1 is to join the stores in sync" in said
+    assert "proposed as in sync: n0 n1" in said
     assert "acknowledged writes may be missing (possible)" in said
     found = json.loads(run("cluster", "status", "--json").stdout)
     assert (found["in_sync"], found["loss"], found["primary"]) == ("n0", "possible", "n0")

@@ -35,8 +35,15 @@ class Cluster:
         self.facts = ALL
         self.reports: dict[str, tuple[float, tuple[Any, ...]]] = {}
         self.changes: list[StoreChange] = []
+        self.proposal = self.stuck = ""
         self.status = StoreStatus(
-            "n1", self, self.clock, backlog_bytes=1_000_000, on_change=self.changes.append
+            "n1",
+            self,
+            self.clock,
+            backlog_bytes=1_000_000,
+            on_change=self.changes.append,
+            proposal=lambda: self.proposal,
+            stuck=lambda: self.stuck,
         )
         for node in NAMES:
             self.says(node)
@@ -252,6 +259,12 @@ def test_the_figures_are_of_each_store_and_of_all(stores: Cluster) -> None:
     stores.facts_are(view=4, primary="n1", incarnation="a1")
     stores.says("n1", serves_view=4)
     assert stores.status.stats()["store_primary"] == 1
+
+
+def test_what_is_under_way_and_why_nobody_can_be_chosen_are_said(stores: Cluster) -> None:
+    stores.proposal, stores.stuck = "n1.a1 n0.a0", "n0 is silent, and no store is heard"
+    assert stores.status.shown()["proposal"] == "n0 n1"
+    assert stores.status.warnings() == stores.status.problems() == [stores.stuck]
 
 
 async def test_of_what_the_primary_reports_a_minute_is_kept(stores: Cluster) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import Error, StoreDown
-from tidewarden.raft.store_facts import StoreFacts
+from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 from . import discarded
@@ -84,7 +84,15 @@ class Replication:
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.finder = ReplicatedPrimary(f"the stores of cluster {config.cluster.name}")
-        self.seen = StoreStatus(member.name, member, clock, pace=pace, on_change=on_change)
+        self.seen = StoreStatus(
+            member.name,
+            member,
+            clock,
+            pace=pace,
+            on_change=on_change,
+            proposal=lambda: self._rounds.pending,
+            stuck=lambda: self._chooser.why,
+        )
         """What is shown of the stores, in status, metrics and by the doctor."""
         self._route = StoreRoute(config.node, folder)
         name = config.cluster.name
@@ -311,15 +319,16 @@ class Replication:
         """Return who is primary and in sync, as it is known here."""
         return self._member.store_facts()
 
-    def status(self) -> dict[str, Any]:
-        """Return what R.STATUS says of the stores together, with the change under way."""
-        return {**self.seen.shown(), "store_pending": self._rounds.pending}
+    def copy_url(self) -> str:
+        """
+        Return where all the data may be copied: this node's store if it is in sync, or the primary.
 
-    def warnings(self) -> list[str]:
-        """Return what somebody should look at."""
-        own = self._follower.state
-        why = f"this node's store: {own.why}" if own.look is None and own.why else ""
-        return [text for text in (self._chooser.why, why, *self.seen.warnings()) if text]
+        A secret. Raises: StoreDown: neither is known.
+        """
+        facts, name = self._member.store_facts(), self._member.name
+        own = self._report_of(name)
+        whole = own and not own.loading and StoreMember(name, own.incarnation) in facts.in_sync
+        return self._order_url(name if whole else facts.primary)
 
 
 def _event(text: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tidewarden.clock import Clock
-from tidewarden.raft.store_facts import StoreFacts, majority_of, set_text
+from tidewarden.raft.store_facts import StoreFacts, majority_of, read_set, set_text
 
 from .store_changes import RECOVERED, StoreChange, changes_between
 from .store_report import StoreReport, read_report
@@ -50,12 +50,18 @@ class StoreStatus:
         pace: float = 1.0,
         backlog_bytes: int = 256 << 20,
         on_change: Callable[[StoreChange], None] | None = None,
+        proposal: Callable[[], str] = str,
+        stuck: Callable[[], str] = str,
     ) -> None:
         """
         Args:
             node: this one.
             pace: ``raft.pace``, by which times of silence are longer.
             backlog_bytes: what a primary keeps of its stream for stores that were away.
+            proposal: the set, as text, that this node, the primary's, is about to have; empty: no
+                other.
+            stuck: why this node, which leads Raft, can choose no primary; empty: it can, or need
+                not.
         """
         self._node = node
         self._stores = stores
@@ -63,6 +69,7 @@ class StoreStatus:
         self._away_s = AWAY_S * pace
         self._backlog_bytes = backlog_bytes
         self._on_change = on_change
+        self._proposal, self._stuck = proposal, stuck
         self._facts: StoreFacts | None = None
         self._open_view = 0
         """The view in which a primary was last known to be open, and when that was heard last."""
@@ -135,6 +142,7 @@ class StoreStatus:
             "in_sync": " ".join(sorted(facts.nodes_in_sync)),
             "store_pid": own[1].pid if own else 0,
             "loss": facts.loss,
+            "proposal": " ".join(sorted(one.node for one in read_set(self._proposal()))),
             "last_gap_ms": -1 if self.last_gap_s is None else round(self.last_gap_s * 1000),
             "store_problems": self.problems(),
         }
@@ -224,7 +232,7 @@ class StoreStatus:
     def warnings(self) -> list[str]:
         """Return what somebody should look at although writes are confirmed."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
-        found = []
+        found = [text] if (text := self._stuck()) else []
         if facts.loss:
             found.append(_of_loss(facts))
         whole = facts.nodes_in_sync & voters
@@ -246,7 +254,9 @@ class StoreStatus:
     def problems(self) -> list[str]:
         """Return what the doctor says of the stores, a sentence each."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
-        found = [_of_loss(facts)] if facts.loss else []
+        found = [text] if (text := self._stuck()) else []
+        if facts.loss:
+            found.append(_of_loss(facts))
         now_s = self._clock.monotonic()
         if self._floor_since_s is not None and now_s - self._floor_since_s >= FLOOR_S:
             found.append(
