@@ -162,7 +162,7 @@ async def test_a_failover_between_the_scripts_and_the_group_is_found_out(
     own: ReplicatedStores,
 ) -> None:
     own.whole()
-    async with replicated_seat(own, SHORT_MS) as one:
+    async with replicated_seat(own) as one:
         ground = one.commit.ground()
         await one.data.call("SET", "lost", "v")
         own.fail_over(N1)
