@@ -12,6 +12,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connect import check_url
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.probing_finder import ProbingFinder, StoresUrl, by_probing
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.topology import ClusterUrl, Owner, Topology, by_cluster
@@ -114,6 +115,10 @@ class StoreLinks:
             on_ready=on_ready,
             on_message=on_message,
         )
+
+    def near(self, url: str) -> NearCopy | None:
+        """Return the node's own copy behind ``url``, not connected yet; None: "", there is none."""
+        return NearCopy(url, self.name("near"), self.scripts, self._clock) if url else None
 
     def name(self, purpose: str) -> str:
         """Return the name of a connection at the store."""
