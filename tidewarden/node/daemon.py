@@ -141,7 +141,7 @@ class Daemon:
             await stack.enter_async_context(links.open(purpose))
             for purpose in ("data", "control", "sweep", "accounts")
         ]
-        store = await open_connected_store(control, self._name, clock, replicated=config.replicated)
+        store = await open_connected_store(control, self._name, clock, replicated=links.replicated)
         if not store.server.views:
             await warn_of_settings(control)
         near = links.near(access.near_url)

@@ -63,6 +63,11 @@ class StoreLinks:
         self._clock = clock
         self._finder, self.topology = (finder, None) if finder is not None else self._finding()
 
+    @property
+    def replicated(self) -> bool:
+        """Whether they lead to one of several embedded stores, whoever's configuration says so."""
+        return by_probing(self._url)
+
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
         """Connect for calls, and stay connected. Raises: StoreDown: not in time."""
