@@ -106,6 +106,36 @@ GUARDS = (
         ("scripts/tasks/test_full", "rooms/client/test_task"),
     ),
     Guard(
+        "near-age",
+        (("store/near_copy.py", "if applied >= written:", "if True:"),),
+        ("live/store/test_near_copy",),
+    ),
+    Guard(
+        "near-start",
+        (("store/near_copy.py", "self._connection == self._copy.connections and (", "("),),
+        ("live/store/test_near_copy",),
+    ),
+    Guard(
+        "near-newer",
+        (("tokens/verbs/reader.py", "return _generation(reading) > newer and not _given_up(reading) and lives(", "return lives("),),
+        ("live/tokens/test_near",),
+    ),
+    Guard(
+        "reads-only",
+        (("queue/lua/shared/finish.lua", "if effect == 'reads' then", "if false then"),),
+        ("live/store/test_near_copy",),
+    ),
+    Guard(
+        "tunnel-name",
+        (("config/tls.py", "context.load_verify_locations(authorities)", "context.load_verify_locations(authorities); context.check_hostname = False"),),
+        ("live/store/test_tunnel",),
+    ),
+    Guard(
+        "tunnel-login",
+        (("store/embedded/tunnel.py", "if all(line.startswith(b\"-\") for line in data.splitlines()):", "if False:"),),
+        ("rooms/store/test_tunnel",),
+    ),
+    Guard(
         "limit-last",
         (("store/embedded/server.py", '("maxmemory", "0"),', '("maxmemory", str(self._config.maxmemory_bytes)),'),),
         ("live/store/test_embedded",),

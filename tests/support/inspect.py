@@ -340,3 +340,8 @@ def retry_within(line: Any, seconds: float) -> None:
 async def pause_line(line: Any, until_s: float) -> None:
     """Wait between two tries of a client's line."""
     await line._pause(until_s)
+
+
+def comparison_of(age: Any) -> Any:
+    """The comparison of a copy with its primary that is under way; None: none is."""
+    return age._look

@@ -210,10 +210,12 @@ async def test_below_a_majority_it_is_refused_before_it_is_sent_until_the_set_ha
         with pytest.raises(NoQuorum, match=r"fewer than a majority.*nothing was done"):
             await act()
     assert hasty.data.calls == sent
+    assert not hasty.commits.confirms
     assert (await hasty.queues.admin.stats("q"))["leased"] == 0  # reads go on
     assert "NOQUORUM" in hasty.commits.warning()
     stores.open(N0, N1)
     await asyncio.wait_for(_written_at_last(hasty), 30)
+    assert hasty.commits.confirms
     (task,) = await hasty.queues.take(session, ["q"])
     assert task.id == first
 

@@ -371,6 +371,15 @@ class Durability:
             dict.fromkeys(filter(None, (commit.warning() for commit in self._commits())))
         )
 
+    @property
+    def confirms(self) -> bool:
+        """
+        Whether the in-sync set of replicated stores confirms writes, as far as is known.
+
+        While it does not, the primary's answers may be those of one that is cut off.
+        """
+        return all(commit.confirms for commit in self._by_set.values())
+
     def _commits(self) -> list[GroupCommit | SetCommit]:
         return [*self._made.values(), *self._by_set.values()]
 

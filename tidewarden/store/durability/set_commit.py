@@ -82,6 +82,11 @@ class SetCommit:
         """How many answers were handed out as not known to last."""
         return self._held.missed
 
+    @property
+    def confirms(self) -> bool:
+        """Whether the set confirms writes, as far as is known."""
+        return not self._refuses
+
     def ground(self) -> ServerIdentity[Primaryship]:
         """
         Return the identity of the server that runs the scripts sent from now on.
