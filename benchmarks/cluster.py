@@ -103,11 +103,17 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster_up(folder: Path, python: str = sys.executable) -> AsyncIterator[Cluster]:
-    """``tidewarden up`` with three nodes, ready; the one that is installed where ``python`` is."""
+async def cluster_up(
+    folder: Path, python: str = sys.executable, *words: str
+) -> AsyncIterator[Cluster]:
+    """
+    ``tidewarden up`` with three nodes, ready; the one that is installed where ``python`` is.
+
+    ``words``: more for its command line.
+    """
     base, data = free_ports(10 * NODES), folder / "up"
     command = [python, "-m", "tidewarden", "up", "--nodes", str(NODES)]
-    command += ["--base-port", str(base), "--data-dir", str(data)]
+    command += ["--base-port", str(base), "--data-dir", str(data), *words]
     with process_of(command, folder, "up", {**os.environ, "PYTHONSAFEPATH": "1"}) as process:
         log = folder / "up.out"
         until = time.monotonic() + CALM_S

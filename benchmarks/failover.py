@@ -3,8 +3,8 @@ How soon a cluster goes on when a part of it is killed.
 
     python -m benchmarks.failover [--kills 100] [--nodes 10] [--stores 10] [--faults 10]
 
-``tidewarden up`` runs three nodes and one store; every victim is ended by SIGKILL, and started
-again by ``up``.
+``tidewarden up --stores 1`` runs three nodes and one store; every victim is ended by SIGKILL, and
+started again by ``up``.
 
 - *leader killed*: until another node sweeps under a new epoch.
 - *node killed*: a consumer at a follower holds ten tasks, another waits at another node; until the
@@ -27,6 +27,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -161,7 +162,7 @@ async def kill_the_store(cluster: Cluster, folder: Path) -> list[float]:
 
 async def measure(folder: Path, kills: int, nodes: int, stores: int) -> None:
     """All rounds, and a row and its limits after each kind."""
-    async with cluster_up(folder) as cluster:
+    async with cluster_up(folder, sys.executable, "--stores", "1") as cluster:
         if kills:
             sweeps = [await kill_the_leader(cluster) for _ in range(kills)]
             machine.line("leader killed → sweep", sweeps, "s")

@@ -175,6 +175,10 @@ def report(found: dict[str, Found], trios: list[Trio], options: Any) -> None:
     if "tidewarden" not in found:
         return
     ours = found["tidewarden"]
+    for place, rounds in (("the leader", ours.at_leader), ("all hosts", ours.everywhere)):
+        parts = {name: median([one.cpu_us[name] for one in rounds]) for name in rounds[0].cpu_us}
+        shown = ", ".join(f"{name} {us:.0f}" for name, us in parts.items())
+        print(f"ours, µs of a cycle at {place}: {shown}")
     for name, peer in found.items():
         if peer is not ours:
             compare(ours, name, peer, options.fsync)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from benchmarks.ports import free_ports
 from benchmarks.trios.trio import HOSTS, WHOLE_S, Server, Trio, running
 from tidewarden import __version__
 from tidewarden.config.load import hash_generated
+from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 ADMIN = "admin"
 PORTS = 10
@@ -36,7 +37,6 @@ class Nodes:
     folder: Path
     servers: list[Server]
     secret: str
-    extra: Mapping[str, object] = field(default_factory=dict)
 
     def client(self, number: int, **options: Any) -> redis.Redis:
         """A client of one node."""
@@ -96,6 +96,17 @@ class Nodes:
         if pid := int(self.status(number).get("store_pid") or 0):
             return pid
         raise Broken(f"{self.servers[number].name} does not say which process its store is")
+
+    def backlog_bytes(self) -> int:
+        """What all stores keep of their stream for those that were away; it is bounded."""
+        secret = (self.folder / "cluster.key").read_text().strip()
+        password = StoreCredentials.of(secret).daemon
+        found = 0
+        for number in range(HOSTS):
+            path = str(self.store_folder(number) / "s")
+            with redis.Redis(unix_socket_path=path, username=DAEMON, password=password) as store:
+                found += int(store.info("memory")["mem_replication_backlog"])
+        return found
 
     def store_folder(self, number: int) -> Path:
         """Where a node's store lies."""
@@ -210,4 +221,5 @@ def started(folder: Path, *, fsync: bool = False) -> Iterator[Trio]:
             made.whole,
             made.purge,
             (ADMIN, made.secret),
+            passing=made.backlog_bytes,
         )

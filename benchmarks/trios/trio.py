@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,13 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def called(pid: int) -> str:
+    """A process's program; a thread of it may have named it anew."""
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).partition(" ")[0]
+    return "?"
+
+
 def used_s(pid: int) -> float:
     """Processor seconds of a process, and of its children that have ended."""
     with contextlib.suppress(OSError):
@@ -137,9 +145,13 @@ class Trio:
             self.name, server.host, server.port, {}, self.connection, self.auth, self.version
         )
 
-    def cpu_s(self) -> float:
-        """Processor seconds of all servers."""
-        return sum(used_s(pid) for server in self.servers for pid in server.processes())
+    def cpu_s(self) -> Counter[str]:
+        """Processor seconds of all servers, by what their programs are called."""
+        found: Counter[str] = Counter()
+        for server in self.servers:
+            for pid in server.processes():
+                found[called(pid)] += used_s(pid)
+        return found
 
     def resident(self) -> int:
         """Memory of all servers, once it has stood still for a second."""
@@ -206,13 +218,12 @@ async def rate_of(
                 await board.reached.wait()
         ended, after, used_after, own_after = look(trio, board)
     count = max(1, after - before)
-    cpu_us = {
-        "servers": (used_after - used) / count * 1e6,
-        "client": (own_after - own) / count * 1e6,
-    }
+    cpu_us = {name: (used_after[name] - used[name]) / count * 1e6 for name in used_after}
+    cpu_us["servers"] = sum(cpu_us.values())
+    cpu_us["client"] = (own_after - own) / count * 1e6
     return Round((after - before) / (ended - began), after - before, cpu_us)
 
 
-def look(trio: Trio, board: Board) -> tuple[float, int, float, float]:
+def look(trio: Trio, board: Board) -> tuple[float, int, Counter[str], float]:
     """Time, rounds, and processor seconds of the servers and of this process."""
     return time.perf_counter(), board.rounds, trio.cpu_s(), time.process_time()

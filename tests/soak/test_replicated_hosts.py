@@ -8,6 +8,7 @@ kind write down what they were told; a checker judges it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
 FAULTS = int(os.environ.get("SOAK_FAULTS", "0"))
 """How many, however long it takes; 0: as many as there is time for."""
 SEED = int(os.environ.get("SOAK_SEED", "1"))
-PAUSE_S = 0.004
-"""Of a producer after each put: half a million operations want a brisk one."""
+PAUSE_S, CROWDS = 0.004, 3
+"""Of a producer after each put, and clients of each kind: half a million operations want many."""
 
 
 def drawn(storm: Storm) -> Iterator[list[Fault]]:
@@ -49,4 +50,5 @@ async def test_a_long_siege_of_hosts(
     async with host_siege(request, tmp_path, SEED, synced=synced) as (storm, workload):
         storm.longest_s = 6.0
         workload.pause_s = PAUSE_S
-        await weather(storm, workload, drawn(storm), float("inf") if FAULTS else SECONDS)
+        seconds = math.inf if FAULTS else SECONDS
+        await weather(storm, workload, drawn(storm), seconds, CROWDS)

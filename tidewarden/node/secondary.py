@@ -51,7 +51,7 @@ class Orders:
     """
     Tells a further process what to serve.
 
-    It goes through a file without a name, for the URLs have the store's passwords.
+    It goes through a file without a name, for ``url`` has the store's password.
     """
 
     config: Config
@@ -59,8 +59,6 @@ class Orders:
     url: str
     server: StoreServer
     port: int
-    near_url: str = ""
-    """How the node's own copy of the data is read; empty: it has none."""
 
 
 class RelayedCluster:
@@ -181,8 +179,7 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
         links = links_to(orders.url, config, registered, clock)
         data = await stack.enter_async_context(links.open("data"))
         control = await stack.enter_async_context(links.open("control"))
-        near, server = links.near(orders.near_url), orders.server
-        queues = await open_queues(stack, config, clock, links, data, control, server, near)
+        queues = await open_queues(stack, config, clock, links, data, control, orders.server)
         parts = ProcessParts(
             config,
             clock,

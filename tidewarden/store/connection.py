@@ -43,7 +43,7 @@ class StoreConnection(asyncio.Protocol):
     """
     Keeps one pipelined connection to the store, and connects again when it breaks.
 
-    :meth:`call` returns a future at once, and each call is one write to the socket.
+    :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else;
     ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
@@ -79,7 +79,7 @@ class StoreConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
         self._waiting: deque[ReplySink] = deque()
-        self._backlog: deque[tuple[bytes, ReplySink, int]] = deque()
+        self._backlog: deque[tuple[bytes, ReplySink]] = deque()
         self._unsent: set[ReplySink] = set()
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -191,22 +191,14 @@ class StoreConnection(asyncio.Protocol):
 
         What :meth:`call` raises is its exception.
         """
-        self.send_together(packed, receiver, 1)
-
-    def send_together(self, packed: bytes, receiver: ReplySink, replies: int) -> None:
-        """
-        Send packed commands in one write, as :meth:`send` does one.
-
-        ``receiver`` gets each of their ``replies``, until it is done.
-        """
-        self.calls += replies
+        self.calls += 1
         if self._transport is not None:
-            self._send(packed, receiver, replies)
+            self._send(packed, receiver)
         elif len(self._backlog) >= BACKLOG_MAX:
             away = NotSent(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
             self._loop.call_soon(fail_reply, receiver, away)
         else:
-            self._backlog.append((packed, receiver, replies))
+            self._backlog.append((packed, receiver))
             self._unsent.add(receiver)
             self._loop.call_later(PATIENCE_S, self._give_up, receiver)
 
@@ -219,17 +211,14 @@ class StoreConnection(asyncio.Protocol):
             # what it would have said need not be kept until the store is back
             self._backlog.popleft()
 
-    def _send(self, packed: bytes, receiver: ReplySink, replies: int = 1) -> None:
+    def _send(self, packed: bytes, receiver: ReplySink) -> None:
         if not self._waiting:
             self._answered_at = self._loop.time()
-        if replies == 1:
-            self._waiting.append(receiver)
-        else:
-            self._waiting.extend((receiver,) * replies)
+        self._waiting.append(receiver)
         transport = self._transport
         assert transport is not None
         if not transport.is_closing():  # else its end, which is about to be told, is the answer
-            transport.write(packed)
+            transport.write(packed)  # uvloop gathers what is written in one turn
 
     def data_received(self, data: bytes) -> None:
         self._answered_at = self._loop.time()
@@ -366,9 +355,9 @@ class StoreConnection(asyncio.Protocol):
             first.add_done_callback(lambda _: self._begun(transport))
         self._unsent.clear()
         while self._backlog:
-            packed, receiver, replies = self._backlog.popleft()
+            packed, receiver = self._backlog.popleft()
             if not receiver.done():
-                self._send(packed, receiver, replies)
+                self._send(packed, receiver)
 
     def _begun(self, transport: asyncio.Transport) -> None:
         """Note that the last of the first commands was answered."""

@@ -29,7 +29,15 @@ ROOT = Path(__file__).parents[3]
         pytest.param("refresh --seconds 4", marks=pytest.mark.soak),
         pytest.param("fleet --accounts 3000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
         pytest.param("disconnect --rounds 10", marks=pytest.mark.soak),
-        pytest.param("failover --kills 1 --nodes 1 --stores 1", marks=pytest.mark.soak),
+        pytest.param("failover --kills 1 --nodes 1 --stores 1 --faults 0", marks=pytest.mark.soak),
+        pytest.param(
+            "failover --kills 0 --nodes 0 --stores 0 --faults 1 --only switchover",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            "replicated --only tidewarden --seconds 1 --pending 2000 --kills 1 --deaths 1",
+            marks=pytest.mark.soak,
+        ),
         pytest.param("shards --seconds 4 --connections 10", marks=pytest.mark.soak),
         pytest.param("engine_failover --kills 1", marks=pytest.mark.soak),
         pytest.param("slot_migration --accounts 16000 --servers embedded", marks=pytest.mark.soak),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -43,17 +44,23 @@ async def host_siege(
 
 
 async def weather(
-    storm: Storm, workload: Workload, drawn: Iterable[list[Fault]], seconds: float
+    storm: Storm,
+    workload: Workload,
+    drawn: Iterable[list[Fault]],
+    seconds: float = math.inf,
+    crowds: int = 1,
 ) -> None:
     """
     These faults, some at a time, until there are no more or the time is over; then the account.
 
-    Before each, all stores have come back into the set, by themselves.
+    Before each, all stores have come back into the set, by themselves. ``crowds``: how many clients
+    of each kind stand where one does else.
     """
     cluster = storm.cluster
     assert isinstance(cluster, HostCluster)
     begun, slowest_s = time.monotonic(), 0.0
-    async with background(*workload.jobs()) as jobs:
+    clients = [job for _ in range(crowds) for job in workload.jobs()]
+    async with background(*clients) as jobs:
         await progress(storm, workload)
         for some in drawn:
             slowest_s = max(slowest_s, await struck(storm, workload, some, jobs, begun))
