@@ -141,10 +141,11 @@ class Daemon:
             await stack.enter_async_context(links.open(purpose))
             for purpose in ("data", "control", "sweep", "accounts")
         ]
-        store = await open_connected_store(control, self._name, clock, replicated=config.replicated)
+        store = await open_connected_store(control, self._name, clock, replicated=links.replicated)
         if not store.server.views:
             await warn_of_settings(control)
-        queues = await open_queues(stack, config, clock, links, data, control, store.server)
+        near = links.near(access.near_url)
+        queues = await open_queues(stack, config, clock, links, data, control, store.server, near)
         schedules = Schedules(queues, config.limits.payload_bytes)
         sweep_shard = functools.partial(queues.scripts.run_on, sweeping, "queue.sweep")
         sweep = Sweep(queues, clock, schedules.fire_due, sweep_shard)
@@ -221,7 +222,8 @@ class Daemon:
 
     def _build_doors(self, rooms: Rooms, tokens: Tokens) -> Doors:
         config, clock, replication = self.config, self.clock, rooms.access.replication
-        secondaries = Secondaries(config, clock, functools.partial(self._register, rooms))
+        register = functools.partial(self._register, rooms)
+        secondaries = Secondaries(config, clock, register, rooms.access.near_url)
         status = Status(
             config,
             clock,

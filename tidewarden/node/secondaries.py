@@ -43,7 +43,8 @@ class Secondaries:
     """
     Starts the further processes of a node, and starts each again when it ends.
 
-    ``register(name)`` registers a process's name anew.
+    ``register(name)`` registers a process's name anew. ``near_url``: how they read the node's own
+    copy of the data; empty: it has none.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class Secondaries:
         config: Config,
         clock: Clock,
         register: Callable[[str], Awaitable[None]],
+        near_url: str = "",
     ) -> None:
         self._config = config
         self._clock = clock
         self._register = register
+        self._near_url = near_url
         self._keepers: list[asyncio.Task[None]] = []
         self._alive: dict[int, _Child] = {}
         self._gone: dict[str, Any] = {}  # the counters of those that have ended
@@ -71,7 +74,7 @@ class Secondaries:
         # their secrets are not for them
         config = replace(self._config, providers={}, webhooks={}, companions={})
         for number in range(1, self._config.node.processes):
-            orders = Orders(config, number, url, store, door.port)
+            orders = Orders(config, number, url, store, door.port, self._near_url)
             keeper = asyncio.create_task(self._keep(orders, door), name=f"process {number}")
             self._keepers.append(keeper)
         until = self._clock.monotonic() + START_S

@@ -51,7 +51,7 @@ class Orders:
     """
     Tells a further process what to serve.
 
-    It goes through a file without a name, for ``url`` has the store's password.
+    It goes through a file without a name, for the URLs have the store's passwords.
     """
 
     config: Config
@@ -59,6 +59,8 @@ class Orders:
     url: str
     server: StoreServer
     port: int
+    near_url: str = ""
+    """How the node's own copy of the data is read; empty: it has none."""
 
 
 class RelayedCluster:
@@ -179,7 +181,8 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
         links = links_to(orders.url, config, registered, clock)
         data = await stack.enter_async_context(links.open("data"))
         control = await stack.enter_async_context(links.open("control"))
-        queues = await open_queues(stack, config, clock, links, data, control, orders.server)
+        near, server = links.near(orders.near_url), orders.server
+        queues = await open_queues(stack, config, clock, links, data, control, server, near)
         parts = ProcessParts(
             config,
             clock,

@@ -23,9 +23,10 @@ from tidewarden.config.load import Config
 from tidewarden.config.settings import STORE_ABOVE
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.raft import RaftMember
-from tidewarden.store.embedded.credentials import StoreCredentials
+from tidewarden.store.embedded.credentials import READER, StoreCredentials
 from tidewarden.store.embedded.server import EmbeddedStore
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.near_copy import reader_url
 
 from .own_store import own_store, socket_of
 from .process_parts import stop_when_failed
@@ -49,6 +50,8 @@ class StoreAccess:
     """Rings when the member's view changes."""
     replication: Replication | None = None
     """Only where this node has one of several stores that replicate."""
+    near_url: str = ""
+    """How its own copy of the data is read; empty: it has none. A secret."""
     changes: asyncio.Queue[StoreChange] = field(default_factory=asyncio.Queue)
     """What has changed among the stores, for whoever tells it."""
 
@@ -164,7 +167,8 @@ class _OneOfSeveral:
         stop_when_failed(running, self._stopping)
         stack.callback(running.cancel)
         await self._opened(replication)
-        return StoreAccess(url, member, self._signal, replication, changes)
+        near_url = reader_url(socket_of(config), READER, self._credentials.reader)
+        return StoreAccess(url, member, self._signal, replication, near_url, changes)
 
     async def _opened(self, replication: Replication) -> None:
         """Return once a primary takes the writes, or this node is told to stop."""

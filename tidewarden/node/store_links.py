@@ -12,6 +12,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connect import check_url
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.probing_finder import ProbingFinder, StoresUrl, by_probing
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.topology import ClusterUrl, Owner, Topology, by_cluster
@@ -61,6 +62,11 @@ class StoreLinks:
         self._cluster = cluster
         self._clock = clock
         self._finder, self.topology = (finder, None) if finder is not None else self._finding()
+
+    @property
+    def replicated(self) -> bool:
+        """Whether they lead to one of several embedded stores, whoever's configuration says so."""
+        return by_probing(self._url)
 
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
@@ -114,6 +120,10 @@ class StoreLinks:
             on_ready=on_ready,
             on_message=on_message,
         )
+
+    def near(self, url: str) -> NearCopy | None:
+        """Return the node's own copy behind ``url``, not connected yet; None: "", there is none."""
+        return NearCopy(url, self.name("near"), self.scripts, self._clock) if url else None
 
     def name(self, purpose: str) -> str:
         """Return the name of a connection at the store."""

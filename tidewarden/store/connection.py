@@ -43,7 +43,7 @@ class StoreConnection(asyncio.Protocol):
     """
     Keeps one pipelined connection to the store, and connects again when it breaks.
 
-    :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
+    :meth:`call` returns a future at once, and each call is one write to the socket.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else;
     ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
@@ -79,7 +79,7 @@ class StoreConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
         self._waiting: deque[ReplySink] = deque()
-        self._backlog: deque[tuple[bytes, ReplySink]] = deque()
+        self._backlog: deque[tuple[bytes, ReplySink, int]] = deque()
         self._unsent: set[ReplySink] = set()
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -191,14 +191,22 @@ class StoreConnection(asyncio.Protocol):
 
         What :meth:`call` raises is its exception.
         """
-        self.calls += 1
+        self.send_together(packed, receiver, 1)
+
+    def send_together(self, packed: bytes, receiver: ReplySink, replies: int) -> None:
+        """
+        Send packed commands in one write, as :meth:`send` does one.
+
+        ``receiver`` gets each of their ``replies``, until it is done.
+        """
+        self.calls += replies
         if self._transport is not None:
-            self._send(packed, receiver)
+            self._send(packed, receiver, replies)
         elif len(self._backlog) >= BACKLOG_MAX:
             away = NotSent(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
             self._loop.call_soon(fail_reply, receiver, away)
         else:
-            self._backlog.append((packed, receiver))
+            self._backlog.append((packed, receiver, replies))
             self._unsent.add(receiver)
             self._loop.call_later(PATIENCE_S, self._give_up, receiver)
 
@@ -211,14 +219,17 @@ class StoreConnection(asyncio.Protocol):
             # what it would have said need not be kept until the store is back
             self._backlog.popleft()
 
-    def _send(self, packed: bytes, receiver: ReplySink) -> None:
+    def _send(self, packed: bytes, receiver: ReplySink, replies: int = 1) -> None:
         if not self._waiting:
             self._answered_at = self._loop.time()
-        self._waiting.append(receiver)
+        if replies == 1:
+            self._waiting.append(receiver)
+        else:
+            self._waiting.extend((receiver,) * replies)
         transport = self._transport
         assert transport is not None
         if not transport.is_closing():  # else its end, which is about to be told, is the answer
-            transport.write(packed)  # uvloop gathers what is written in one turn
+            transport.write(packed)
 
     def data_received(self, data: bytes) -> None:
         self._answered_at = self._loop.time()
@@ -355,9 +366,9 @@ class StoreConnection(asyncio.Protocol):
             first.add_done_callback(lambda _: self._begun(transport))
         self._unsent.clear()
         while self._backlog:
-            packed, receiver = self._backlog.popleft()
+            packed, receiver, replies = self._backlog.popleft()
             if not receiver.done():
-                self._send(packed, receiver)
+                self._send(packed, receiver, replies)
 
     def _begun(self, transport: asyncio.Transport) -> None:
         """Note that the last of the first commands was answered."""

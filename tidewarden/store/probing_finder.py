@@ -24,8 +24,12 @@ from .connection import StoreConnection
 log = logging.getLogger("tidewarden.store")
 
 SCHEMES, MARK, UNIX = ("redis", "rediss"), "+replicated://", "unix://"
-ANSWER_S = 0.25
-"""A store that has not answered by then is not waited for."""
+ANSWER_S, ANSWER_LAST_S = 0.25, 2.0
+"""
+A store that has not answered by then is not waited for; twice as long each time that no primary was
+found and one was silent, up to the second: on a busy host a TLS handshake takes its time.
+"""
+SILENT = "does not answer"
 LOOK_S = 1.0
 """Between two looks while the primary answers: another may be it, which it has not heard."""
 SEARCH_S, SEARCH_LAST_S, SOON_S = 0.02, 0.25, 5.0
@@ -112,6 +116,7 @@ class ProbingFinder:
         self._primary = ""
         self._view = 0
         self._open_at = clock.monotonic()  # when it was seen last
+        self._answer_s = ANSWER_S
 
     def follow(self, moved: Moved) -> None:
         """Call ``moved`` from now on with the URL of each new primary."""
@@ -200,7 +205,10 @@ class ProbingFinder:
             answers, key=lambda one: (one.view, one.url == self._primary, one.url.startswith(UNIX))
         )
         if best.view < max(1, self._view):
+            if any(one.words == SILENT for one in answers):
+                self._answer_s = min(2 * self._answer_s, ANSWER_LAST_S)
             return "", answers
+        self._answer_s = ANSWER_S
         self._note(best)
         return best.url, answers
 
@@ -245,10 +253,10 @@ class ProbingFinder:
 
     async def _answer_in_time(self, link: StoreConnection) -> StoreAnswer:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 return await self._answer_of(link)
         except TimeoutError:
-            return StoreAnswer(link.url, 0, words="does not answer")
+            return StoreAnswer(link.url, 0, words=SILENT)
         except Error as error:
             return StoreAnswer(link.url, 0, words=_in_words(str(error)))
 

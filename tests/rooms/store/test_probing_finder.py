@@ -221,6 +221,7 @@ async def test_a_link_is_at_the_next_primary_once_it_opens(
     first, second, third = trio.ports
     trio.open(first, 3)
     links = StoreLinks(trio.url(), "tw", "test", SystemClock(), queue_scripts())
+    assert links.replicated  # so that a worker which is given the URL waits for the set, too
     async with links.open("data") as link:
         assert await link.call("HGET", "{tw}:primary", "view") == b"3"
         trio.kill(first)

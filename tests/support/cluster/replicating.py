@@ -217,6 +217,7 @@ class ReplicatingNode:
             unix_socket_path=str(self.host.socket_path),
             username=DAEMON,
             password=CREDENTIALS.daemon,
+            single_connection_client=True,
             decode_responses=True,
             retry=Retry(NoBackoff(), 0),
         )

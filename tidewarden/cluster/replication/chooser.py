@@ -40,6 +40,7 @@ class Chooser:
         self._began_s = clock.monotonic()
         self._looked_s = self._began_s
         self._election: Election | None = None
+        self._said = ""
         self.why = ""
         """Why nobody can be primary; empty: somebody can, or this node does not lead."""
 
@@ -55,11 +56,11 @@ class Chooser:
                 found[node] = report
         return found
 
-    def silence(self) -> dict[str, float]:
-        """Return the seconds since each node said something of its store."""
+    def silence(self, since_s: float) -> dict[str, float]:
+        """Return the seconds since each node said something, or since ``since_s``, if later."""
         now_s = self._clock.monotonic()
         heard = {node: at for node, (at, _) in self._member.store_reports().items()}
-        return {node: now_s - max(at, self._began_s) for node, at in heard.items()}
+        return {node: now_s - max(at, since_s) for node, at in heard.items()}
 
     async def run(self) -> None:
         """Propose whenever another must be primary, until cancelled."""
@@ -80,10 +81,11 @@ class Chooser:
         """
         facts = await self._member.look_stores()
         reports, now_s = self.reports(), self._clock.monotonic()
+        silence = self.silence(float("-inf"))
         asked = Election(now_s - 10 * self._times.continuation_s, self._times)
         for at_s in (now_s - 5 * self._times.continuation_s, now_s):
             # twice: a store that restarted whole is waited for, and has been
-            choice = asked.decide(facts, self._member.voters(), reports, self.silence(), at_s, word)
+            choice = asked.decide(facts, self._member.voters(), reports, silence, at_s, word)
             if choice.command is not None:
                 break
         return choice, reports
@@ -102,7 +104,7 @@ class Chooser:
             self._member.store_facts(),
             self._member.voters(),
             self.reports(),
-            self.silence(),
+            self.silence(self._began_s),
             now_s,
         )
         why = "" if choice.command is not None else choice.why
@@ -113,7 +115,9 @@ class Chooser:
         return choice
 
     async def _propose(self, command: tuple[Any, ...], why: str) -> None:
-        self._on_event(why)
+        if why != self._said:
+            self._said = why
+            self._on_event(why)
         try:
             await self._member.store_command(command)
         except Error as error:

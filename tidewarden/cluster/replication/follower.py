@@ -151,9 +151,9 @@ class Follower:
         is_open = facts.is_open(self._member.voters())
         member = self.member_of(look)
         in_sync = set_text(facts.in_sync) if is_open else ""
+        await self._store.promote(facts.view, in_sync, member)
         # Whoever keeps the set has to know that nobody before this process opened the view.
         self.opened = facts.view, member
-        await self._store.promote(facts.view, in_sync, member)
         self._let_in, self._followed = key, 0
         self._on_event(f"{member.node}'s store is the primary, in view {facts.view}")
         return True

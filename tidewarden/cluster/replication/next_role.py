@@ -96,6 +96,8 @@ def _as_primary(own: str, facts: StoreFacts, look: StoreLook, let_in: bool) -> S
         if not look.follows_nobody:
             return Detach()
         return Stay("it has restarted since it was made the primary", another_please=True)
+    if look.disk_fault:
+        return Stay("its log cannot be written: its disk is full, or broken", another_please=True)
     if serves(facts, look):
         return Stay() if let_in else LetIn()
     if look.data is None:

@@ -110,7 +110,7 @@ class Replication:
             clock,
             pace,
             self._chooser.reports,
-            _event,
+            self._yields,
         )
         self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
         self._last_resort = LastResort(member, self._chooser)
@@ -240,6 +240,11 @@ class Replication:
         now = self._said is None or report.acted_on != self._said.acted_on
         self._said = report
         self._member.say_store(report.plain(), now)
+
+    def _yields(self, why: str) -> None:
+        """The set cannot be kept here."""
+        _event(f"{self._member.name} asks that another store be the primary: {why}")
+        self._woken.set()
 
     def _on_stores(self) -> None:
         """Facts, voters or a report changed."""

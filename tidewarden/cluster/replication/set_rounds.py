@@ -46,16 +46,17 @@ class SetRounds:
         clock: Clock,
         pace: float,
         reports: Callable[[], Mapping[str, StoreReport]],
-        on_event: Callable[[str], None],
+        on_yield: Callable[[str], None],
     ) -> None:
         """
         Args:
             password: of the user ``daemon``.
             reports: what each node last said of its store.
+            on_yield: told why another store should be primary, when that begins.
         """
         self._member, self._cluster, self._clock = member, cluster, clock
         self._times = KeeperTimes.at(pace)
-        self._reports, self._on_event = reports, on_event
+        self._reports, self._on_yield = reports, on_yield
         self._link = ControlLink(socket_path, password, "set")
         self._keeper: SetKeeper | None = None
         """Of the last view that the store was open in: it knows what was proposed there."""
@@ -187,9 +188,9 @@ class SetRounds:
                 self._propose(action.command)
             elif isinstance(action, Yield):
                 why = action.why
-        if why and not self.gives_up:
-            self._on_event(f"this node's store asks that another be the primary: {why}")
-        self.gives_up = why
+        began, self.gives_up = bool(why and not self.gives_up), why
+        if began:
+            self._on_yield(why)
         return again
 
     def _propose(self, command: tuple[Any, ...]) -> None:

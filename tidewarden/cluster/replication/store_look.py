@@ -52,6 +52,8 @@ class StoreLook:
     syncing: bool
     """Of a replica: it receives a whole copy."""
     sync_share: float
+    disk_fault: bool
+    """Its log cannot be written: the disk is full, or broken."""
     rewriting: bool
     """Its log on disk is not the whole of its data yet."""
     offset: int
@@ -107,6 +109,7 @@ def read_look(answers: Sequence[Any]) -> StoreLook:
         place=(info.get("master_host", ""), int(info.get("master_port", 0))),
         syncing=info.get("master_sync_in_progress", "0") != "0",
         sync_share=_share(info, loading),
+        disk_fault=info.get("aof_last_write_status", "ok") != "ok",
         rewriting=info["aof_rewrite_in_progress"] != "0" or info["aof_rewrite_scheduled"] != "0",
         offset=int(info["slave_repl_offset"] if is_replica else info["master_repl_offset"]),
         replicas=frozenset(_ATTACHED.findall(text)),

@@ -173,8 +173,7 @@ class SetCommit:
         lane.began_at = self._loop.time()
         self.groups += 1
         group = SetGroup(self, lane)
-        for command in (self._mark, ROLE, wait_for(self._waits_for), INFO):
-            lane.link.send(command, group)
+        lane.link.send_together(self._mark + wait_for(self._waits_for), group, 4)
 
     def ended(self, lane: Lane, answers: Sequence[Any]) -> None:
         """All answers of the group on ``lane`` are there."""
@@ -273,8 +272,8 @@ class SetCommit:
 
 @functools.cache
 def wait_for(replicas: int) -> bytes:
-    """Return the command that has so many replicas confirm now."""
-    return pack(("WAIT", replicas, WAIT_MS))
+    """Return what follows a mark: so many replicas confirm now, and which did is told."""
+    return ROLE + pack(("WAIT", replicas, WAIT_MS)) + INFO
 
 
 class Lane:
