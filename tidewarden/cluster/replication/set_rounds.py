@@ -15,7 +15,7 @@ from tidewarden.store.durability.view_library import open_command
 from tidewarden.store.embedded.control_link import ControlLink, refuse_errors
 
 from .raft_stores import RaftStores
-from .set_keeper import KeeperTimes, Open, Propose, SetKeeper, Yield
+from .set_keeper import STAMPS_APART, KeeperTimes, Open, Propose, SetKeeper, Yield
 from .store_look import StoreData, acks_of
 from .store_report import StoreReport
 
@@ -86,7 +86,9 @@ class SetRounds:
         if keeper is None or keeper.member != member or keeper.view != view:
             found = None if opened_here else data.in_sync
             self._keeper = SetKeeper(member, view, found, times=self._times)
-            self._stamp, self._seq = max(data.stamp, 1), data.seq
+            # What a process before this one sent may run later still, and must be refused then.
+            apart = 0 if opened_here else STAMPS_APART
+            self._stamp, self._seq = max(data.stamp, 1) + apart, data.seq
             self._guarded, self.gives_up = False, ""
             self._wake.set()
         self._serves = True
