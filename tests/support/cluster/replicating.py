@@ -200,7 +200,8 @@ class ReplicatingNode:
 
     def wake_store(self) -> None:
         if self.host is not None and self.host.pid is not None:
-            os.kill(self.host.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # killed, and not waited for yet
+                os.kill(self.host.pid, signal.SIGCONT)
 
     def lose_disk(self) -> None:
         shutil.rmtree(self.folder)

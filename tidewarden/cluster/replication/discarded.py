@@ -52,6 +52,10 @@ def settle(folder: Path) -> list[Path]:
     Returns: what is kept from now on. Raises: OSError.
     """
     base, kept = _base(folder), []
+    noted = {note["name"] for note in _notes(folder)}
+    for place in (folder / FOLDER).glob("*/"):
+        if place.name not in noted:  # cut short, before the store was told to follow
+            shutil.rmtree(place)
     for note in _notes(folder):
         place = folder / FOLDER / str(note["name"])
         if note["kept"]:
