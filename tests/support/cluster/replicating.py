@@ -314,7 +314,7 @@ class ReplicatingNodes:
                 if not members:
                     return False
                 if len(members) > 1:
-                    await to.execute_command("WAIT", len(members) - 1, 300)
+                    await to.execute_command("WAIT", len(members) - 1, 60)
                 info = await to.info("replication")
                 acks = {
                     row["ip"]: row["offset"]

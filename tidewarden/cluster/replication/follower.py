@@ -100,7 +100,7 @@ class Follower:
         state.look, state.answered_s = look, self._clock.monotonic()
         state.data = look.data or state.data
         if look.is_whole and self._store.was_syncing():
-            await self._store.became_whole()
+            self._store.became_whole()
             kept = await asyncio.to_thread(discarded.settle, self._store.folder)
             for place in kept:
                 self._on_event(

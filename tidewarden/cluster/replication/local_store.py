@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,12 +101,12 @@ class LocalStore:
 
         Raises: StoreDown; OSError: the folder cannot be written, so nothing was ordered.
         """
-        await asyncio.to_thread(lineage.mark_syncing, self.folder)
+        lineage.mark_syncing(self.folder)
         await self._order(("REPLICAOF", host, port))
 
-    async def became_whole(self) -> None:
+    def became_whole(self) -> None:
         """Note that its data are all there again."""
-        await asyncio.to_thread(lineage.clear_syncing, self.folder)
+        lineage.clear_syncing(self.folder)
 
     def was_syncing(self) -> bool:
         """Whether its data have been about to be replaced since they were noted to be whole."""

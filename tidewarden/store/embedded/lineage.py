@@ -122,21 +122,21 @@ def end_cleanly(folder: Path) -> None:
 
 def mark_syncing(folder: Path) -> None:
     """
-    Note on disk that the store's data are about to be replaced by another's, or may miss a write.
+    Note that the store's data are about to be replaced by another's, or may miss a write.
 
     A start that finds this begins a new lineage. Before every REPLICAOF that names a server.
 
     Raises: OSError: it cannot be written; then the data must not be replaced.
     """
+    # In the kernel's hands is enough, and every failover waits for it: another boot finds no
+    # orderly end in the lineage, and begins anew whether the note has come to the disk or not.
     os.close(os.open(folder / MARKER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    sync_folder(folder)
 
 
 def clear_syncing(folder: Path) -> None:
     """Take the note of :func:`mark_syncing` away: the data are whole again."""
     with contextlib.suppress(FileNotFoundError):
         (folder / MARKER).unlink()
-        sync_folder(folder)
 
 
 def _write(folder: Path, lineage: Lineage) -> None:
