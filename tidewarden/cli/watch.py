@@ -113,8 +113,9 @@ class Watch:
             await self._clock.sleep_until(until)
 
     async def _ask(self, name: str) -> None:
-        """One node's status; empty when it does not answer."""
-        if not self._cluster.nodes[name].serves:
+        """One node's status; empty when it does not answer. One that is not ready has one, too."""
+        child = self._cluster.nodes[name]
+        if child.pid is None or not child.served.is_set():
             self._status.pop(name, None)
             return
         try:

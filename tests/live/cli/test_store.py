@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from support.providers.certificate import make
 from typer.testing import CliRunner
 
 from benchmarks.ports import free_ports
+from tidewarden.config.load import hash_generated
 from tidewarden.store.embedded import lineage
 from tidewarden.store.embedded.attached_store import AttachedStore, RunningStore
 from tidewarden.store.embedded.credentials import StoreCredentials
@@ -169,3 +171,49 @@ def test_a_taken_port_ends_the_start_with_the_servers_words(start: Starter, file
     assert done.returncode == 1
     assert "cannot start: valkey-server ended with status 1; it said: " in done.stderr
     assert "listen" in done.stderr
+
+
+def test_a_nodes_restart_leaves_the_store_and_what_it_has(
+    start: Starter, file: Path, tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    """The last of three nodes; killed and started anew, it finds the same start of the store."""
+    host = start()
+    assert look(tmp_path).pid
+    (members,) = (line for line in file.read_text().splitlines() if "members" in line)
+    secret_hash = hash_generated("of-the-tests")
+    alone = file.read_text().replace(members, "")
+    file.write_text(f'{alone}[[users]]\nname = "admin"\nsecret_hash = "{secret_hash}"\n')
+    port = tomllib.loads(alone)["node"]["base_port"]
+
+    def ask(*words: str) -> Any:
+        with redis.Redis(
+            port=port,
+            username="admin",
+            password="of-the-tests",
+            protocol=3,
+            decode_responses=True,
+            retry=Retry(NoBackoff(), 0),
+        ) as client:
+            try:
+                return client.execute_command(*words)
+            except redis.RedisError:
+                return None
+
+    views, stores = [], []
+    for number in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tidewarden", "node", "--config", str(file)],
+            stderr=subprocess.DEVNULL,
+        ) as node:
+            try:
+                until(lambda number=number: ask("Q.PUT", "mail", "x", "ID", str(number)), LIMIT_S)
+                status = ask("R.STATUS")
+                views.append(status["view"])
+                stores.append((status["store_pid"], look(tmp_path)))
+                assert (status["primary"], status["in_sync"]) == ("n0", "n0")
+                assert ask("Q.STATS", "mail")["total"] == number + 1
+            finally:
+                node.kill()
+    assert stores[0] == stores[1]
+    assert views[0] == views[1], "no failover"
+    assert host.poll() is None
