@@ -1,0 +1,49 @@
+"""Guards of one store of several; see :mod:`meta.guards`, which switches them off."""
+
+from __future__ import annotations
+
+LINEAGE, HOST = "store/embedded/lineage.py", "store/embedded/store_host.py"
+OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
+    (
+        "store-nobody",
+        HOST,
+        '("replicaof", NOBODY),',
+        "",
+        ("live/store/test_store_host",),
+    ),
+    (
+        "store-closed",
+        "store/embedded/credentials.py",
+        'f"default reset off #',
+        'f"default reset on #',
+        ("live/store/test_store_host",),
+    ),
+    (
+        "lineage-boot",
+        LINEAGE,
+        "if same_boot or before.clean:",
+        "if True:",
+        ("unit/store/test_lineage", "live/store/test_store_host"),
+    ),
+    (
+        "lineage-sync",
+        LINEAGE,
+        "whole = not (folder / MARKER).exists() and any(",
+        "whole = any(",
+        ("unit/store/test_lineage", "live/store/test_store_host"),
+    ),
+    (
+        "lineage-copy",
+        LINEAGE,
+        "and whole and before.folder_inode == folder_inode:",
+        "and whole:",
+        ("unit/store/test_lineage",),
+    ),
+    (
+        "stores-stay",
+        "cli/up/stores.py",
+        "if plan.one_store and each:",
+        "if False:",
+        ("unit/cli/test_up_stores",),
+    ),
+)
