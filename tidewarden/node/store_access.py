@@ -31,6 +31,7 @@ from tidewarden.store.near_copy import reader_url
 from .own_store import own_store, socket_of
 from .process_parts import stop_when_failed
 from .raft_signal import RaftSignal
+from .waiting_door import waiting_door
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -166,7 +167,8 @@ class _OneOfSeveral:
         running = asyncio.create_task(replication.run(), name="replication")
         stop_when_failed(running, self._stopping)
         stack.callback(running.cancel)
-        await self._opened(replication)
+        async with waiting_door(config, self._clock, member, replication):
+            await self._opened(replication)
         near_url = reader_url(socket_of(config), READER, self._credentials.reader)
         return StoreAccess(url, member, self._signal, replication, near_url, changes)
 

@@ -6,86 +6,24 @@ one of three new ones: the others copy it, and no number goes back.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.cluster.harness import ADMIN, START_S, Node, background, free_base_port, until
+from support.cluster.harness import START_S, Node, background, until
+from support.cluster.several import NAMES, all_in_sync, cli, nodes, start
 from support.doors.command_line import app
-from typer.testing import CliRunner, Result
-
-from tidewarden.config.load import hash_generated
+from typer.testing import CliRunner
 
 pytestmark = pytest.mark.timeout(400)
-SECRET = "of-the-tests"
-NAMES = ("n0", "n1", "n2")
-
-
-def nodes(folder: Path) -> dict[str, Node]:
-    """Three nodes with their data in ``folder``/NAME, which find their keys in ``folder``."""
-    folder.mkdir(exist_ok=True)
-    for key in ("cluster.key", "vault.key"):
-        if not (folder / key).exists():
-            (folder / key).write_text(base64.b64encode(secrets.token_bytes(32)).decode())
-            (folder / key).chmod(0o600)
-    bases: dict[str, int] = {}
-    while len(bases) < len(NAMES):
-        base = free_base_port()
-        if base not in bases.values():
-            bases[NAMES[len(bases)]] = base
-    members = ", ".join(f'{name} = "127.0.0.1:{base}"' for name, base in bases.items())
-    made = {}
-    for name, base in bases.items():
-        text = f"""
-[cluster]
-secret_file = "{folder}/cluster.key"
-members = {{{members}}}
-[node]
-name = "{name}"
-base_port = {base}
-data_dir = "{folder}/{name}"
-[vault]
-key_file = "{folder}/vault.key"
-[[users]]
-name = "{ADMIN}"
-secret_hash = "{hash_generated(SECRET)}"
-"""
-        made[name] = Node(name, folder / f"{name}.files", base, text, SECRET)
-    return made
-
-
-def cli(one: Node, *words: str) -> Result:
-    url = f"redis://{ADMIN}:{SECRET}@127.0.0.1:{one.base_port}"
-    return CliRunner().invoke(app, [*words, "--url", url])
-
-
-def all_in_sync(of: dict[str, Node]) -> dict[str, Any]:
-    """The status of a node once the stores of all are in sync."""
-
-    def whole() -> dict[str, Any] | None:
-        found = [node.status() for node in of.values()]
-        same = {(one["primary"], one["in_sync"]) for one in found}
-        return found[0] if len(same) == 1 and found[0]["in_sync"] == " ".join(NAMES) else None
-
-    return until(whole, START_S, what="all stores are in sync")
-
-
-def start(of: dict[str, Node]) -> None:
-    for node in of.values():
-        node.start()
-    for node in of.values():
-        until(node.ready, START_S, what=f"{node.name} serves")
 
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[dict[str, Node]]:
     made = nodes(tmp_path / "first")
     try:
-        start(made)
+        start(made.values())
         yield made
     finally:
         for node in made.values():
@@ -127,7 +65,7 @@ async def test_one_of_three_new_stores_has_what_was_stored_and_the_others_copy_i
     found = json.loads(done.stdout)
     assert found["view"] > status["view"]
     try:
-        start(second)
+        start(second.values())
         now = all_in_sync(second)
         assert now["view"] > found["view"]
         assert second["n2"].say("Q.PEEK", "mails", "m7")

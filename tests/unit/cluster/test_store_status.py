@@ -261,6 +261,17 @@ def test_the_figures_are_of_each_store_and_of_all(stores: Cluster) -> None:
     assert stores.status.stats()["store_primary"] == 1
 
 
+async def test_where_no_primary_is_open_it_says_what_each_store_lacks(stores: Cluster) -> None:
+    await stores.goes_on(5.0, "n0")
+    stores.says("n1", incarnation="b1", loading=True)
+    assert stores.status.waits_for() == (
+        "one of the stores in sync (n0, n1, n2) is to open; n0: its node was not heard for 5 s;"
+        " n1: it loads its data"
+    )
+    stores.stuck = "nobody fits"
+    assert stores.status.waits_for() == "nobody fits"
+
+
 def test_what_is_under_way_and_why_nobody_can_be_chosen_are_said(stores: Cluster) -> None:
     stores.proposal, stores.stuck = "n1.a1 n0.a0", "n0 is silent, and no store is heard"
     assert stores.status.shown()["proposal"] == "n0 n1"

@@ -229,6 +229,14 @@ class StoreStatus:
             )
         return ""
 
+    def waits_for(self) -> str:
+        """Say, where no primary is open, what every node's store lacks to be it."""
+        if told := self._stuck() or self.fault():
+            return told
+        names = ", ".join(sorted(self._stores.store_facts().nodes_in_sync))
+        lacks = [f"{node}: {copy['why']}" for node, copy in self.copies().items() if copy["why"]]
+        return f"one of the stores in sync ({names}) is to open; {'; '.join(lacks) or 'it does'}"
+
     def warnings(self) -> list[str]:
         """Return what somebody should look at although writes are confirmed."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
