@@ -131,7 +131,10 @@ class Replication:
 
     async def run(self) -> None:
         """Return never; raise what ends one of the tasks, a defect of ours."""
-        await asyncio.gather(*self._tasks)
+        # cancelled, it leaves them: an orderly stop needs them to the last
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
 
     async def stop(self, *, gracefully: bool, store_ends: bool) -> None:
         """
