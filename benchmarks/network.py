@@ -26,7 +26,7 @@ from typing import TypeVar
 
 CLONE_NEWNET = 0x40000000
 NAMED = Path("/run/netns")
-CUTS, LED = "100", "200"
+CUTS, CUTS_OF_PORTS, LED = "100", "101", "200"
 """
 Preferences of the router's rules: a cut comes before what leads a connection to a proxy, so that it
 is true of both.
@@ -295,7 +295,10 @@ class Network:
             self._rule("del", *self._cuts.pop())
 
     def _rule(self, verb: str, *what: str) -> None:
-        ip("-n", self._router, "rule", verb, "pref", CUTS, *what, "blackhole")
+        # To take away a rule of two addresses would take one of their ports, too, were it among
+        # those.
+        place = CUTS_OF_PORTS if "ipproto" in what else CUTS
+        ip("-n", self._router, "rule", verb, "pref", place, *what, "blackhole")
 
     def close(self) -> None:
         """Remove all of it. The processes inside must have ended."""

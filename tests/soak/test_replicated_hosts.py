@@ -8,14 +8,20 @@ kind write down what they were told; a checker judges it.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.cluster.harness import background
+from support.faults.history import History, lost_puts
+from support.faults.host_faults import HOSTS
 from support.faults.host_siege import host_siege, weather
+from support.faults.siege import ids_left, progress
 from support.faults.storm import Fault, Storm
+from support.faults.workload import PUT_INTO
 
 pytestmark = pytest.mark.timeout(14_400)
 
@@ -52,3 +58,28 @@ async def test_a_long_siege_of_hosts(
         workload.pause_s = PAUSE_S
         seconds = math.inf if FAULTS else SECONDS
         await weather(storm, workload, drawn(storm), seconds, CROWDS)
+
+
+async def test_what_the_members_lack_is_noticed(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """
+    A control: with durability ``one`` a put is answered that no member has, and the checker says
+    which are lost.
+    """
+    found: list[str] = []
+    siege = host_siege(request, tmp_path, SEED, synced=False, short=True, durability="one")
+    async with siege as (storm, workload), background(*workload.jobs()):
+        await progress(storm, workload)
+        for _ in range(10):
+            await storm.strike(HOSTS["hold both members' streams, then kill the primary's host"])
+            await progress(storm, workload)
+            await asyncio.to_thread(storm.cluster.wait_whole)
+            promised = workload.history.of("put")
+            left = {queue: ids_left(storm.cluster, queue) for queue in PUT_INTO}
+            await asyncio.sleep(1)  # who took one before that look has written it down
+            grants = workload.history.of("grant")
+            found = lost_puts(History([*promised, *grants]), left)
+            if found:
+                break
+    assert found, "nothing was lost with durability one, so that this finds nothing"

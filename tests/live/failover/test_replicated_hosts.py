@@ -14,7 +14,7 @@ from support.faults.hosts import absent
 
 SHORT = (
     ("kill the primary's host",), ("kill the primary's store",),
-    ("hold a member's store, then kill the primary's host",),
+    ("hold a member's stream, then kill the primary's host",),
     ("lose the disk of the primary's store",), ("cut the power of the primary's host",),
     ("pause the primary's store",), ("one-way: nobody hears the primary's host",),
     ("stores only, one-way: nobody hears the primary's store",), ("switch over",),

@@ -183,3 +183,13 @@ def test_one_port_is_cut_and_another_is_not(ends: Ends) -> None:
         said(line, b"four")
     ends.network.heal()
     line.close()
+
+
+def test_a_cut_of_all_and_one_of_a_port_heal_together(ends: Ends) -> None:
+    for _ in range(8):  # in any order
+        ends.network.cut("a", "b", asked=ends.port)
+        ends.network.cut("a", "b", served=ends.port)
+        ends.network.cut("a", "b")
+        ends.network.heal()
+    with ends.line("a", 5.0) as line:
+        assert said(line, b"x") == b"x"

@@ -88,18 +88,30 @@ async def kill_one_then_the_other(storm: Storm) -> None:
     await storm.last()
 
 
-@fault(
-    "hold a member's store, then kill the primary's host", weight=4, process=True, catalogue=HOSTS
-)
+async def kill_held(storm: Storm, held: int) -> None:
+    """
+    The primary's stream to so many members is held for a moment, then its host dies with it.
+
+    What was sent stays lost, as what a dead host's kernel has to send.
+    """
+    cluster, first = cluster_of(storm), await primary(storm)
+    for name in (await members(storm))[:held]:
+        cluster.cut(first, name, STORE)
+    await asyncio.sleep(storm.dice.uniform(0.1, 0.35))
+    cluster.kill_host(first)
+    await storm.last()
+
+
+@fault("hold a member's stream, then kill the primary's host", "network", 4, True, HOSTS)
 async def kill_behind(storm: Storm) -> None:
     """Who waits for anything less than all members loses what that one lacks."""
-    stores, first = cluster_of(storm).stores, await primary(storm)
-    behind = (await members(storm))[0]
-    stores[behind].send(signal.SIGSTOP)
-    await asyncio.sleep(storm.dice.uniform(0.1, 0.3))
-    cluster_of(storm).kill_host(first)
-    stores[behind].send(signal.SIGCONT)
-    await storm.last()
+    await kill_held(storm, 1)
+
+
+@fault("hold both members' streams, then kill the primary's host", "network", 2, True, HOSTS)
+async def kill_ahead(storm: Storm) -> None:
+    """Whatever is answered meanwhile, the primary alone has."""
+    await kill_held(storm, 2)
 
 
 @fault("kill all stores at once", weight=1, process=True, catalogue=HOSTS)

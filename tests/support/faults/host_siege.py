@@ -23,13 +23,19 @@ from support.providers.counting_provider import CountingProvider, provided
 
 @contextlib.asynccontextmanager
 async def host_siege(
-    request: pytest.FixtureRequest, folder: Path, seed: int, *, synced: bool, short: bool = False
+    request: pytest.FixtureRequest,
+    folder: Path,
+    seed: int,
+    *,
+    synced: bool,
+    short: bool = False,
+    durability: str = "",
 ) -> AsyncIterator[tuple[Storm, Workload]]:
     """
     Three hosts under traffic, and a storm that has not begun.
 
     ``synced``: stores sync what they acknowledge, and queues wait for it; without, they have
-    durability ``quorum``. ``short``: for a round of few faults.
+    durability ``quorum``, or that which is named. ``short``: for a round of few faults.
     """
     with (
         provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
@@ -38,7 +44,9 @@ async def host_siege(
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
         await asyncio.to_thread(cluster.wait_whole)
-        workload = Workload(cluster, provider, seed, durability="fsync" if synced else "quorum")
+        workload = Workload(
+            cluster, provider, seed, durability or ("fsync" if synced else "quorum")
+        )
         await asyncio.to_thread(workload.begin, cluster.leader())
         yield Storm(cluster, random.Random(seed), provider, catalogue=HOSTS), workload
 
