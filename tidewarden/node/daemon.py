@@ -196,7 +196,7 @@ class Daemon:
             self.clock,
             small_writes(parts.control.call),
             script=functools.partial(parts.queues.scripts.items_on, accounts),
-            connected=lambda: accounts.up,
+            connected=lambda: accounts.up and parts.queues.catalog.durability.confirms,
             cluster_secret=self._secret,
             nodes=lambda: nodes.living(),
             members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},

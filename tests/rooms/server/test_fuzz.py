@@ -148,10 +148,10 @@ async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
         )
         refused = [error for reply in answers.replies[:1] for error in errors_in(reply)]
         if COMMANDS[request[0]].group != "later" and b"LANE" not in request:
-            assert not [error for error in refused if str(error).startswith("BADARG")], (
-                request,
-                refused,
-            )
+            of_form = [error for error in refused if str(error).startswith("BADARG")]
+            # the node here has one store alone
+            of_form = [error for error in of_form if "about replicated" not in str(error)]
+            assert not of_form, (request, refused)
 
 
 @pytest.mark.thorough
