@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
-from support.cluster.harness import background, serving
+from support.cluster.harness import background, serving, until
 from support.faults.faulty import LIFE_S
 from support.faults.host_faults import HOSTS
 from support.faults.hosts import HostCluster, said
 from support.faults.siege import ACCOUNTS, end, progress, struck
 from support.faults.storm import Fault, Storm
-from support.faults.workload import Workload
+from support.faults.workload import JOBS, Workload
 from support.providers.counting_provider import CountingProvider, provided
 
 
@@ -47,7 +47,12 @@ async def host_siege(
         workload = Workload(
             cluster, provider, seed, durability or ("fsync" if synced else "quorum")
         )
-        await asyncio.to_thread(workload.begin, cluster.leader())
+        leader = cluster.leader()
+        # Stores in sync have still to confirm a write to that node before it takes the next.
+        await asyncio.to_thread(
+            until, lambda: leader.say("Q.CONFIG", JOBS, "SET", "lease_ms", 1000)
+        )
+        await asyncio.to_thread(workload.begin, leader)
         yield Storm(cluster, random.Random(seed), provider, catalogue=HOSTS), workload
 
 
