@@ -46,10 +46,10 @@ def changes_between(before: StoreFacts, after: StoreFacts) -> list[StoreChange]:
         found.append(_new_primary(before, after))
     elected = {after.primary} if after.view != before.view else set()
     for node in sorted(after.nodes_in_sync - before.nodes_in_sync - elected):
-        text = f"{node}'s store is in sync again; in sync: {_names(after)}"
+        text = f"{node}'s store is in sync; all in sync: {_names(after)}"
         found.append(StoreChange(ADDED, node, after.view, after.version, text))
     for node in sorted(before.nodes_in_sync - after.nodes_in_sync):
-        text = f"{node}'s store is not in sync any more; in sync: {_names(after)}"
+        text = f"{node}'s store is not in sync any more; still in sync: {_names(after)}"
         found.append(StoreChange(REMOVED, node, after.view, after.version, text))
     if before.loss and not after.loss:
         text = f"somebody knows of the loss ({before.loss}) of a last resort"
