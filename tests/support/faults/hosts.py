@@ -244,10 +244,23 @@ class HostCluster(Cluster):
         return environ
 
     def heal(self) -> Node:
-        for store in self.stores.values():
-            if not store.running:
-                store.start()
+        self.revive()
         return super().heal()
+
+    def revive(self) -> None:
+        """
+        As a supervisor: what has ended is started again, a store before its node.
+
+        A node that finds none runs its store itself, and then neither disk nor clock is ours.
+        """
+        ended = [store for store in self.stores.values() if not store.running]
+        for store in ended:
+            store.start()
+        for store in ended:
+            until(store.server, what=f"the store of {store.name} is started")
+        for node in self.nodes.values():
+            if not node.running:
+                node.start()
 
     # What is seen of it.
 
@@ -265,7 +278,18 @@ class HostCluster(Cluster):
         )
 
     def wait_whole(self) -> None:
-        until(self.whole, WHOLE_S, 0.1, what="all stores are in sync, by themselves")
+        """A process that ended by itself is started again, as its supervisor would, and told of."""
+
+        def whole() -> bool:
+            ended = [
+                one.name for one in (*self.stores.values(), *self.nodes.values()) if not one.running
+            ]
+            if ended:
+                print(f"ended by itself: node or store of {', '.join(ended)}", flush=True)
+                self.revive()
+            return self.whole()
+
+        until(whole, WHOLE_S, 0.1, what="all stores are in sync, by themselves")
 
     # Whole hosts.
 
@@ -331,13 +355,10 @@ class HostCluster(Cluster):
         for name, store in self.stores.items():
             self.step_clock(name, 0)
             store.send_all(signal.SIGCONT)
-            if not store.running:
-                store.start()
         for node in self.nodes.values():
             if node.stopped:
                 node.thaw()
-            if not node.running:
-                node.start()
+        self.revive()
 
     def defects(self) -> list[str]:
         lines = [
