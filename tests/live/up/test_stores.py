@@ -192,6 +192,24 @@ def test_stores_come_and_go_with_their_nodes(
         assert processes_in(data) == {}
 
 
+@pytest.mark.soak
+def test_two_nodes_that_shared_a_store_have_three_with_a_third(
+    up: Callable[..., Running], cluster: Cluster, data: Path, until: Callable[..., Any]
+) -> None:
+    two = up("--nodes", "2")
+    until(lambda: two.said("READY"), READY_S)
+    cluster.put("n1", "before")
+    assert two.stop(signal.SIGTERM) == 0
+    assert (data / "store").exists()
+    for count in (3, 2):
+        running = up("--nodes", str(count))
+        until(lambda running=running: running.said("READY"), READY_S)
+        names = [f"n{number}" for number in range(count)]
+        until(lambda names=names: cluster.whole(*names), READY_S, every_s=0.1)
+        assert cluster.total(names[-1]) == TASKS
+        assert running.stop(signal.SIGTERM) == 0
+
+
 async def test_the_common_store_is_moved_once_and_told(tmp_path: Path) -> None:
     told: list[str] = []
     config = load(None, {}, {"node.base_port": str(free_ports(30))})

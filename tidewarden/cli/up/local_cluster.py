@@ -133,6 +133,8 @@ class LocalCluster:
             await self._admit(group)
         for child in self.nodes.values():
             await self._ready(child)
+        # A folder whose nodes never agreed on who is a member could not tell so at its next start.
+        await self._members()
         resize.settle(plan)
         for name in gone:
             await self._dismiss(name)
@@ -158,11 +160,7 @@ class LocalCluster:
         Let those join that the folder has not had before, or that have left, and start whoever does
         not run yet.
         """
-
-        async def known() -> set[str]:
-            return await asyncio.to_thread(resize.members, self.plan)
-
-        members: set[str] = await resize.keep_trying(self._clock, known)
+        members = await self._members()
         for name in self.plan.names:
             if name not in members:
 
@@ -173,6 +171,15 @@ class LocalCluster:
                 await resize.keep_trying(self._clock, joined)
                 self.tell(name, "joins the cluster")
         self._run_nodes(group, [name for name in self.plan.names if name not in self.nodes])
+
+    async def _members(self) -> set[str]:
+        """Return the members once the nodes have agreed on them."""
+
+        async def known() -> set[str]:
+            return await asyncio.to_thread(resize.members, self.plan)
+
+        members: set[str] = await resize.keep_trying(self._clock, known)
+        return members
 
     async def _dismiss(self, name: str) -> None:
         async def left() -> bool:
