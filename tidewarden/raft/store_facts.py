@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-VIEW_MAX = 2**16
+VIEW_MAX = 2**17
 """Views stay below this: lease numbers begin with the view, and doubles have to hold them."""
 LOSSES = ("", "possible", "likely")
 WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
