@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ CONNECT_TIMEOUT_S = 5.0
 OURS = ("protocol", "client_name", "socket_connect_timeout", "retry", "health_check_interval")
 FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
+_TLS_KEPT = 8
+# redis-py reads what this host trusts anew for each connection: 20 ms in which the event loop
+# stands still, and after a failover a process opens a dozen at once.
+_tls: dict[tuple[str, ...], Any] = {}
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -116,6 +121,7 @@ async def open_transport(
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
     )
+    _share_tls(connection)
     try:
         # not wait_for: on Python 3.11 that can swallow a cancellation
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -148,6 +154,28 @@ async def open_transport(
     transport.set_protocol(protocol)
     transport.resume_reading()
     return transport, kept
+
+
+def _share_tls(connection: Any) -> None:
+    """Give a connection by TLS what one before it, of the same options and files, has read."""
+    own = getattr(connection, "ssl_context", None)
+    if own is None:
+        return
+    options = [f"{name}={getattr(own, name)}" for name in own.__slots__ if name != "context"]
+    usual = ssl.get_default_verify_paths()
+    files = (own.ca_certs, own.ca_path, own.certfile, own.keyfile, usual.cafile, usual.capath)
+    stamps = [_stamp_of(Path(file)) for file in files if file]
+    if len(_tls) >= _TLS_KEPT:  # files that were replaced
+        _tls.clear()
+    connection.ssl_context = _tls.setdefault((*options, *stamps), own)
+
+
+def _stamp_of(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return str(error)
+    return f"{path} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
 
 def _said(error: Exception, by_path: bool) -> str:

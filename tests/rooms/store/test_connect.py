@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -183,3 +184,35 @@ def test_an_option_that_cannot_be_is_said_before_anything_is_tried(url: str, sai
     with pytest.raises(BadArg, match=re.escape(said)):
         check_url(url)
     check_url("redis://h?socket_timeout=3&db=2")
+
+
+async def test_what_tls_trusts_is_read_once_and_again_when_its_file_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Reading it holds up the event loop: after a failover a dozen connections are opened."""
+    read: list[None] = []
+    make = ssl.create_default_context
+
+    def counted(*args: Any, **named: Any) -> ssl.SSLContext:
+        read.append(None)
+        return make(*args, **named)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    usual = ssl.get_default_verify_paths().cafile
+    assert usual is not None
+    authorities = tmp_path / "ca.pem"
+    authorities.write_bytes(Path(usual).read_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authorities}"
+    for _ in range(3):
+        with pytest.raises(StoreDown, match="does not answer"):
+            await open_transport(url, "a-name", asyncio.Protocol())
+    assert len(read) == 1
+    authorities.write_bytes(Path(usual).read_bytes() + b"\n")
+    with pytest.raises(StoreDown):
+        await open_transport(url, "a-name", asyncio.Protocol())
+    assert len(read) == 2
+    with pytest.raises(StoreDown):
+        await open_transport(url + "&ssl_cert_reqs=none", "a-name", asyncio.Protocol())
+    assert len(read) == 3

@@ -83,7 +83,7 @@ class Replication:
         self._told: object = None
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.finder = ReplicatedPrimary(f"the stores of cluster {config.cluster.name}")
+        self.finder = ReplicatedPrimary(f"cluster {config.cluster.name}")
         self.seen = StoreStatus(
             member.name,
             member,
