@@ -35,7 +35,7 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
     (
         "lineage-copy",
         LINEAGE,
-        "and whole and before.folder_inode == folder_inode:",
+        "and whole and before.place == place:",
         "and whole:",
         ("unit/store/test_lineage",),
     ),

@@ -56,6 +56,11 @@ class StoreFacts:
     ``possible`` or ``likely``: a last resort chose the primary, and acknowledged writes may be
     missing, until somebody confirms that they know; empty: nothing is.
     """
+    began: int = 0
+    """
+    The view in which the primary was last founded, or chosen by a last resort: a store with data of
+    a lower one may have what the primary never had.
+    """
 
     @property
     def primary_member(self) -> StoreMember:
@@ -81,7 +86,7 @@ class StoreFacts:
         if self.view or not _can_lead(node, incarnation, voters) or not 0 < view < VIEW_MAX:
             return self
         only = frozenset({StoreMember(node, incarnation)})
-        return StoreFacts(view, node, incarnation, only, self.version + 1)
+        return StoreFacts(view, node, incarnation, only, self.version + 1, began=view)
 
     def elect(
         self,
@@ -169,7 +174,9 @@ class StoreFacts:
             return self
         only = frozenset({StoreMember(node, incarnation)})
         worst = max(self.loss, loss, key=LOSSES.index)
-        return StoreFacts(next_view, node, incarnation, only, self.version + 1, worst)
+        return StoreFacts(
+            next_view, node, incarnation, only, self.version + 1, worst, began=next_view
+        )
 
     def confirm(self, version: int) -> StoreFacts:
         """Note that somebody knows of the loss."""
@@ -205,21 +212,22 @@ class StoreFacts:
     def plain(self) -> tuple[Any, ...]:
         """Return plain values, for :func:`read_facts`."""
         members = tuple(sorted(tuple(member) for member in self.in_sync))
-        return self.view, self.primary, self.incarnation, members, self.version, self.loss
+        head = self.view, self.primary, self.incarnation, members
+        return *head, self.version, self.loss, self.began
 
 
 def read_facts(value: object) -> StoreFacts:
     """Return what :meth:`StoreFacts.plain` made; for anything else none. Never raises."""
-    kinds = [int, str, str, tuple, int, str]
+    kinds = [int, str, str, tuple, int, str, int]
     if not isinstance(value, tuple) or [type(item) for item in value] != kinds:
         return StoreFacts()
-    view, primary, incarnation, rows, version, loss = value
+    view, primary, incarnation, rows, version, loss, began = value
     if not all(
         isinstance(row, tuple) and [type(item) for item in row] == [str, str] for row in rows
     ):
         return StoreFacts()
     members = frozenset(StoreMember(*row) for row in rows)
-    return StoreFacts(view, primary, incarnation, members, version, loss)
+    return StoreFacts(view, primary, incarnation, members, version, loss, began)
 
 
 def _can_lead(node: str, incarnation: str, voters: frozenset[str]) -> bool:

@@ -140,15 +140,29 @@ def test_what_a_process_before_let_it_follow_stays_if_that_is_the_open_primary()
     ("data", "diverged"),
     [
         (replace(DATA, view=2, author="n0.z"), True),  # opened by this node, in another view
-        (replace(DATA, author="n0.z"), False),  # by this node, and the view is the facts'
+        (DATA, False),  # of the primary itself
+        (replace(DATA, author="n2.z"), True),  # of another author in the facts' view
         (replace(DATA, view=2), False),  # it had them of another
         (replace(DATA, view=2, founding="n7.q"), True),  # of another history
         (StoreData(view=2), True),  # of a store that was alone
         (StoreData(), False),  # nothing
+        (StoreData(has_keys=True), True),  # of a cluster of another name
     ],
 )
 def test_what_only_this_store_may_have_is_set_aside_first(data: StoreData, diverged: bool) -> None:
     assert step(OF_OTHER, replace(REPLICA, data=data)) == Follow("10.0.0.1:7423", diverged)
+
+
+def test_what_a_last_resort_did_not_choose_is_set_aside_whoever_wrote_it() -> None:
+    """A store that was away may have all that the chosen one had not, also without own writes."""
+    chosen = replace(OF_OTHER, began=3)
+    older = replace(REPLICA, data=replace(DATA, view=2, author="n2.z"))
+    assert step(chosen, older) == Follow("10.0.0.1:7423", diverged=True)
+    later = replace(chosen, view=4)
+    said = replace(SAID, serves_view=4)
+    assert step(later, older, said) == Follow("10.0.0.1:7423", diverged=True)
+    followed = replace(REPLICA, data=replace(DATA, view=3))
+    assert step(later, followed, said) == Follow("10.0.0.1:7423", diverged=False)
 
 
 def test_a_copy_under_way_is_said() -> None:

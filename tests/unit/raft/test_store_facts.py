@@ -97,6 +97,8 @@ def test_what_holds_after_any_commands(data: st.DataObject, size: int, steps: in
             assert facts.view > before.view, "one author a view"
         if command[0] == "recover":
             reached = False
+        chosen = command[0] in ("found", "recover")
+        assert facts.began == (facts.view if chosen else before.began)
         if before.loss and command[0] != "confirm":
             assert LOSSES.index(facts.loss) >= LOSSES.index(before.loss)
         reached = reached or facts.is_open(voters)
@@ -135,7 +137,8 @@ def refused(facts: StoreFacts, *commands: tuple[Any, ...]) -> bool:
 
 def test_the_first_primary_is_founded_once_above_the_view_in_its_data() -> None:
     facts = applied(StoreFacts(), THREE, ("found", "n1", "b", 41))
-    assert facts == StoreFacts(42, "n1", "b", frozenset({StoreMember("n1", "b")}), 1)
+    only = frozenset({StoreMember("n1", "b")})
+    assert facts == StoreFacts(42, "n1", "b", only, 1, began=42)
     assert refused(facts, ("found", "n1", "b", 41), ("found", "n0", "a", 0))
     wrong = [("x", "a", 0), ("n0", "", 0), ("n0", "a", -1), ("n0", "a", VIEW_MAX)]
     assert refused(StoreFacts(), *(("found", *values) for values in wrong))

@@ -140,12 +140,19 @@ def _as_another(
 
 
 def _diverged(own: str, facts: StoreFacts, data: StoreData, primary: StoreReport) -> bool:
-    """Whether data may have what the primary's have not: own writes, or another history."""
+    """
+    Whether data may have what the primary's have not.
+
+    They may where they are of another history, were written here, or were there before a primary
+    was chosen of which it is not known that it had everything.
+    """
     if not data.view:
-        return False
+        return data.has_keys
     if data.founding != primary.founding:
         return True
-    return data.author.rpartition(".")[0] == own and data.view != facts.view
+    if data.view == facts.view:
+        return data.author != ".".join(facts.primary_member)  # a view has one author
+    return data.view < facts.began or data.author.rpartition(".")[0] == own
 
 
 def _progress(look: StoreLook) -> str:

@@ -15,6 +15,7 @@ from tidewarden.store.preflight import parse_info
 
 _REPLICA = re.compile(r"^slave\d+:ip=([^,]*)\.([^,.]*),port=\d+,state=online,offset=(\d+)", re.M)
 _ATTACHED = re.compile(r"^slave\d+:(ip=[^,]*),port=\d+,(state=[^,]*),offset=(0?)", re.MULTILINE)
+_DATABASE = re.compile(r"db\d+")
 NOBODY = ("127.0.0.1", 1)
 """Whom a store follows that shall follow nobody, and take no writes either."""
 
@@ -33,6 +34,8 @@ class StoreData:
     author: str = ""
     """``node.incarnation`` of whom they were opened by last."""
     format: str = ""
+    has_keys: bool = False
+    """Whether there is anything at all: without a view, it is of another cluster's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def look_commands(cluster: str) -> list[Command]:
     """Return the commands of a look; :func:`read_look` reads their answers."""
     fields = ("view", "stamp", "set", "seq", "founding", "node")
     return [
-        ("INFO", "replication", "persistence", "server"),
+        ("INFO", "replication", "persistence", "server", "keyspace"),
         ("CONFIG", "GET", "replica-announce-ip"),
         ("HMGET", primary_key(cluster), *fields),
         ("MGET", view_key(cluster), f"{{{cluster}}}:format"),
@@ -97,7 +100,7 @@ def read_look(answers: Sequence[Any]) -> StoreLook:
     if not loading:
         if isinstance(hashed, ReplyError) or isinstance(others, ReplyError):
             raise StoreDown(f"the store does not say what its data are: {hashed}")
-        data = _read_data(hashed, others)
+        data = _read_data(hashed, others, has_keys=any(_DATABASE.fullmatch(name) for name in info))
     is_replica = info["role"] == "slave"
     return StoreLook(
         node=node,
@@ -117,7 +120,9 @@ def read_look(answers: Sequence[Any]) -> StoreLook:
     )
 
 
-def _read_data(hashed: Sequence[str | None], others: Sequence[str | None]) -> StoreData:
+def _read_data(
+    hashed: Sequence[str | None], others: Sequence[str | None], *, has_keys: bool
+) -> StoreData:
     view, stamp, in_sync, seq, founding, author = (one or "" for one in hashed)
     alone, data_format = (one or "" for one in others)
     return StoreData(
@@ -128,6 +133,7 @@ def _read_data(hashed: Sequence[str | None], others: Sequence[str | None]) -> St
         founding,
         author,
         data_format,
+        has_keys,
     )
 
 

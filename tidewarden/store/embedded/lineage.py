@@ -21,6 +21,8 @@ from tidewarden.config.key_file import sync_folder
 from tidewarden.config.settings import LINEAGE
 
 MARKER = "syncing"
+PLACE = "place"
+"""An empty file, made once in each folder: see :func:`place_of`."""
 KEPT_MAX = 64
 """Earlier starts that are remembered: more would be a store that does nothing but start."""
 
@@ -35,8 +37,8 @@ class Lineage:
     """Newest last; the last one is the start that runs, or ran last."""
     clean: bool
     """Whether that one ended in order, all of its log on disk."""
-    folder_inode: int
-    """Of the store's folder: a copy of the folder is not the folder, and may be an old one."""
+    place: str
+    """Names the store's folder: a copy of the folder is not the folder, and may be an old one."""
 
     @property
     def incarnation(self) -> str:
@@ -65,7 +67,7 @@ def read(folder: Path) -> Lineage | None:
             str(found["boot_id"]),
             tuple(str(word) for word in found["incarnations"]),
             found["clean"] is True,
-            int(found["folder_inode"]),
+            str(found["place"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -76,7 +78,7 @@ def continued(
     before: Lineage | None,
     incarnation: str,
     boot: str,
-    folder_inode: int,
+    place: str,
     *,
     whole: bool,
 ) -> Lineage:
@@ -86,14 +88,32 @@ def continued(
     Args:
         before: of the last start in this folder.
         boot: of the host now; empty: unknown, and no two unknown boots are the same.
+        place: of the folder now.
         whole: the data of that start are there, and were not being replaced when it ended.
     """
     kept: tuple[str, ...] = ()
-    if before is not None and whole and before.folder_inode == folder_inode:
+    if before is not None and whole and before.place == place:
         same_boot = bool(boot) and before.boot_id == boot
         if same_boot or before.clean:
             kept = before.incarnations[-KEPT_MAX:]
-    return Lineage(boot, (*kept, incarnation), clean=False, folder_inode=folder_inode)
+    return Lineage(boot, (*kept, incarnation), clean=False, place=place)
+
+
+def place_of(folder: Path) -> str:
+    """
+    Return a word that is another in every copy of a store's folder, also in the folder's place.
+
+    Raises: OSError: it cannot be written.
+    """
+    # A number alone would not do: file systems give that of a removed folder to the next one. When
+    # a file was made, or put back, nobody can copy; and nothing ever changes this one.
+    fd = os.open(folder / PLACE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fsync(fd)
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return f"{found.st_ino}.{found.st_ctime_ns}"
 
 
 def begin(folder: Path, incarnation: str, boot: str) -> Lineage:
@@ -103,7 +123,7 @@ def begin(folder: Path, incarnation: str, boot: str) -> Lineage:
     Raises: OSError: it cannot be written; then the store must not start.
     """
     whole = not (folder / MARKER).exists() and any(folder.glob("appendonlydir/*.manifest"))
-    found = continued(read(folder), incarnation, boot, folder.stat().st_ino, whole=whole)
+    found = continued(read(folder), incarnation, boot, place_of(folder), whole=whole)
     _write(folder, found)
     clear_syncing(folder)  # after that: killed between, the next start finds it again
     return found
@@ -117,7 +137,7 @@ def end_cleanly(folder: Path) -> None:
     """
     found = read(folder)
     if found is not None:
-        _write(folder, Lineage(found.boot_id, found.incarnations, True, found.folder_inode))
+        _write(folder, Lineage(found.boot_id, found.incarnations, True, found.place))
 
 
 def mark_syncing(folder: Path) -> None:
@@ -148,7 +168,7 @@ def _write(folder: Path, lineage: Lineage) -> None:
                 "boot_id": lineage.boot_id,
                 "incarnations": lineage.incarnations,
                 "clean": lineage.clean,
-                "folder_inode": lineage.folder_inode,
+                "place": lineage.place,
             },
             file,
         )
