@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, sleep
 from tidewarden.cluster import Backups, Heartbeat, Registration
 from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
-from tidewarden.errors import BadArg, ConfigError, Error
+from tidewarden.errors import BadArg, ConfigError, Error, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
@@ -52,6 +52,8 @@ from .subscriber import heard_error
 log = logging.getLogger("tidewarden.daemon")
 
 HAND_OVER_S = 1.0
+AGAIN_S = 0.2
+"""Before a node begins anew whose store went away while it started."""
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
@@ -99,15 +101,34 @@ class Daemon:
             )
             if self.stopping.is_set():  # told to while it waited for a primary
                 return
-            rooms = await self._build(stack, access)
             try:
-                beating = await self._join(stack, rooms)
-                await self._serve(stack, rooms, beating)
+                await self._serve_by(access)
             except OSError as error:
                 of_disk = error.filename is not None or error.errno in DISK_FAULTS
                 raise ConfigError(
                     [f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]
                 ) from None
+
+    async def _serve_by(self, access: StoreAccess) -> None:
+        """
+        Build the rooms and serve. Where stores replicate, a primary that goes meanwhile is no end.
+        """
+        while True:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    rooms = await self._build(stack, access)
+                    beating = await self._join(stack, rooms)
+                    tokens = await self._open_tokens(rooms)
+                except StoreDown as error:
+                    if not self.config.replicated:
+                        raise
+                    log.warning("the store went away while this node started: %s", error)
+                else:
+                    await self._serve(stack, rooms, beating, tokens)
+                    return
+            if self.stopping.is_set():
+                return
+            await sleep(self.clock, AGAIN_S)
 
     def reload(self, read: Callable[[], Config]) -> None:
         """
@@ -205,9 +226,12 @@ class Daemon:
     # --- serving and stopping
 
     async def _serve(
-        self, stack: contextlib.AsyncExitStack, rooms: Rooms, beating: asyncio.Task[None]
+        self,
+        stack: contextlib.AsyncExitStack,
+        rooms: Rooms,
+        beating: asyncio.Task[None],
+        tokens: Tokens,
     ) -> None:
-        tokens = await self._open_tokens(rooms)
         stack.push_async_callback(tokens.stop)
         # from here to the first door nothing waits: no reload is missed
         self._doors = doors = self._build_doors(rooms, tokens)

@@ -1,4 +1,4 @@
-"""Tells the parts of a node that Raft's view has changed."""
+"""Tells a part of a node that Raft's view has changed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ class RaftSignal:
     """
     Calls whoever listens whenever Raft's view changes.
 
-    Raft may run before the parts that care for it are built: each listens from when it is there.
+    Raft may run before the part that cares for it is built, which listens from when it is there.
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Callable[[], None]] = []
+        self._listener: Callable[[], None] = lambda: None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` at each change from now on."""
-        self._listeners.append(listener)
+        """Call ``listener`` at each change from now on, and who listened before no more."""
+        self._listener = listener
 
     def ring(self) -> None:
-        """Tell everybody who listens."""
-        for listener in self._listeners:
-            listener()
+        """Tell who listens."""
+        self._listener()

@@ -27,7 +27,7 @@ class ReplicatedPrimary:
     """
 
     def __init__(self, name: str) -> None:
-        """``name``: what its stores are called together, in messages."""
+        """``name``: what has the primary, in messages."""
         self.name = name
         self._lock = threading.Lock()
         self._url = ""
@@ -83,7 +83,7 @@ class ReplicatedPrimary:
             self._waiting = [one for one in self._waiting if one[1] is not future]
             if self._url:
                 return self._url
-            raise StoreDown(f"{self.name} have no primary that is open: {self._why}")
+            raise StoreDown(f"{self.name} has no primary that is open: {self._why}")
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
