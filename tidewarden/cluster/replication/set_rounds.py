@@ -66,6 +66,7 @@ class SetRounds:
         self._busy_until = 0.0
         self._attached: frozenset[tuple[str, ...]] = frozenset()
         self._guarded = False
+        self._failing = ""
         self._wake = asyncio.Event()
         self._proposing: asyncio.Task[None] | None = None
         self.gives_up = ""
@@ -121,14 +122,21 @@ class SetRounds:
                 if keeper is not None:
                     try:
                         again = await self._round(keeper)
+                        self._failing = ""
                     except StoreDown as error:
-                        log.info("no round of the in-sync set: %s", error)
+                        self._failed(str(error))
                 if not again:
                     await self._rest(keeper)
         finally:
             if self._proposing is not None:
                 self._proposing.cancel()
             self._link.close()
+
+    def _failed(self, why: str) -> None:
+        """Say why there was no round, once for as long as it stays the same."""
+        if self._failing != why:
+            self._failing = why
+            log.info("no round of the in-sync set: %s", why)
 
     async def _rest(self, keeper: SetKeeper | None) -> None:
         busy = self._clock.monotonic() < self._busy_until
