@@ -28,6 +28,7 @@ from tidewarden.store.embedded.server import EmbeddedStore
 from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.near_copy import reader_url
 
+from .first_write import first_write
 from .own_store import own_store, socket_of
 from .process_parts import stop_when_failed
 from .raft_signal import RaftSignal
@@ -179,12 +180,13 @@ class _OneOfSeveral:
         watching = asyncio.ensure_future(self._member.watch())
         try:
             while True:
-                found = asyncio.ensure_future(replication.finder.find())
+                found = asyncio.ensure_future(self._found(replication.finder))
                 await asyncio.wait({found, stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():
                     watching.result()
                 if stopped.done():
                     found.cancel()
+                    await asyncio.gather(found, return_exceptions=True)
                     return
                 try:
                     found.result()
@@ -199,6 +201,12 @@ class _OneOfSeveral:
             for one in (stopped, watching):
                 one.cancel()
             await asyncio.gather(stopped, watching, return_exceptions=True)
+
+    async def _found(self, finder: PrimaryFinder) -> None:
+        """Return once the primary takes writes. Raises: StoreDown: none does, yet."""
+        config = self._config
+        client = f"tidewarden-{config.node.name}-start"
+        await first_write(await finder.find(), config.cluster.name, client, self._clock)
 
 
 @contextlib.asynccontextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tidewarden.errors import Error, Full, StoreDown, from_wire
+from tidewarden.errors import Error, Full, NoQuorum, StoreDown, from_wire
 
 # The store's own words for "not now", which a caller should read as such.
-AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
+AWAY = ("BUSY", "READONLY", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
 # Likewise, but the same call may be taken in a moment, or by another server now.
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 # how a server before 7.0 wraps what a command of a script met with
@@ -21,6 +21,17 @@ NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 class StoreRefused(StoreDown):
     """The store is connected and will not do it now; the message is in its own words."""
+
+
+class TooFewCopies(StoreRefused):
+    """
+    The store takes no write, for too few others would have it; nothing has happened.
+
+    Inside it is a refusal like others; callers are told what it means: no quorum.
+    """
+
+    code = NoQuorum.code
+    http_status = NoQuorum.http_status
 
 
 class NotSent(StoreDown):
@@ -83,6 +94,11 @@ def error_of(message: str) -> Error:
     if word == "OOM":
         return Full(
             "the store's memory is full; take and acknowledge tasks, or raise its maxmemory"
+        )
+    if word == "NOREPLICAS":
+        return TooFewCopies(
+            f"the store refuses: {said.removesuffix('.')}; nothing was done. Writes go on once"
+            " another store follows it"
         )
     if word in NOT_RUN and said == message:  # not what a script met with in its midst
         return NotRun(said)

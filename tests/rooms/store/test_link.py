@@ -17,7 +17,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as module
-from tidewarden.store.reply_errors import NotRun, StoreRefused, error_of
+from tidewarden.store.reply_errors import NotRun, StoreRefused, TooFewCopies, error_of
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -142,11 +142,19 @@ async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(
         ("MISCONF Redis is configured", StoreRefused), ("ERR unknown", Error), ("NOPERM no permissions", StoreRefused),
         ("ERR Error running script (call to f_1): @user_script:1: -MISCONF Redis is configured", StoreRefused),
         ("ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed", Full),
+        ("NOREPLICAS Not enough good replicas to write.", TooFewCopies),
+        ("NOREPLICAS Not enough good replicas. script: 0a, on @user_script:3.", TooFewCopies),
         ("ERR ACL failure in script: User x", StoreRefused), ("TRYAGAIN in its midst. script: 0a, on @user_script:17.", StoreRefused),
     ],
 )  # fmt: skip
 def test_what_error_replies_mean(line: str, cls: type[Error]) -> None:
     assert (type(error_of(line)), "user_script" in str(error_of(line))) == (cls, False)
+
+
+def test_a_store_without_enough_copies_is_no_quorum_to_callers_and_a_refusal_inside() -> None:
+    error = error_of("NOREPLICAS Not enough good replicas to write.")
+    assert isinstance(error, StoreRefused)
+    assert (error.code, "nothing was done" in str(error)) == ("NOQUORUM", True)
 
 
 async def test_a_caller_that_has_gone_does_not_disturb_the_order(link: StoreConnection) -> None:
