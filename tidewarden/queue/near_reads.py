@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.errors import StoreDown
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
+from tidewarden.store.durability.durability import SYSTEM
 from tidewarden.store.near_copy import CopyAge, NearCopy
 
 from .catalog import Catalog
@@ -28,7 +29,11 @@ class NearReads:
         """``primary``: the connection by which the node reads otherwise."""
         self._catalog = catalog
         self._copy = copy
-        self.age = CopyAge(copy, primary, clock)
+
+        def confirm() -> Callable[[], Awaitable[None]]:
+            return catalog.durability.firm(primary, SYSTEM, f"{{{catalog.cluster}}}")
+
+        self.age = CopyAge(copy, primary, clock, confirm)
 
     async def run(self, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
         """

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -106,10 +106,23 @@ class CopyAge:
     It asks beside the readers, and only while somebody wants to know; none of them waits for it.
     """
 
-    def __init__(self, copy: NearCopy, primary: StoreClient, clock: Clock) -> None:
-        """``primary``: the connection by which the node reads otherwise."""
+    def __init__(
+        self,
+        copy: NearCopy,
+        primary: StoreClient,
+        clock: Clock,
+        confirm: Callable[[], Callable[[], Awaitable[None]]],
+    ) -> None:
+        """
+        ``primary``: the connection by which the node reads otherwise.
+
+        ``confirm``: called before the primary is asked; what it returns is awaited behind its
+        answer, and returns if no other store can have taken over by then. One that is cut off
+        knows nothing of what another has written since.
+        """
         self._copy = copy
         self._primary = primary
+        self._confirm = confirm
         self._clock = clock
         self._whole_at = float("-inf")
         """The copy has all that the primary had then, by the monotonic clock."""
@@ -147,7 +160,9 @@ class CopyAge:
         began, connection = self._clock.monotonic(), self._copy.connections
         try:
             async with asyncio.timeout(ANSWER_S):
+                confirmed = self._confirm()
                 history, written = _written(await self._primary.call("INFO", "replication"))
+                await confirmed()
             for pause_s in (*CATCH_UP_S, 0.0):
                 followed, applied = _applied(await self._copy.ask("INFO", "replication"))
                 if followed != history:

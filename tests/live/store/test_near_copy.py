@@ -16,7 +16,7 @@ from support.store.near_pair import NearPair, near_pair
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
@@ -139,6 +139,28 @@ async def test_an_old_copy_is_read_by_who_allows_it_alone(pair: NearPair) -> Non
         assert [task["id"] for task in page] == ["old"]
         assert (await queues.admin.peek("q", "new", AGES_MS))["id"] == "new"
         assert (await queues.admin.stats("q", max_stale_ms=0))["ready"] == 2
+
+
+async def test_a_primary_that_nothing_confirms_vouches_for_no_age(pair: NearPair) -> None:
+    """One that is cut off, which another may have replaced, has all that it knows of."""
+    async with seat(pair) as node:
+        await node.queues.put("q", TaskSpec(b"x", id="a"))
+        await asyncio.to_thread(pair.caught_up)
+        asked, confirms = list[bool](), False
+
+        async def confirmed() -> None:
+            asked.append(confirms)
+            if not confirms:
+                raise NoQuorum("it is cut off")
+
+        age = CopyAge(node.near, node.link, SystemClock(), lambda: confirmed)
+        try:
+            await until(lambda: age.within(AGES_MS) or len(asked) > 2)
+            assert not age.within(AGES_MS)
+            confirms = True
+            await until(lambda: age.within(AGES_MS))
+        finally:
+            await age.stop()
 
 
 async def test_a_copy_that_is_behind_is_known_to_be(pair: NearPair) -> None:
