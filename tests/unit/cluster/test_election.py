@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tidewarden.cluster.replication.election import Choice, Election
 from tidewarden.cluster.replication.store_report import StoreReport
 from tidewarden.raft.store_facts import StoreFacts, StoreMember, applied
@@ -120,10 +122,13 @@ def test_the_only_store_of_all_goes_on_after_its_restart_at_once() -> None:
     assert choice.command == ("elect", 4, "n0", "a", "a2", "", 4)
 
 
-def test_stores_that_load_do_not_take_over_and_those_that_leave_only_for_want_of_others() -> None:
+@pytest.mark.parametrize("how", ["leaving", "stopping"])
+def test_stores_that_load_do_not_take_over_and_those_that_leave_only_for_want_of_others(
+    how: str,
+) -> None:
     election = Election(0.0)
     loads = replace(report("b"), loading=True)
-    leaves = replace(report("c"), leaving=True)
+    leaves = replace(report("c"), **{how: True})
     said = {"n1": loads, "n2": leaves}
     assert decide(WHOLE, said, 100.0, election, {"n0": 5}) == Choice()
     assert decide(WHOLE, said, 101.1, election, {"n0": 5}).command[2] == "n2"

@@ -87,7 +87,7 @@ class Candidate(NamedTuple):
         follower that is ahead of the winner needs a full sync.
         """
         report = self.report
-        return not self.restarted, not report.leaving, report.view, report.offset, report.seq
+        return not self.restarted, report.stays, report.view, report.offset, report.seq
 
 
 def incarnation_in_set(facts: StoreFacts, node: str, report: StoreReport) -> str:
@@ -140,7 +140,7 @@ def fullest(stores: Stores) -> str:
         key=lambda node: (
             ready[node].view,
             ready[node].seq,
-            not ready[node].leaving,
+            ready[node].stays,
             ready[node].offset,
         ),
     )
@@ -270,7 +270,7 @@ class Election:
         if able:
             self._unfit_s = None
             best = able[0]
-            if best.restarted or best.report.leaving:
+            if best.restarted or not best.report.stays:
                 early = bool(_hopes(stores)) and waited_s < self.times.continuation_s
             else:
                 early = (

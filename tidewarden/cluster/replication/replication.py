@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,7 @@ class Replication:
         self._changed = asyncio.Event()
         self._barrier = False
         """Whether the facts were read through Raft's quorum since the start."""
-        self._leaving = False
+        self._leaving = self._stopping = False
         self._told: object = None
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,7 +157,9 @@ class Replication:
         self._store.close()
 
     async def hand_over(self) -> None:
-        """Hand the primary over if this node's store is it, where that can be; returns then."""
+        """Hand the primary over if this node's store is it; from then on it is the last choice."""
+        self._stopping = True
+        self._woken.set()
         if self._member.store_facts().primary != self._member.name:
             return
         try:
@@ -240,6 +243,7 @@ class Replication:
             gives_up=self._rounds.gives_up,
             leaving=self._leaving,
         )
+        report = dataclasses.replace(report, stopping=self._stopping)
         now = self._said is None or report.acted_on != self._said.acted_on
         self._said = report
         self._member.say_store(report.plain(), now)

@@ -39,7 +39,9 @@ class StoreReport:
     another_please: bool = False
     """The node asks that another store be primary: its own is gone, hangs, or has no quorum."""
     leaving: bool = False
-    """The node is about to stop; it is no candidate, and its store is to leave the set."""
+    """The node is about to stop with its store, which is to leave the set before."""
+    stopping: bool = False
+    """The node is about to stop, whatever becomes of its store."""
     address: str = ""
     """``host:port`` at which other nodes reach the store."""
     why: str = ""
@@ -61,8 +63,14 @@ class StoreReport:
             self.follows,
             self.another_please,
             self.leaving,
+            self.stopping,
             self.address,
         )
+
+    @property
+    def stays(self) -> bool:
+        """Whether its node goes on, so that the store is better for a primary than others."""
+        return not (self.leaving or self.stopping)
 
 
 _TYPES = tuple(

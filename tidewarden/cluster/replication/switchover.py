@@ -69,7 +69,7 @@ def hand_over_to(
         and (report := reports.get(member.node)) is not None
         and report.incarnation == member.incarnation
         and report.follows == own
-        and not (report.loading or (report.leaving and node is None))
+        and not (report.loading or (not report.stays and node is None))
         and node in (None, member.node)
     }
     if not fit:
