@@ -125,7 +125,7 @@ def fleet_up(
         "--config",
         str(config),
     ]
-    command += ["--base-port", str(base), "--data-dir", str(data)]
+    command += ["--base-port", str(base), "--data-dir", str(data), "--stores", "1"]
     log = folder / "up.out"
     said = log.stat().st_size if log.exists() else 0
     began = time.monotonic()

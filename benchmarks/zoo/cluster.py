@@ -237,6 +237,8 @@ async def cluster_up(
         str(config),
     ]
     command += ["--base-port", str(base), "--data-dir", str(folder / "up")]
+    if (tree / "tidewarden" / "cli" / "up" / "stores.py").exists():
+        command += ["--stores", "1"]  # as earlier versions have it, and whose engine is looked at
     # PYTHONSAFEPATH: or what lies in this folder would be run, whichever tree is meant.
     environ = (
         os.environ

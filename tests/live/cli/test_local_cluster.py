@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ports import free_ports
+from tidewarden.cli.up import resize
 from tidewarden.cli.up.data_folder import FolderPlan
 from tidewarden.cli.up.live_view import ShownEvent
 from tidewarden.cli.up.local_cluster import LocalCluster
@@ -45,6 +46,12 @@ def processes_in(folder: Path) -> list[int]:
         if str(folder) in seen and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found
+
+
+@pytest.fixture(autouse=True)
+def agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts in the place of nodes cannot say who is a member."""
+    monkeypatch.setattr(resize, "members", lambda plan: set(plan.names))
 
 
 def stand_in(plan: FolderPlan, events: list[ShownEvent], manner: str) -> LocalCluster:

@@ -276,9 +276,9 @@ CHECKS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     ),
     "a port that is a text": ({"node__base_port": '"many"'}, ("node.base_port", "many")),
     "a port too high": ({"node__base_port": "70000"}, ("node.base_port", "70000", "65,531")),
-    "peers with an embedded store": (
-        {"store__url": '"embedded"'},
-        ("store.url", "embedded", "do not replicate"),
+    "replicas of an embedded store": (
+        {"store__url": '"embedded"', "store__replicas": "2"},
+        ("store.replicas", "found 2", "allowed: -1 or 0"),
     ),
     "peers without a secret": ({"cluster__secret_file": '""'}, ("cluster.secret_file", "secret")),
     "a store of another kind": ({"store__url": '"http://x"'}, ("store.url", "redis://")),

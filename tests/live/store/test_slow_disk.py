@@ -30,7 +30,7 @@ from tidewarden.store.child_process import start_child
 from tidewarden.store.connection import pack
 from tidewarden.store.durability import fsync_commit
 from tidewarden.store.durability.durability import Durability
-from tidewarden.store.embedded import server as embedded
+from tidewarden.store.embedded import server_folder
 from tidewarden.store.embedded.server import EmbeddedStore
 from tidewarden.store.preflight import check_store
 
@@ -56,7 +56,7 @@ async def make(
 ) -> AsyncIterator[Callable[[str], EmbeddedStore]]:
     """``make(fsync)``: an embedded store on that disk."""
     slow = functools.partial(start_child, environ={**os.environ, **disk.environ})
-    monkeypatch.setattr(embedded, "start_child", slow)
+    monkeypatch.setattr(server_folder, "start_child", slow)
     made: list[EmbeddedStore] = []
 
     def maker(fsync: str) -> EmbeddedStore:

@@ -91,6 +91,7 @@ class SimulatedNode:
             syncing=False,
             sync_share=0.0,
             rewriting=False,
+            disk_fault=False,
             offset=len(data.log),
             replicas=frozenset(),
             data=None if loads else found,
