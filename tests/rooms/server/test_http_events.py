@@ -15,10 +15,10 @@ from support.tokens.harness import tell
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, StoreDown
-from tidewarden.server.http import events as http_events
-from tidewarden.server.http.events import ROUTES, EventRoutes
 from tidewarden.server.http.responses import problem
 from tidewarden.server.http.route import add_routes
+from tidewarden.server.http.routes import events as http_events
+from tidewarden.server.http.routes.events import ROUTES, EventRoutes
 from tidewarden.tokens.events.events import Events
 
 

@@ -1,1 +1,1 @@
-"""Serves HTTP: tokens, schedules, events, metrics."""
+"""Serves HTTP: its listener, who may ask, what is sent and answered."""

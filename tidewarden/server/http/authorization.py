@@ -19,8 +19,8 @@ from tidewarden.server.access.required_rights import (
 )
 from tidewarden.server.access.users import Users
 
-from . import events, node, schedules, tokens
-from .route import Route
+from .route import Route, arguments_of
+from .routes import events, node, schedules, tokens
 
 ROUTES: dict[tuple[str, str], Route[Any]] = {}
 for _table in (node.ROUTES, tokens.ROUTES, events.ROUTES, schedules.ROUTES):
@@ -96,8 +96,8 @@ class Authorization:
         what = f"{method} {resource.canonical}"
         route = ROUTES.get((method, resource.canonical))
         permission = every(*ADMIN) if route is None else route.permission
-        name = request.match_info.get("name", "").encode("utf-8", "surrogateescape")
-        if lacks := missing_for(request[RIGHTS], permission, (what.encode(), name)):
+        asked = (what.encode(), *arguments_of(request))
+        if lacks := missing_for(request[RIGHTS], permission, asked):
             self._deny(request, what, lacks)
 
     def check_right(self, request: web.Request, what: str, required: Requirement) -> None:

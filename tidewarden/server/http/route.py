@@ -1,7 +1,8 @@
 """
 One route of the HTTP door: a path, its handler, and the verb whose permission it shares.
 
-Each module of handlers ends in its table ``ROUTES``.
+Each module of handlers ends in its table ``ROUTES``. What a route takes and answers stands there as
+types, from which bodies are read and ``/v1/openapi.json`` is made.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import msgspec
 from aiohttp import web
 
+from tidewarden.errors import Error
 from tidewarden.server.access.required_rights import OPEN, Permission
 from tidewarden.server.verbs.table import COMMANDS
 
 Owner = TypeVar("Owner")
 # An account's name and a schedule's may have a slash of their own.
 PATTERNS = {"{provider}": "{provider:[^/]+}", "{account}": "{account:.+}", "{name}": "{name:.+}"}
+# What stands in a path as the first argument of the verb: whose name the permission is for.
+SUBJECTS = ("queue", "topic", "lock", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,12 @@ class Route(Generic[Owner]):
         handler: a method of the owner of the table.
         reads: whether it changes nothing, so that it may be cut off when its user's rights change.
         head: whether HEAD is answered.
+        query: the parameters, as a struct whose fields all have defaults.
+        body: what is sent, as a struct or a union of them; bytes: as it is.
+        answer: what a success answers; bytes: no JSON.
+        status: of a success.
+        media: the type of an answer that is no JSON.
+        errors: what it may raise, beside what every route may.
     """
 
     method: str
@@ -41,6 +52,12 @@ class Route(Generic[Owner]):
     handler: Callable[[Owner, web.Request], Awaitable[web.StreamResponse]]
     reads: bool = False
     head: bool = True
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    media: str = "application/json"
+    errors: tuple[type[Error], ...] = ()
 
     @property
     def permission(self) -> Permission:
@@ -51,6 +68,20 @@ class Route(Generic[Owner]):
     def prefix(self) -> str:
         """The path up to its first name."""
         return self.path.partition("/{")[0].partition(":")[0]
+
+
+def arguments_of(request: web.Request) -> list[bytes]:
+    """
+    Return what a route's path names, where permissions look for the first argument of its verb.
+
+    It is the account (``provider/account``), the provider, or one of :data:`SUBJECTS`.
+    """
+    found = request.match_info
+    if "account" in found:
+        name = f"{found['provider']}/{found['account']}"
+    else:
+        name = next((found[key] for key in ("provider", *SUBJECTS) if key in found), "")
+    return [name.encode("utf-8", "surrogateescape")]
 
 
 def add_routes(router: web.UrlDispatcher, routes: Iterable[Route[Owner]], owner: Owner) -> None:

@@ -26,13 +26,13 @@ from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.services import Services
 
-from . import events, node, schedules, tokens
 from .authorization import OPEN_PATHS, RIGHTS, ROUTES, Authorization
 from .listener import HttpListener, HttpPeer
-from .node import NodeRoutes, Stats, fine
 from .params import unpacked
 from .responses import nothing_at, problem
 from .route import add_routes
+from .routes import events, node, schedules, tokens
+from .routes.node import NodeRoutes, Stats, fine
 
 log = logging.getLogger("tidewarden.server")
 

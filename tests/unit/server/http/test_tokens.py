@@ -13,7 +13,7 @@ from support.doors import doubles
 from tidewarden.errors import Error
 from tidewarden.server.http.responses import problem
 from tidewarden.server.http.route import add_routes
-from tidewarden.server.http.tokens import ROUTES, TokenRoutes
+from tidewarden.server.http.routes.tokens import ROUTES, TokenRoutes
 
 Door = doubles.Door
 

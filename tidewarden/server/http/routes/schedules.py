@@ -17,11 +17,10 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 from tidewarden.server.access.required_rights import Requirement
+from tidewarden.server.http.params import check_path, integer_field, object_of, query_of, text_field
+from tidewarden.server.http.responses import respond
+from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.queue import queue_name
-
-from .params import check_path, integer_field, object_of, query_of, text_field
-from .responses import respond
-from .route import Route
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")

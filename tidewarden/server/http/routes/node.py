@@ -12,11 +12,10 @@ from aiohttp import web
 from tidewarden.clock import Clock
 from tidewarden.config.rights import Rights
 from tidewarden.errors import Error
+from tidewarden.server.http import metrics
+from tidewarden.server.http.responses import respond
+from tidewarden.server.http.route import Route
 from tidewarden.server.services import Services
-
-from . import metrics
-from .responses import respond
-from .route import Route
 
 log = logging.getLogger("tidewarden.server")
 

@@ -12,10 +12,9 @@ from aiohttp import web
 from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.errors import BadArg, Error, Full
+from tidewarden.server.http.params import query_of
+from tidewarden.server.http.route import Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
-
-from .params import query_of
-from .route import Route
 
 log = logging.getLogger("tidewarden.server")
 

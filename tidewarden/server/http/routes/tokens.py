@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from tidewarden.errors import BadArg, Error, NotFound
+from tidewarden.server.http.params import check_path, flag, query_of
+from tidewarden.server.http.responses import respond
+from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.token import (
     STEERED,
     account_name,
@@ -22,10 +25,6 @@ from tidewarden.server.verbs.token import (
     steered,
 )
 from tidewarden.tokens import AccountToken, Tokens
-
-from .params import check_path, flag, query_of
-from .responses import respond
-from .route import Route
 
 Answer = TypeVar("Answer")
 COUNT = 100

@@ -1,0 +1,1 @@
+"""Answers each path of HTTP: a file for each noun, with its table of routes."""
