@@ -4,12 +4,18 @@ The rights of a user, as in ``[[users]] rights``.
 They are words, most of them with a pattern of names, such as ``put:mails.*``.
 
 A pattern's ``*`` stands for any run of characters, none included; a word alone means every name.
+
+The words of tokens name accounts: ``token:read:shop/a*``. What stands before the first ``/`` is a
+pattern of providers, what follows one of their accounts; without a ``/`` all of them are meant, and
+what is of the provider as a whole.
+
 Pure.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from .sources import nearest
@@ -21,15 +27,17 @@ has it.
 """
 QUEUE_WORDS = ("put", "take", "stats", "admin")  # of a queue or topic
 NAME_WORDS = ("lock", "schedule")  # of a lock, of a schedule
-# no names: of all accounts
-TOKEN_WORDS = ("token:read", "token:write", "token:export", "token:admin")
+TOKEN_WORDS = ("token:read", "token:write", "token:export", "token:admin")  # of accounts
+ACCOUNT_LOOK = ("token:read", "token:write", "token:admin")
+"""Each of them lets a user see an account without its tokens."""
 WORDS = (EVERYTHING, *QUEUE_WORDS, *NAME_WORDS, *TOKEN_WORDS)
-RIGHTS_ALLOWED = "rights like 'put:mails.*', 'take', 'token:read'"
+RIGHTS_ALLOWED = "rights like 'put:mails.*', 'take', 'token:read:shop/*'"
 
 NAME_CHARS_MAX = 200
 KEPT_MAX = 4096  # decisions remembered for one user
 _QUEUE = re.compile(r"[A-Za-z0-9_.:/*-]+")
 _NAME = re.compile(r"[^\s\x00-\x1f]+")
+_PROVIDER = re.compile(r"[A-Za-z0-9_*-]+")
 
 
 def fault_of(right: str) -> str:
@@ -42,10 +50,12 @@ def fault_of(right: str) -> str:
         )
     if pattern is None:
         return ""
-    if word not in (*QUEUE_WORDS, *NAME_WORDS):
+    if word == EVERYTHING:
         return f"allowed is {word} alone: it has no names"
     if not 1 <= len(pattern) <= NAME_CHARS_MAX:
         return f"allowed after {word}: is a pattern of 1 to {NAME_CHARS_MAX} characters"
+    if word in TOKEN_WORDS:
+        return _fault_of_accounts(word, pattern)
     if word in NAME_WORDS:
         return (
             ""
@@ -63,6 +73,29 @@ def fault_of(right: str) -> str:
             " system's"
         )
     return ""
+
+
+def _fault_of_accounts(word: str, pattern: str) -> str:
+    provider, account = _account_pattern(pattern)
+    if not _PROVIDER.fullmatch(provider):
+        return (
+            f"allowed after {word}: is a provider's name, of A-Z a-z 0-9 _ -, or provider/account,"
+            " with * for any part of either"
+        )
+    if not _NAME.fullmatch(account):
+        return f"allowed after {word}:{provider}/ is an account's name, with * for any part of it"
+    if not unicodedata.is_normalized("NFC", account):
+        return (
+            f"allowed after {word}:{provider}/ are letters together with their accents (Unicode's"
+            " normal form C), as accounts are named"
+        )
+    return ""
+
+
+def _account_pattern(pattern: str) -> tuple[str, str]:
+    """Return the pattern of providers, and that of their accounts."""
+    provider, slash, account = pattern.partition("/")
+    return provider, account if slash else "*"
 
 
 def parse(right: str) -> tuple[str, str | None]:
@@ -105,32 +138,66 @@ class Rights:
     ``whole``: nothing is forbidden.
     """
 
-    __slots__ = ("_kept", "_patterns", "whole")
+    __slots__ = ("_accounts", "_kept", "_patterns", "whole")
 
     def __init__(self, rights: Iterable[str]) -> None:
         self._patterns: dict[str, list[str]] = {}
+        self._accounts: dict[str, list[tuple[str, str]]] = {}
         for word, pattern in map(parse, rights):
             self._patterns.setdefault(word, []).append("*" if pattern is None else pattern)
+        for word in TOKEN_WORDS:
+            self._accounts[word] = [_account_pattern(one) for one in self._patterns.get(word, ())]
         self.whole = EVERYTHING in self._patterns
         self._kept: dict[tuple[str, str], bool] = {}
 
     def allow(self, word: str, name: str) -> bool:
-        """Tell whether the user has the right ``word`` to the name ``name``."""
+        """
+        Tell whether the user has the right ``word`` to the name ``name``.
+
+        For the words of tokens it is ``provider/account``, or a provider alone: then all of its
+        accounts must be the user's.
+        """
         if self.whole:
             return True
         key = (word, name)
         found = self._kept.get(key)
         if found is None:
-            found = any(matches(pattern, name) for pattern in self._patterns.get(word, ()))
+            if word in self._accounts:
+                found = self._allow_account(word, name)
+            else:
+                found = any(matches(pattern, name) for pattern in self._patterns.get(word, ()))
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            if len(name) <= NAME_CHARS_MAX:
+            if len(name) <= 2 * NAME_CHARS_MAX:
                 self._kept[key] = found
         return found
 
+    def _allow_account(self, word: str, name: str) -> bool:
+        provider, slash, account = name.partition("/")
+        return any(
+            matches(providers, provider)
+            and (matches(accounts, account) if slash else not accounts.strip("*"))
+            for providers, accounts in self._accounts[word]
+        )
+
     def allow_every(self, word: str) -> bool:
         """Tell whether the user has the right ``word`` to everything of its kind."""
-        return self.whole or "*" in self._patterns.get(word, ())
+        if self.whole or "*" in self._patterns.get(word, ()):
+            return True
+        return any(
+            not (providers + accounts).strip("*")
+            for providers, accounts in self._accounts.get(word, ())
+        )
+
+    def allow_some(self, word: str) -> bool:
+        """Tell whether the user has the right ``word`` to any name at all."""
+        return self.whole or word in self._patterns
+
+    def allow_part(self, word: str, provider: str) -> bool:
+        """Tell whether the user may have the right ``word`` to accounts of ``provider``."""
+        return self.whole or any(
+            matches(providers, provider) for providers, _ in self._accounts.get(word, ())
+        )
 
     def see(self, queue: str) -> bool:
         """
@@ -141,6 +208,34 @@ class Rights:
         words = QUEUE_WORDS if queue[:1] != "_" else ("stats", "admin")
         return self.whole or any(self.allow(word, queue) for word in words)
 
+    def accounts(self, *words: str) -> AccountRights:
+        """Return the accounts to which the user has one of the rights ``words``."""
+        return AccountRights(self, words)
+
+
+class AccountRights:
+    """
+    Tells the accounts to which a user has one of some rights.
+
+    ``every``: all accounts of all providers.
+    """
+
+    __slots__ = ("_rights", "_words", "every")
+
+    def __init__(self, rights: Rights, words: tuple[str, ...]) -> None:
+        self._rights = rights
+        self._words = words
+        self.every = rights.whole or any(rights.allow_every(word) for word in words)
+
+    def allow(self, name: str) -> bool:
+        """Tell whether ``provider/account`` is one; a provider: whether all of its accounts are."""
+        return self.every or any(self._rights.allow(word, name) for word in self._words)
+
+    def allow_part(self, provider: str) -> bool:
+        """Tell whether any account of ``provider`` may be one."""
+        return self.every or any(self._rights.allow_part(word, provider) for word in self._words)
+
 
 ALL = Rights((EVERYTHING,))
 NONE = Rights(())
+EVERY_ACCOUNT = ALL.accounts()

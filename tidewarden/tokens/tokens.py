@@ -9,6 +9,7 @@ from typing import Any
 
 from tidewarden import errors
 from tidewarden.config.load import Config
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.queue.task import check_range
 
 from .accounts.account_store import AccountStore
@@ -244,19 +245,23 @@ class Tokens:
         return found
 
     async def list(
-        self, provider: str = "", state: str = "", count: int = 100, after: str = ""
+        self,
+        provider: str = "",
+        state: str = "",
+        count: int = 100,
+        after: str = "",
+        seen: AccountRights = EVERY_ACCOUNT,
     ) -> tuple[list[dict[str, Any]], str]:
         """
         At most ``count`` accounts, in no order, without tokens.
 
         Returns them and the cursor to go on from, ``""`` at the end.
 
-        An account that stays is met at least once. With a ``state`` a page may be short, or empty,
-        before the end.
+        An account that stays is met at least once. With a ``state``, or where some accounts are not
+        ``seen``, a page may be short, or empty, before the end.
         """
-        directory = self._directory
-        names = [directory.provider(provider).name] if provider else sorted(directory.providers)
-        return await self._listing.page(names, state, count, after)
+        names = self._directory.names(provider, seen)
+        return await self._listing.page(names, state, count, after, seen) if names else ([], "")
 
     async def peek(self, account: str) -> dict[str, Any]:
         """An account as :meth:`list` tells of it, and a little more; no token. Raises: NotFound."""

@@ -87,7 +87,11 @@ def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(
 ) -> None:
     reload(
         made,
-        entry(ADA, '["put:mails.*", "take:mails.*", "schedule:ada.*", "lock:ada.*"]', slow=True),
+        entry(
+            ADA,
+            '["put:mails.*", "take:mails.*", "schedule:ada.*", "lock:ada.*", "token:read:p/ada*"]',
+            slow=True,
+        ),
     )
     with everywhere(n0, **ADA) as clients:
         for number, client in enumerate(clients):
@@ -99,9 +103,15 @@ def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(
                 client.execute_command("Q.PUT", "other", "x")
             with pytest.raises(
                 redis.ResponseError,
-                match=r"DENIED T.STATS needs the right token:read or token:write",
+                match=r"DENIED T.GET needs the right token:read:p/bob, which the user ada",
             ):
-                client.execute_command("T.STATS")
+                client.execute_command("T.GET", "p/bob")
+            with pytest.raises(redis.ResponseError, match="NOTFOUND there is no provider 'p'"):
+                client.execute_command("T.GET", "p/ada")
+            denied, missing = client.execute_command("T.MGET", "p/bob", "p/ada")
+            assert denied.startswith("DENIED T.MGET needs the right token:read:p/bob")
+            assert missing.startswith("NOTFOUND")
+            assert not client.execute_command("T.STATS")
             with pytest.raises(
                 redis.ResponseError, match=r"DENIED S.PUT needs the right put:other"
             ):
@@ -124,7 +134,8 @@ def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(
         headers={"Authorization": "Bearer ada:ada's"},
     )
     with ask:
-        assert ask.get("/v1/tokens").status_code == 403
+        assert ask.get("/v1/tokens/p/bob").status_code == 403
+        assert ask.get("/v1/tokens/p/ada").status_code == 404
         assert ask.get("/v1/status").status_code == 200
         metrics = ask.get("/metrics").text
     assert 'queue="mails.a"' in metrics

@@ -14,6 +14,7 @@ from aiohttp import web
 from support.tokens.harness import tell
 
 from tidewarden.clock import SystemClock
+from tidewarden.config.rights import Rights
 from tidewarden.errors import Error, StoreDown
 from tidewarden.server.http.responses import problem
 from tidewarden.server.http.route import add_routes
@@ -23,8 +24,8 @@ from tidewarden.tokens.events.events import Events
 
 
 @contextlib.asynccontextmanager
-async def door(events: Events) -> AsyncIterator[str]:
-    """The route alone."""
+async def door(events: Events, *rights: str) -> AsyncIterator[str]:
+    """The route alone; ``rights`` of the reader: all, unless they are told."""
 
     @web.middleware
     async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -34,7 +35,9 @@ async def door(events: Events) -> AsyncIterator[str]:
             return problem(error)
 
     app = web.Application(middlewares=[errors])
-    add_routes(app.router, ROUTES, EventRoutes(events, SystemClock()))
+    add_routes(
+        app.router, ROUTES, EventRoutes(events, SystemClock(), lambda _: Rights(rights or ("all",)))
+    )
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -81,6 +84,27 @@ async def test_a_stream_goes_on_where_its_reader_stopped(node: Any) -> None:
         await tell(here, "account.dead", "q", "c")
         async with client.get(url, params={"after": "0", "provider": "q"}) as response:
             assert (await following(response))[2]["data"]["account"] == "q/c"
+
+
+async def test_a_reader_is_told_of_the_accounts_that_it_may_see(node: Any) -> None:
+    made = await node()
+    events = Events(made.link.call, "t", made.queues.put, {}, 100)
+    for provider, account in (("p", "a"), ("q", "a"), ("p", ""), ("q", ""), ("p", "b"), ("q", "b")):
+        await tell(events, "account.dead", provider, account)
+    await events.tell_of_cluster("evt_1", "store.primary", 1, {})
+    for rights, seen in (
+        (("token:read:p/a", "token:write:q"), ["p/a", "q/a", "q", "q/b", ""]),
+        (("token:admin:*/b",), ["p/b", "q/b", ""]),
+        (("token:read",), ["p/a", "q/a", "p", "q", "p/b", "q/b", ""]),
+    ):
+        async with (
+            door(events, *rights) as url,
+            aiohttp.ClientSession() as client,
+            client.get(url, params={"after": "0"}) as response,
+        ):
+            for name in seen:
+                data = (await following(response))[2]["data"]
+                assert data.get("account", data.get("provider", "")) == name
 
 
 async def told(response: aiohttp.ClientResponse) -> str:

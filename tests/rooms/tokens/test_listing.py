@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.tokens import harness
 
+from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.account_store import Entry
@@ -42,6 +44,44 @@ async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> No
             assert set(names) == {f"p/a{n}" for n in range(700)}
             assert len(names) == 700
             assert most <= count
+
+
+@pytest.mark.parametrize("state", ["", "expiring"])
+async def test_who_may_see_some_accounts_meets_each_of_them_and_hears_of_no_other(
+    valkey: Any, tmp_path: Path, state: str
+) -> None:
+    chosen, other = (harness.provider("http://127.0.0.1:9/"), harness.provider("http://x/"))
+    other = replace(other, name="q", client_id="c1")
+    seen = Rights(("token:read:p/mine*", "token:write:q/a1")).accounts("token:read", "token:write")
+    async with harness.node(valkey, tmp_path, chosen, go=False, more=[other]) as side:
+        names = [f"p/{whose}{n}" for whose in ("mine", "other") for n in range(40)]
+        names += [f"q/a{n}" for n in range(20)]
+        await asyncio.gather(*(side.tokens.put(name, {"refresh_token": "r"}) for name in names))
+        expected = {*(f"p/mine{n}" for n in range(40)), "q/a1"}
+        for count in (1, 3, 100):
+            met, after = [], ""
+            while True:
+                page, after = await side.tokens.list("", state, count, after, seen)
+                met += [entry["account"] for entry in page]
+                assert len(page) <= count
+                assert "other" not in after
+                if not after:
+                    break
+            assert (len(met), set(met)) == (41, expected), count
+        nobody = Rights(("token:read:z",)).accounts("token:read")
+        assert await side.tokens.list(seen=nobody) == ([], "")
+        key = (b"k" * 32, b"i" * 16, 1)
+        lines, after, unreadable = await side.tokens.custody.export(key, count=1000, exported=seen)
+        while after:
+            more, after, _ = await side.tokens.custody.export(
+                (*key[:2], len(lines) + 1), after=after, count=1000, exported=seen
+            )
+            lines += more
+        assert (len(lines), unreadable) == (41, [])
+        written = Rights(("token:write:q",)).accounts("token:write")
+        results = await side.tokens.custody.import_sealed(key, lines, written)
+        assert results.count(0) == 1
+        assert sum("needs the right token:write:p/mine" in str(one) for one in results) == 40
 
 
 @pytest.mark.parametrize("state", ["", "expiring"])

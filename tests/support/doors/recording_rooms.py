@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.tokens.verbs.grants import Put
@@ -276,11 +277,17 @@ class RecordingCustody:
         provider: str = "",
         count: int = 100,
         after: str = "",
+        exported: AccountRights = EVERY_ACCOUNT,
     ) -> tuple[list[bytes], str, list[str]]:
         self.calls.append(("export", sealing, provider, count, after))
-        return [b"c2VhbGVk"], "", []
+        return [b"c2VhbGVk"] if exported.allow("p/a") else [], "", []
 
-    async def import_sealed(self, sealing: tuple[bytes, bytes, int], lines: Any) -> list[int | str]:
+    async def import_sealed(
+        self,
+        sealing: tuple[bytes, bytes, int],
+        lines: Any,
+        written: AccountRights = EVERY_ACCOUNT,
+    ) -> list[int | str]:
         self.calls.append(("import", sealing, list(lines)))
         return [1]
 
@@ -346,10 +353,15 @@ class RecordingTokens:
         return not account.endswith("/nobody")
 
     async def list(
-        self, provider: str = "", state: str = "", count: int = 100, after: str = ""
+        self,
+        provider: str = "",
+        state: str = "",
+        count: int = 100,
+        after: str = "",
+        seen: AccountRights = EVERY_ACCOUNT,
     ) -> tuple[list[dict[str, Any]], str]:
         self.calls.append(("list", provider, state, count, after))
-        return [{"account": "p/a", "state": "fresh"}], ""
+        return [{"account": "p/a", "state": "fresh"}] if seen.allow("p/a") else [], ""
 
     async def peek(self, account: str) -> dict[str, Any]:
         self.calls.append(("peek", account))

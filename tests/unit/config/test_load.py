@@ -347,14 +347,14 @@ def test_a_users_rights_are_checked_one_by_one(write: Write) -> None:
     head = f'[[users]]\nname = "a"\nsecret_hash = "{hash_generated("x")}"\n'
     assert load(write(head), {}, {}).users[0].rights == ("all",)
     assert load(write(f"{head}rights = []\n"), {}, {}).users[0].rights == ()
-    text = f'{head}rights = ["put:mails.*", "tak:a", "put:", "token:read:x"]\n'
+    text = f'{head}rights = ["put:mails.*", "tak:a", "put:", "token:read:x/"]\n'
     found = problems(write(text))
     assert len(found) == 3
     assert all(":4: " in problem for problem in found)
     assert "users[0].rights: found 'tak:a'; allowed is one of all, put, take" in found[0]
     assert "did you mean 'take'?" in found[0]
     assert "found 'put:'; allowed after put: is a pattern" in found[1]
-    assert "found 'token:read:x'; allowed is token:read alone" in found[2]
+    assert "found 'token:read:x/'; allowed after token:read:x/ is an account's name" in found[2]
     assert (
         "allowed: a list of rights like 'put:mails.*'"
         in problems(write(f'{head}rights = "put"\n'))[0]

@@ -12,6 +12,7 @@ from support.inspect import kept_of
 
 from tidewarden.config.rights import (
     ALL,
+    EVERY_ACCOUNT,
     KEPT_MAX,
     NONE,
     WORDS,
@@ -24,7 +25,11 @@ from tidewarden.config.rights import (
 
 @pytest.mark.parametrize(
     "right",
-    [*WORDS, "put:*", "take:a*b*", "stats:x/y:z", "admin:_tokens:*", "lock:job+1", "schedule:*"],
+    [
+        *WORDS,
+        *("put:*", "take:a*b*", "stats:x/y:z", "admin:_tokens:*", "lock:job+1", "schedule:*"),
+        *("token:read:shop/*", "token:read:*", "token:write:sh*p/ann:é|*@x", "token:admin:shop"),
+    ],
 )
 def test_these_are_rights(right: str) -> None:
     assert fault_of(right) == ""
@@ -38,7 +43,13 @@ def test_these_are_rights(right: str) -> None:
         ("PUT", "allowed is one of"),
         ("token", "token:read"),
         ("token:red", "allowed is one of"),
-        ("token:read:shop/*", "allowed is token:read alone"),
+        ("token:read:", "a pattern of 1 to 200 characters"),
+        ("token:read:shop/", "after token:read:shop/ is an account's name"),
+        ("token:read:/ann", "after token:read: is a provider's name"),
+        ("token:read:sh.op", "after token:read: is a provider's name"),
+        ("token:read:shop/a b", "after token:read:shop/ is an account's name"),
+        ("token:read:shop/e\u0301", "letters together with their accents"),
+        ("token:admin:shop:ann", "after token:admin: is a provider's name"),
         ("all:*", "allowed is all alone"),
         ("put:", "a pattern of 1 to 200 characters"),
         ("put:" + "a" * 201, "a pattern of 1 to 200 characters"),
@@ -79,6 +90,62 @@ def test_what_is_not_allowed_is_forbidden() -> None:
     assert rights.allow_every("token:read")
     assert not rights.allow_every("token:write")
     assert not rights.whole
+
+
+@pytest.mark.parametrize(
+    ("right", "name", "allowed"),
+    [
+        ("token:read", "shop/ann", True),
+        ("token:read", "shop", True),
+        ("token:read:shop/*", "shop/ann", True),
+        ("token:read:shop/*", "shop", True),
+        ("token:read:shop/*", "shopping/ann", False),
+        ("token:read:shop/*", "shopping", False),
+        ("token:read:shop", "shop/ann", True),
+        ("token:read:shop", "shop", True),
+        ("token:read:shop", "shop2/ann", False),
+        ("token:read:shop/ann", "shop/ann", True),
+        ("token:read:shop/ann", "shop/ann/2", False),
+        ("token:read:shop/ann", "shop", False),
+        ("token:read:shop/a*", "shop/ann/2", True),
+        ("token:read:shop/a*", "shop", False),
+        ("token:read:*/ann", "shop/ann", True),
+        ("token:read:*/ann", "shop/x/ann", False),
+        ("token:read:sh*", "shop/ann", True),
+        ("token:read:sh*/ann", "shop/x/ann", False),
+        ("token:write:shop", "shop/ann", False),
+        ("token:read:*", "", True),
+        ("token:read:shop", "", False),
+    ],
+)
+def test_a_right_to_accounts(right: str, name: str, allowed: bool) -> None:
+    rights = Rights((right,))
+    assert rights.allow("token:read", name) is allowed
+    assert rights.accounts("token:export", "token:read").allow(name) is allowed
+
+
+@given(
+    st.sampled_from(["shop", "shop/*", "shop/**", "s*/*", "*/*", "*"]), st.text("ab/*", min_size=1)
+)
+def test_who_has_a_whole_provider_has_each_of_its_accounts(pattern: str, account: str) -> None:
+    rights = Rights((f"token:admin:{pattern}",))
+    assert rights.allow("token:admin", "shop")
+    assert rights.allow("token:admin", f"shop/{account}")
+
+
+def test_rights_to_some_accounts_are_not_to_every_one_but_to_a_part() -> None:
+    rights = Rights(("token:read:shop/a*", "token:write:*"))
+    assert rights.allow_some("token:read")
+    assert not rights.allow_some("token:export")
+    assert not rights.allow_every("token:read")
+    assert rights.allow_every("token:write")
+    assert rights.allow_part("token:read", "shop")
+    assert not rights.allow_part("token:read", "bank")
+    assert not rights.accounts("token:read").every
+    assert rights.accounts("token:read", "token:write").every
+    assert EVERY_ACCOUNT.every
+    for every in ("token:read", "token:read:*", "token:read:*/*", "token:read:**/*"):
+        assert Rights((every,)).allow_every("token:read"), every
 
 
 def test_who_may_use_a_queue_may_see_it() -> None:

@@ -3,22 +3,33 @@ Permissions of verbs and routes: which rights a request needs.
 
 Each verb names its permission in its row of the command table, and each HTTP route the verb whose
 permission it shares. Answers that list things (``Q.LIST``, ``L.LIST``, ``S.LIST``, ``/metrics``)
-need no right and show each user what it may see.
+need no right and show each user what it may see. Those that list accounts (``T.LIST``) likewise,
+but need a right to any account there may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import Enum
+from typing import Final, Literal
 
 from tidewarden.config.rights import Rights
 
 Arguments = Sequence[bytes]
-Requirement = tuple[tuple[str, ...], str | None]
+
+
+class AnyName(Enum):
+    """Stands for one name at least, whichever it is."""
+
+    SOME = "some"
+
+
+SOME: Final = AnyName.SOME
+Requirement = tuple[tuple[str, ...], str | AnyName | None]
 """
 The user must have the right to the name under one of the words; the name None stands for all there
-are.
+are, :data:`SOME` for any.
 """
 Level = Literal["open", "login", "right", "user"]
 
@@ -75,6 +86,24 @@ def every_as_user(*words: str) -> Permission:
     return Permission("user", frozenset(words), lambda request: [(words, None)])
 
 
+def on_account(*words: str, position: int = 1) -> Permission:
+    """One of the words for the account or provider at ``position``, and a named user."""
+
+    def required(request: Arguments) -> Iterable[Requirement]:
+        return [(words, name_of(request[position]))]
+
+    return Permission("user", frozenset(words), required)
+
+
+def some_as_user(*words: str) -> Permission:
+    """
+    One of the words for any account, and a named user.
+
+    Whoever answers shows, or does, what is of the accounts to which the user has the right.
+    """
+    return Permission("user", frozenset(words), lambda request: [(words, SOME)])
+
+
 def name_of(argument: bytes) -> str:
     """A name as rights know it; one that is no UTF-8 matches as little as the handler takes it."""
     return argument.decode("utf-8", "backslashreplace")
@@ -83,11 +112,13 @@ def name_of(argument: bytes) -> str:
 def missing(rights: Rights, required: Iterable[Requirement]) -> str:
     """The first right that is missing, as it would be written; empty: none."""
     for words, name in required:
-        if name is None:
-            if not any(rights.allow_every(word) for word in words):
-                return " or ".join(words)
-        elif not any(rights.allow(word, name) for word in words):
-            return " or ".join(f"{word}:{name[:200]}" for word in words)
+        if isinstance(name, str):
+            if not any(rights.allow(word, name) for word in words):
+                return " or ".join(f"{word}:{name[:200]}" for word in words)
+            continue
+        allowed = rights.allow_every if name is None else rights.allow_some
+        if not any(allowed(word) for word in words):
+            return " or ".join(words)
     return ""
 
 

@@ -18,6 +18,7 @@ from tidewarden.server.access.required_rights import (
     missing_for,
 )
 from tidewarden.server.access.users import Users
+from tidewarden.server.verbs.token import no_reader
 
 from .route import Route, arguments_of
 from .routes import events, node, schedules, tokens
@@ -104,6 +105,13 @@ class Authorization:
         """Check a right that the body of a request requires. Raises: Denied."""
         if lacks := missing(request[RIGHTS], [required]):
             self._deny(request, what, lacks)
+
+    def deny_account(self, request: web.Request, account: str) -> Denied:
+        """Note that one account among others is not the asker's to read; returns the error."""
+        user = request[USER]
+        error = no_reader(f"{request.method} {request.path}", account, user)
+        self._users.deny(user, peer_of(request.transport), error)
+        return error
 
     def _deny(self, request: web.Request, what: str, right: str) -> NoReturn:
         user = request[USER]

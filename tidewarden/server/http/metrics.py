@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.config.rights import Rights
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights, Rights
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.queue import Queues
 from tidewarden.tokens import Tokens
@@ -361,10 +361,12 @@ async def of_store(
     gap, or shows what was a while ago, has to say so.
     """
     complete = {}
-    if tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
+    every = rights.allow_every("stats")
+    if tokens is not None and (every or rights.allow_some("token:read")):
         found = await tokens.latest_stats(STORE_S)
         stats, age_s = found or ({}, 0.0)
-        yield of_tokens(stats, tokens.metrics())
+        seen = EVERY_ACCOUNT if every else rights.accounts("token:read")
+        yield [sample for sample in of_tokens(stats, tokens.metrics()) if _is_seen(sample, seen)]
         if found is not None:
             yield [("tokens", {}, {"figures_age_ms": age_s * 1000})]
         complete["accounts"] = int(found is not None)
@@ -372,6 +374,12 @@ async def of_store(
     complete["queues"] = int(await _of_queues(queues, rights, shown))
     yield shown
     yield [("scrape", {}, {"complete": complete})]
+
+
+def _is_seen(sample: Sample, seen: AccountRights) -> bool:
+    """Tell whether figures are of a provider all of whose accounts are seen, or everything is."""
+    provider = sample[1].get("provider")
+    return seen.every or (provider is not None and seen.allow(provider))
 
 
 async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> bool:

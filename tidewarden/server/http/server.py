@@ -112,9 +112,16 @@ class HttpServer:
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
         if self._tokens is not None:
-            of_tokens = tokens.TokenRoutes(self._tokens, self._config.limits.batch_max)
+            of_tokens = tokens.TokenRoutes(
+                self._tokens,
+                self._config.limits.batch_max,
+                lambda request: request[RIGHTS],
+                self._authorization.deny_account,
+            )
             add_routes(app.router, tokens.ROUTES, of_tokens)
-            of_events = events.EventRoutes(self._tokens.events, self._clock)
+            of_events = events.EventRoutes(
+                self._tokens.events, self._clock, lambda request: request[RIGHTS]
+            )
             add_routes(app.router, events.ROUTES, of_events)
         if self._schedules is not None:
             of_schedules = schedules.ScheduleRoutes(

@@ -6,13 +6,15 @@ A secret is in no error text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, Error, Full
-from tidewarden.server.access.required_rights import every_as_user
+from tidewarden.config.rights import ACCOUNT_LOOK, Rights
+from tidewarden.errors import BadArg, Denied, Error, Full
+from tidewarden.server.access.peer import denied
+from tidewarden.server.access.required_rights import every_as_user, on_account, some_as_user
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -118,7 +120,32 @@ def get_many(connection: Connection, request: Request) -> Pending:
     if len(names) > most:
         raise BadArg(f"T.MGET names {len(names)} accounts; allowed are {most} (limits.batch_max).")
     waits = _waits(connection, fields)
-    return Pending(_tokens(connection).get_many(names, **fields), _tokens_or_errors, waits)
+
+    def deny(name: str) -> Denied:
+        peer = connection.peer
+        error = no_reader("T.MGET", name, peer.user or "")
+        connection.server.users.deny(peer.user or "", peer.address, error)
+        return error
+
+    found = read_many(_tokens(connection), names, connection.peer.rights, deny, **fields)
+    return Pending(found, _tokens_or_errors, waits)
+
+
+async def read_many(
+    tokens: Tokens, names: list[str], rights: Rights, deny: Callable[[str], Denied], **fields: int
+) -> Sequence[AccountToken | Error]:
+    """The tokens of many accounts, or why there is none; ``deny``: of one that is not allowed."""
+    readable = rights.accounts("token:read")
+    if readable.every:
+        return await tokens.get_many(names, **fields)
+    allowed = [name for name in names if readable.allow(name)]
+    found = iter(await tokens.get_many(allowed, **fields) if allowed else ())
+    return [next(found) if readable.allow(name) else deny(name) for name in names]
+
+
+def no_reader(what: str, account: str, user: str) -> Denied:
+    """The error for an account among others, whose token the user may not read."""
+    return denied(what, f"token:read:{account[:200]}", user)
 
 
 def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
@@ -131,7 +158,8 @@ def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
 
 def listing(connection: Connection, request: Request) -> Pending:
     """T.LIST."""
-    return Pending(_tokens(connection).list(**LIST.parse(request, 1)), encoder.encode)
+    seen = connection.peer.rights.accounts(*ACCOUNT_LOOK)
+    return Pending(_tokens(connection).list(**LIST.parse(request, 1), seen=seen), encoder.encode)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
@@ -177,21 +205,30 @@ def delete(connection: Connection, request: Request) -> Pending:
 
 def stats(connection: Connection, request: Request) -> Pending:
     """T.STATS."""
-    return Pending(_tokens(connection).stats(), encoder.encode)
+    return Pending(seen_stats(_tokens(connection), connection.peer.rights), encoder.encode)
+
+
+async def seen_stats(tokens: Tokens, rights: Rights) -> dict[str, dict[str, Any]]:
+    """The figures of the providers of which the user may see all accounts."""
+    seen, found = rights.accounts(*ACCOUNT_LOOK), await tokens.stats()
+    return {name: figures for name, figures in found.items() if seen.allow(name)}
 
 
 def export(connection: Connection, request: Request) -> Pending:
     """T.EXPORT."""
+    options, exported = EXPORT.parse(request, 4), connection.peer.rights.accounts("token:export")
     return Pending(
-        _tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)),
+        _tokens(connection).custody.export(_sealing(request), **options, exported=exported),
         encoder.encode,
     )
 
 
 def import_sealed(connection: Connection, request: Request) -> Pending:
     """T.IMPORT."""
+    written = connection.peer.rights.accounts("token:write")
     return Pending(
-        _tokens(connection).custody.import_sealed(_sealing(request), request[4:]), encoder.encode
+        _tokens(connection).custody.import_sealed(_sealing(request), request[4:], written),
+        encoder.encode,
     )
 
 
@@ -263,9 +300,9 @@ def _tokens_or_errors(found: Sequence[AccountToken | Error], resp: int) -> bytes
     )
 
 
-READ, WRITE = every_as_user("token:read"), every_as_user("token:write")
-EXPORT_REFRESH = every_as_user("token:export")
-LOOK = every_as_user("token:read", "token:write", "token:admin")
+READ, WRITE = on_account("token:read"), on_account("token:write")
+LOOK = on_account(*ACCOUNT_LOOK)
+LOOK_AT_ANY = some_as_user(*ACCOUNT_LOOK)
 COMMANDS = (
     Command("T.PUT", put, 3, 5, WRITE, "provider/account json [KEEP] [VERBOSE]", group="token"),
     Command(
@@ -282,7 +319,7 @@ COMMANDS = (
         get_many,
         2,
         ANY,
-        READ,
+        some_as_user("token:read"),
         "[MINTTL ms] [WAIT ms] [MAXSTALE ms] provider/account [provider/account …]",
         group="token",
     ),
@@ -291,19 +328,21 @@ COMMANDS = (
         listing,
         1,
         9,
-        LOOK,
+        LOOK_AT_ANY,
         "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]",
         group="token",
     ),
     Command("T.PEEK", peek, 2, 2, LOOK, "provider/account", group="token"),
-    Command("T.ANSWERS", answers, 2, 2, EXPORT_REFRESH, "provider/account", group="token"),
+    Command(
+        "T.ANSWERS", answers, 2, 2, on_account("token:export"), "provider/account", group="token"
+    ),
     Command("T.WHY", why, 2, 2, LOOK, "provider/account | provider", group="token"),
     Command(
         "T.PROVIDER",
         provider,
         3,
         3,
-        every_as_user("token:admin"),
+        on_account("token:admin", position=-1),
         "RELEASE | PROBE | QUARANTINE provider",
         group="token",
     ),
@@ -317,13 +356,13 @@ COMMANDS = (
         group="token",
     ),
     Command("T.DELETE", delete, 2, 2, WRITE, "provider/account", group="token"),
-    Command("T.STATS", stats, 1, 1, LOOK, group="token"),
+    Command("T.STATS", stats, 1, 1, LOOK_AT_ANY, group="token"),
     Command(
         "T.EXPORT",
         export,
         4,
         10,
-        EXPORT_REFRESH,
+        some_as_user("token:export"),
         "key id line [PROVIDER p] [COUNT n] [AFTER cursor]",
         group="token",
     ),
@@ -332,7 +371,7 @@ COMMANDS = (
         import_sealed,
         5,
         ANY,
-        WRITE,
+        some_as_user("token:write"),
         "key id line sealed [sealed …]",
         group="token",
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import queue_of
+from tidewarden.config.rights import AccountRights
 
 from . import names
 
@@ -26,6 +27,17 @@ class Directory:
             known = ", ".join(sorted(self.providers)) or "none"
             raise errors.NotFound(f"there is no provider {name[:60]!r}; configured: {known}")
         return found
+
+    def names(self, provider: str, allowed: AccountRights) -> list[str]:
+        """
+        Return the providers of which some accounts may be ``allowed``: all, or ``provider`` alone.
+
+        Raises: NotFound: there is none at all, or not that one.
+        """
+        if not self.providers:
+            raise errors.NotFound("no provider is configured")
+        names = [self.provider(provider).name] if provider else sorted(self.providers)
+        return [name for name in names if allowed.allow_part(name)]
 
     def account(self, account: str) -> tuple[Provider, str, str]:
         """

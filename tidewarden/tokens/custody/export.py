@@ -18,6 +18,7 @@ import msgspec
 from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
 from tidewarden.tokens.accounts.account_store import AccountStore, Pairs
@@ -25,7 +26,7 @@ from tidewarden.tokens.accounts.details import consent_of
 from tidewarden.tokens.provider.grant_request import fields_of
 from tidewarden.tokens.vault.vault import Place, Vault
 from tidewarden.tokens.verbs.grants import MARK_FIELDS, SPARE_FIELD
-from tidewarden.tokens.verbs.listing import PAGE_MAX, parse_cursor
+from tidewarden.tokens.verbs.listing import LOOKED_MAX, PAGE_MAX, parse_cursor
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -53,11 +54,19 @@ class Export:
         self._providers = providers
         self._queue_of = queues
 
-    async def page(self, sealing: Sealing, names: list[str], count: int, after: str) -> Page:
+    async def page(
+        self,
+        sealing: Sealing,
+        names: list[str],
+        count: int,
+        after: str,
+        exported: AccountRights = EVERY_ACCOUNT,
+    ) -> Page:
         """
         Return a page of lines, the cursor to go on from, and accounts that cannot be opened.
 
-        A page has about ``count`` accounts; the cursor ``""`` is the end.
+        A page has about ``count`` accounts, or fewer where not all are ``exported``; the cursor
+        ``""`` is the end.
 
         An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is
         none.
@@ -69,12 +78,18 @@ class Export:
         lines: list[bytes] = []
         unreadable: list[str] = []
         provider, shard, scan, _ = parse_cursor(after, names)
+        looked = 0
         for name in names[names.index(provider) :]:
             while shard < SHARDS:
-                if len(lines) + len(unreadable) >= count:
+                if len(lines) + len(unreadable) >= count or (
+                    looked >= LOOKED_MAX and not exported.every
+                ):
                     return lines, f"{name}:{shard}:{scan}:", unreadable
                 scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
+                looked += bool(found)
                 for pair in found:
+                    if not exported.allow(f"{name}/{pair.account}"):
+                        continue
                     try:
                         plain = await self._opened(name, pair)
                     except errors.Internal:  # Unsealable, or its row cannot be read.
@@ -134,11 +149,17 @@ def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+async def put_lines(
+    put: Put,
+    sealing: Sealing,
+    lines: Sequence[bytes],
+    written: AccountRights = EVERY_ACCOUNT,
+) -> Results:
     """
     Put the accounts of these lines and return a result for each.
 
-    It is 1 for a new one, 0 for one that was there so, or why it is left out.
+    It is 1 for a new one, 0 for one that was there so, or why it is left out: it may not be
+    ``written``, too.
 
     Raises: BadArg: a line does not open; then nothing was put. What the store raises, which
     concerns all.
@@ -153,6 +174,9 @@ async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Resul
     for one in plain:
         fields = msgspec.json.decode(one)
         account = fields.pop("account")
+        if not written.allow(account):
+            results.append(f"{account}: it needs the right token:write:{account}")
+            continue
         try:
             results.append(int(await put(account, fields)))
         except (errors.BadArg, errors.NotFound, errors.TooBig) as error:

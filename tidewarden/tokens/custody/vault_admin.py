@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.queue import Queues
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.directory import Directory
@@ -81,20 +82,28 @@ class VaultAdmin:
         return await self.rotator.ask(force=force)
 
     async def export(
-        self, sealing: Sealing, provider: str = "", count: int = 100, after: str = ""
+        self,
+        sealing: Sealing,
+        provider: str = "",
+        count: int = 100,
+        after: str = "",
+        exported: AccountRights = EVERY_ACCOUNT,
     ) -> Page:
         """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
-        directory = self._directory
-        names = [directory.provider(provider).name] if provider else sorted(directory.providers)
-        return await self._exporting.page(sealing, names, count, after)
+        names = self._directory.names(provider, exported)
+        if not names:
+            return [], "", []
+        return await self._exporting.page(sealing, names, count, after, exported)
 
-    async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+    async def import_sealed(
+        self, sealing: Sealing, lines: Sequence[bytes], written: AccountRights = EVERY_ACCOUNT
+    ) -> Results:
         """
-        Put accounts from the lines of a sealed file.
+        Put accounts from the lines of a sealed file, those that may be ``written``.
 
         See :func:`tidewarden.tokens.custody.export.put_lines`.
         """
-        return await put_lines(self._put, sealing, lines)
+        return await put_lines(self._put, sealing, lines, written)
 
     async def answers(self, account: str) -> dict[str, Any]:
         """

@@ -8,6 +8,7 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
+from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
@@ -17,7 +18,7 @@ from tidewarden.tokens.policy import account_state
 from tidewarden.tokens.provider import advice
 
 PAGE_MAX = 1000
-# Pages of the store that are looked through for one of ours, where a state is asked for.
+# Pages of the store that are looked through for one of ours, where not every account fits.
 LOOKED_MAX = 10
 PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
 FEW = 8  # Accounts of a shard that are asked for together with those of the others.
@@ -35,9 +36,16 @@ class Listing:
         self._queue_of = queues
         self._providers = providers
 
-    async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
+    async def page(
+        self,
+        names: list[str],
+        state: str,
+        count: int,
+        after: str,
+        seen: AccountRights = EVERY_ACCOUNT,
+    ) -> Page:
         """
-        Return a page of accounts and the cursor to go on from.
+        Return a page of the ``seen`` accounts and the cursor to go on from.
 
         The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of
         its batch that was given last.
@@ -51,12 +59,13 @@ class Listing:
         if not 1 <= count <= PAGE_MAX:
             raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         provider, shard, scan, last = parse_cursor(after, names)
+        chosen = bool(state) or not seen.every
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         looked = 0
         for at in range(names.index(provider), len(names)):
             name, queue, stands = names[at], self._queue_of[names[at]], None
-            if state and looked >= PROVIDERS_MAX:
+            if chosen and looked >= PROVIDERS_MAX:
                 return found, f"{name}:0:0:"
             small = await self._small(queue, troubled) if scan == 0 else {}
             looked += bool(small)
@@ -71,7 +80,7 @@ class Listing:
                 if entries and stands is None:
                     stands = await self._stands(name)
                 for entry in sorted(entries, key=lambda entry: entry.account):
-                    if entry.account <= last:
+                    if entry.account <= last or not seen.allow(f"{name}/{entry.account}"):
                         continue
                     shown = self._described(name, entry, now_ms, stands or {})
                     if state and shown["state"] != state:
@@ -83,7 +92,7 @@ class Listing:
                 scan, last = following, ""
                 if scan == 0:
                     shard += 1
-                if state and scan and looked >= LOOKED_MAX:
+                if chosen and scan and looked >= LOOKED_MAX:
                     # Bounded work: the caller goes on from here.
                     return found, f"{name}:{shard}:{scan}:"
             shard = 0

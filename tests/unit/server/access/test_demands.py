@@ -10,7 +10,7 @@ import pytest
 from support.doors import doubles
 
 from tidewarden.config.load import User, hash_generated
-from tidewarden.config.rights import Rights
+from tidewarden.config.rights import Rights, parse
 from tidewarden.server.access.required_rights import missing_for
 from tidewarden.server.http.authorization import OPEN_PATHS, ROUTES, USER_PREFIXES
 from tidewarden.server.verbs.table import COMMANDS
@@ -56,22 +56,22 @@ Q.STATS q                                       | put:q or take:q or stats:q or 
 Q.STATS                                         |
 Q.LIST                                          |
 Q.LIST TOPICS                                   |
-T.GET p/a                                       | token:read
+T.GET p/a                                       | token:read:p/a
 T.LIST                                          | token:read or token:write or token:admin
 T.STATS                                         | token:read or token:write or token:admin
-T.PEEK p/a                                      | token:read or token:write or token:admin
+T.PEEK p/a                                      | token:read:p/a or token:write:p/a or token:admin:p/a
 T.MGET p/a                                      | token:read
-T.WHY p/a                                       | token:read or token:write or token:admin
-T.WHY p                                         | token:read or token:write or token:admin
-T.PROVIDER RELEASE p                            | token:admin
+T.WHY p/a                                       | token:read:p/a or token:write:p/a or token:admin:p/a
+T.WHY p                                         | token:read:p or token:write:p or token:admin:p
+T.PROVIDER RELEASE p                            | token:admin:p
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export
-T.ANSWERS p/a                                   | token:export
+T.ANSWERS p/a                                   | token:export:p/a
 V.STATUS                                        | token:read or token:write or admin
 V.ROTATE                                        | admin
-T.PUT p/a {}                                    | token:write
-T.REFRESH p/a                                   | token:write
-T.DELETE p/a                                    | token:write
+T.PUT p/a {}                                    | token:write:p/a
+T.REFRESH p/a                                   | token:write:p/a
+T.DELETE p/a                                    | token:write:p/a
 L.ACQUIRE job 5                                 | lock:job
 L.RENEW job 1 5                                 | lock:job
 L.RELEASE job 1                                 | lock:job
@@ -125,7 +125,7 @@ async def enter(door: Any) -> Any:
 def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) -> None:
     assert lacks(Rights(()), request_) == missing
     for word in missing.split(" or ") if missing else ():
-        words = (word.partition(":")[0] if not word.startswith("token") else word,)
+        words = (parse(word)[0],)
         assert lacks(Rights(words), request_) in (
             "",
             "put:q",
@@ -147,10 +147,7 @@ EVERY = {
 
 
 def words_of(missing: str) -> set[str]:
-    return {
-        word if word.startswith("token") else word.partition(":")[0]
-        for word in missing.split(" or ")
-    }
+    return {parse(word)[0] for word in missing.split(" or ")}
 
 
 @pytest.mark.parametrize("missing", sorted({missing for _, missing in ROWS if missing}))

@@ -322,6 +322,13 @@ ROUTES = {
 """Which rights are good for each; ``nobody``: it needs no user, empty: any user."""
 
 
+def _named(path: str) -> str:
+    """What a route's path names, in the requests that are made of it here."""
+    if "{account}" in path:
+        return "p/a"
+    return "{provider}" if "{provider}" in path else "daily" if "{name}" in path else ""
+
+
 @pytest.mark.parametrize("right", [*RIGHTS, ""])
 async def test_every_route_with_one_right_alone_and_with_none(right: str) -> None:
     async with site(users=True, rights=(right,) if right else ()) as subject:
@@ -341,9 +348,8 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
             denied = bool(words) and words != ["nobody"] and right not in words
             assert (status == 403) is denied, (what, status)
             if denied and method != "HEAD":
-                needs = " or ".join(
-                    f"{word}:daily" if word == "schedule" else word for word in words
-                )
+                named = _named(what.partition(" ")[2])
+                needs = " or ".join(f"{word}:{named}" if named else word for word in words)
                 assert (
                     f"needs the right {needs}, which the user admin does not have"
                     in body["message"]

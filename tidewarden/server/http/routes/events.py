@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from aiohttp import web
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
+from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.server.http.params import query_of
 from tidewarden.server.http.route import Route
@@ -28,11 +30,21 @@ STALL_S = 60.0
 
 
 class EventRoutes:
-    """``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it here."""
+    """
+    ``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it here.
 
-    def __init__(self, events: Events, clock: Clock) -> None:
+    ``rights``: those of who asks.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        clock: Clock,
+        rights: Callable[[web.Request], Rights] = lambda request: ALL,
+    ) -> None:
         self._events = events
         self._clock = clock
+        self._rights = rights
         self._streams = 0
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -40,6 +52,8 @@ class EventRoutes:
         Stream events from now on, until the reader goes.
 
         With ``Last-Event-ID`` (or ``after``; ``0``: all that are kept) it begins after that event.
+
+        Events of accounts that are not the reader's are left out.
 
         ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest;
         ``provider`` one provider.
@@ -85,14 +99,20 @@ class EventRoutes:
                     response,
                     b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n',
                 )
-            await self._follow(response, cursor, kinds, provider)
+            seen = self._rights(request).accounts(*ACCOUNT_LOOK)
+            await self._follow(response, cursor, kinds, provider, seen)
         except ConnectionError:  # The reader has gone, or might as well have.
             if request.transport is not None:
                 request.transport.abort()  # What lies unread there is not waited for.
         return response
 
     async def _follow(
-        self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str
+        self,
+        response: web.StreamResponse,
+        cursor: str,
+        kinds: tuple[str, ...],
+        provider: str,
+        seen: AccountRights,
     ) -> None:
         wrote = self._clock.monotonic()
         while True:
@@ -102,7 +122,11 @@ class EventRoutes:
                 log.debug("a reader of events waits for the store: %s", error)
                 found = []
             for cursor, event in found:
-                if means(kinds, event.type) and provider in ("", event.data.get("provider")):
+                if (
+                    means(kinds, event.type)
+                    and provider in ("", event.data.get("provider"))
+                    and _is_seen(event, seen)
+                ):
                     await _send(response, shown(cursor, event))
                     wrote = self._clock.monotonic()
             if found:
@@ -111,6 +135,16 @@ class EventRoutes:
                 await _send(response, b":\nid: %b\n\n" % cursor.encode())
                 wrote = self._clock.monotonic()
             await self._events.wait(LOOK_S)
+
+
+def _is_seen(event: Event, seen: AccountRights) -> bool:
+    """
+    Tell whether a reader may see an event.
+
+    One of a provider as a whole is for who may see all of its accounts, one of none for all.
+    """
+    name = event.data.get("account") or event.data.get("provider")
+    return not name or seen.allow(name)
 
 
 async def _send(response: web.StreamResponse, data: bytes) -> None:

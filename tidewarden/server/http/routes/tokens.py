@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from aiohttp import web
 
-from tidewarden.errors import BadArg, Error, NotFound
+from tidewarden.config.rights import ACCOUNT_LOOK, ALL, Rights
+from tidewarden.errors import BadArg, Denied, Error, NotFound
 from tidewarden.server.http.params import check_path, flag, query_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
@@ -21,7 +22,10 @@ from tidewarden.server.verbs.token import (
     STEERED,
     account_name,
     fields_of,
+    no_reader,
     provider_name,
+    read_many,
+    seen_stats,
     steered,
 )
 from tidewarden.tokens import AccountToken, Tokens
@@ -32,16 +36,39 @@ BATCH_MAX = 1000
 DIGITS_MAX = 10
 
 
+def _everything(request: web.Request) -> Rights:
+    return ALL
+
+
+def _unnoted(request: web.Request, name: str) -> Denied:
+    return no_reader(request.path, name, "")
+
+
 class TokenRoutes:
     """
     ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``.
 
     An account's name stands in the path, its own ``/`` as it is or as ``%2F``.
+
+    Args:
+        tokens: those of the node.
+        batch_max: so many accounts may be read at once.
+        rights: those of who asks.
+        deny: notes and returns the error for one account among others, whose token who asks may
+            not read.
     """
 
-    def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        batch_max: int = BATCH_MAX,
+        rights: Callable[[web.Request], Rights] = _everything,
+        deny: Callable[[web.Request, str], Denied] = _unnoted,
+    ) -> None:
         self._tokens = tokens
         self._batch_max = batch_max
+        self._rights = rights
+        self._deny = deny
 
     async def get(self, request: web.Request) -> web.Response:
         """
@@ -96,11 +123,14 @@ class TokenRoutes:
             )
         accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
         query = {name: str(value) for name, value in asked.items()}
-        found = await self._tokens.get_many(
+        found = await read_many(
+            self._tokens,
             accounts,
-            _milliseconds(query, "min_ttl"),
-            _milliseconds(query, "wait"),
-            _milliseconds(query, "max_stale"),
+            self._rights(request),
+            lambda name: self._deny(request, name),
+            min_ttl_ms=_milliseconds(query, "min_ttl"),
+            wait_ms=_milliseconds(query, "wait"),
+            max_stale_ms=_milliseconds(query, "max_stale"),
         )
         return respond(
             {
@@ -159,7 +189,7 @@ class TokenRoutes:
     async def providers(self, request: web.Request) -> web.Response:
         """Each provider: its accounts by state, and how it stands with us."""
         query_of(request, ())
-        found = await self._tokens.stats()
+        found = await seen_stats(self._tokens, self._rights(request))
         return respond(
             {"providers": [{"provider": name, **figures} for name, figures in found.items()]}
         )
@@ -186,7 +216,11 @@ class TokenRoutes:
         query = query_of(request, ("provider", "state", "count", "after"))
         count = _whole_number(query, "count", COUNT)
         accounts, after = await self._tokens.list(
-            query.get("provider", ""), query.get("state", "").lower(), count, query.get("after", "")
+            query.get("provider", ""),
+            query.get("state", "").lower(),
+            count,
+            query.get("after", ""),
+            self._rights(request).accounts(*ACCOUNT_LOOK),
         )
         return respond({"accounts": accounts, "after": after})
 

@@ -1,0 +1,216 @@
+"""
+A user whose rights are to some names alone, before every verb and every route.
+
+A verb or route without an entry here fails the test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.doors import doubles
+from support.doors.http_site import ALICE, site
+
+from tidewarden.config.load import User, hash_generated
+from tidewarden.config.rights import NAME_WORDS, QUEUE_WORDS, TOKEN_WORDS
+from tidewarden.server.http.authorization import ROUTES
+from tidewarden.server.verbs.table import COMMANDS
+
+RIGHTS = (
+    *(f"{word}:mine*" for word in (*QUEUE_WORDS, *NAME_WORDS)),
+    *(f"{word}:shop/mine*" for word in TOKEN_WORDS),
+    *(f"{word}:whole" for word in TOKEN_WORDS),
+)
+USER = User(name="ada", secret_hash=hash_generated(doubles.SECRET), rights=RIGHTS)
+
+VERBS = """
+Q.PUT NAME body
+Q.WAIT NAME id 0
+Q.TAKE FROM NAME
+Q.TAKE FROM mine NAME
+Q.ACK NAME id 1
+Q.RELEASE NAME id 1
+Q.FAIL NAME id 1
+Q.TOUCH NAME id 1
+Q.BURY NAME id 1
+Q.PEEK NAME id
+Q.UPDATE NAME id PRIORITY 3
+Q.DELETE NAME id
+Q.KICK NAME COUNT 1
+Q.PAUSE NAME
+Q.RESUME NAME
+Q.PURGE NAME
+Q.RELEASEALL NAME
+Q.MOVE NAME COUNT 1 TO mine
+Q.MOVE mine COUNT 1 TO NAME
+Q.LINK mine.topic NAME
+Q.UNLINK NAME mine
+Q.CONFIG NAME
+Q.CONFIG NAME SET lease_ms 5
+Q.CHECK NAME
+Q.STATS NAME
+L.ACQUIRE NAME 5
+L.RENEW NAME 1 5
+L.RELEASE NAME 1
+L.PEEK NAME
+S.PUT NAME EVERY 1000 mine body
+S.PUT mine EVERY 1000 NAME body
+S.DELETE NAME
+S.PAUSE NAME
+S.RESUME NAME
+T.GET ACCOUNT
+T.PEEK ACCOUNT
+T.WHY ACCOUNT
+T.WHY PROVIDER
+T.ANSWERS ACCOUNT
+T.PUT ACCOUNT {}
+T.REFRESH ACCOUNT
+T.DELETE ACCOUNT
+T.PROVIDER RELEASE PROVIDER
+"""
+"""What each verb is asked for a name, an account, a provider: one of the user's, then another."""
+REQUESTS = [line.split() for line in VERBS.strip().splitlines()]
+MINE = {"NAME": "mine.a", "ACCOUNT": "shop/mine1", "PROVIDER": "whole"}
+ELSE = {"NAME": "other", "ACCOUNT": "shop/other", "PROVIDER": "shop"}
+EVERYTHING = {
+    *("V.STATUS", "V.ROTATE", "CLIENT"),
+    *("R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP", "R.SWITCHOVER", "R.RECOVER"),
+    *("R.CONFIRM", "R.DISCARDED"),
+}
+"""Verbs that need a right to everything there is: such a user is refused."""
+OWN_PART = {"T.MGET", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT"}
+"""Verbs that answer such a user with its own part; each has a test of its own below."""
+FILLED = {"{queue}": "NAME", "{topic}": "NAME", "{lock}": "NAME", "{name}": "NAME"}
+
+
+def filled(words: list[str], names: dict[str, str]) -> list[str]:
+    return [names.get(word, word) for word in words]
+
+
+def test_every_verb_that_needs_a_right_has_an_entry() -> None:
+    needing = {command.name for command in COMMANDS.values() if command.permission.words}
+    assert needing == {words[0] for words in REQUESTS} | EVERYTHING | OWN_PART
+
+
+async def test_every_verb_for_a_name_of_the_users_and_for_another() -> None:
+    async with doubles.Door(users=(USER,)) as door:
+        line = await door.dial()
+        assert await line.call("AUTH", "ada", doubles.SECRET) == b"OK"
+        for words in REQUESTS:
+            reply = str(await line.call(*filled(words, MINE)))
+            assert not reply.startswith("DENIED"), (words, reply)
+            rooms = (door.queues, door.tokens, door.schedules, door.locks)
+            before = [len(room.calls) for room in rooms]
+            denied, named = filled(words, ELSE), set(words) & set(ELSE)
+            reply = str(await line.call(*denied))
+            assert reply.startswith(f"DENIED {words[0]} needs the right "), (words, reply)
+            assert all(f":{ELSE[name]}" in reply for name in named), (words, reply)
+            assert before == [len(room.calls) for room in rooms], words
+        for verb in EVERYTHING - {"CLIENT"}:
+            command = COMMANDS[verb.encode()]
+            reply = str(await line.call(verb, *["x"] * (command.least - 1)))
+            assert reply.startswith(f"DENIED {verb} needs the right "), reply
+
+
+async def test_lists_have_the_users_own_accounts_alone() -> None:
+    async with doubles.Door(users=(USER,)) as door:
+
+        async def stats() -> dict[str, Any]:
+            return {"shop": {"total": 3}, "whole": {"total": 2}, "bank": {"total": 1}}
+
+        async def export(*_: Any, exported: Any, **_more: Any) -> Any:
+            return [name.encode() for name in ACCOUNTS if exported.allow(name)], "", []
+
+        async def import_sealed(_sealing: Any, _lines: Any, written: Any) -> Any:
+            return [int(written.allow(name)) for name in ACCOUNTS]
+
+        async def listing(seen: Any) -> Any:
+            return [{"account": name} for name in ACCOUNTS if seen.allow(name)], ""
+
+        door.tokens.stats, door.tokens.list = stats, listing
+        door.tokens.custody.export = export
+        door.tokens.custody.import_sealed = import_sealed
+        line = await door.dial()
+        assert await line.call("AUTH", "ada", doubles.SECRET) == b"OK"
+        assert (await line.call("T.STATS"))[::2] == [b"whole"]
+        assert [row[1].decode() for row in (await line.call("T.LIST"))[0]] == OWN
+        assert (await line.call("T.EXPORT", "00", "00", "1"))[0] == [n.encode() for n in OWN]
+        assert await line.call("T.IMPORT", "00", "00", "1", "x") == [1, 0, 1, 0]
+        one, two, three = await line.call("T.MGET", "shop/mine1", "bank/mine1", "whole/nobody")
+        assert one[0] == b"at-1"
+        assert two.decode() == (
+            "DENIED T.MGET needs the right token:read:bank/mine1, which the user ada does not have."
+        )
+        assert three.startswith(b"NOTFOUND")
+        assert door.tokens.calls == [("get_many", ["shop/mine1", "whole/nobody"], 0, 0)]
+        assert door.server.own_stats()["denied_total"] == {"ada": 1}
+        assert [(await line.call("T.MGET", "bank/a"))[0][:6]] == [b"DENIED"]
+
+
+ACCOUNTS = ["shop/mine1", "shop/other", "whole/a", "bank/mine1"]
+OWN = ["shop/mine1", "whole/a"]
+
+
+async def test_who_has_a_right_to_no_account_is_refused_what_lists_them() -> None:
+    user = User(name="ada", secret_hash=hash_generated(doubles.SECRET), rights=("put",))
+    async with doubles.Door(users=(user,)) as door:
+        line = await door.dial()
+        assert await line.call("AUTH", "ada", doubles.SECRET) == b"OK"
+        for verb in OWN_PART:
+            least = COMMANDS[verb.encode()].least
+            reply = str(await line.call(verb, *["00"] * (least - 1)))
+            assert reply.startswith(f"DENIED {verb} needs the right token:"), reply
+
+
+ROUTES_OF_NONE = {
+    "GET /v1/tokens": 200,
+    "POST /v1/tokens:read": 400,
+    "GET /v1/providers": 200,
+    "GET /v1/events": 400,
+}
+"""Routes whose paths name nothing: what such a user is answered who sends no body, or a wrong one."""
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=lambda route: f"{route.method} {route.path}")
+async def test_every_route_for_a_name_of_the_users_and_for_another(route: Any) -> None:
+    if not route.permission.words:
+        return
+    what = f"{route.method} {route.path}"
+    async with site(users=True, rights=RIGHTS) as subject:
+        if "{" not in route.path:
+            query = "?types=none" if what == "GET /v1/events" else ""
+            status, _ = await subject.ask(route.method, route.path + query, headers=ALICE)
+            assert status == ROUTES_OF_NONE[what]
+            return
+        for names, denied in ((MINE, False), (ELSE, True)):
+            path = route.path.replace("{provider}/{account}", names["ACCOUNT"])
+            path = path.replace("{provider}", names["PROVIDER"])
+            for field in FILLED:
+                path = path.replace(field, names["NAME"])
+            status, body = await subject.ask(route.method, path, headers=ALICE)
+            assert (status == 403) is denied, (path, status, body)
+
+
+async def test_many_tokens_at_once_and_lists_over_http() -> None:
+    async with site(users=True, rights=("token:read:p/a", "token:write:q")) as subject:
+        body = {"accounts": ["p/a", "p/b", "q/a"]}
+        status, found = await subject.ask("POST", "/v1/tokens:read", headers=ALICE, json=body)
+        assert status == 200
+        one, two, three = found["tokens"]
+        assert one["access_token"] == "at-1"
+        assert (two["error"], three["error"]) == ("DENIED", "DENIED")
+        assert "the right token:read:p/b, which the user admin" in two["message"]
+        assert (await subject.ask("GET", "/v1/tokens", headers=ALICE))[1]["accounts"]
+        assert (await subject.ask("GET", "/v1/providers", headers=ALICE))[1] == {"providers": []}
+        status, text = await subject.ask("GET", "/metrics", headers=ALICE)
+        assert "tidewarden_tokens_figures_age_seconds" in text
+        assert 'provider="p"' not in text
+    async with site(users=True, rights=("token:read:p",)) as subject:
+        found = (await subject.ask("GET", "/v1/providers", headers=ALICE))[1]
+        assert [row["provider"] for row in found["providers"]] == ["p"]
+        text = (await subject.ask("GET", "/metrics", headers=ALICE))[1]
+        assert 'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0' in text
+        assert "tidewarden_tokens_journal_pending" not in text
+    async with site(users=True, rights=("token:read:q",)) as subject:
+        assert (await subject.ask("GET", "/v1/tokens", headers=ALICE))[1]["accounts"] == []
