@@ -87,6 +87,7 @@ MIRRORS = {
     "server/access": {"unit/server/access"},
     "server/http": {"unit/server/http"},
     "server/resp": {"unit/server/resp"},
+    "server/traffic": {"unit/server/traffic"},
     "server/verbs": {"unit/server/verbs"},
     "store": {"unit/store", "rooms/store", "live/store", "live/faults", "live/data_folders"},
     "tokens": {"unit/tokens", "rooms/tokens", "live/tokens"},

@@ -345,3 +345,7 @@ async def pause_line(line: Any, until_s: float) -> None:
 def comparison_of(age: Any) -> Any:
     """The comparison of a copy with its primary that is under way; None: none is."""
     return age._look
+
+
+# Traffic
+pending_of = attrgetter("_pending")  # notes of requests that are in no table yet

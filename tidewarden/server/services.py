@@ -12,6 +12,8 @@ from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.tokens import Tokens
 
+from .traffic.recorder import Recorder
+
 
 class ClusterView(Protocol):
     """Shows what a node knows of its cluster."""
@@ -65,3 +67,5 @@ class Services:
     backups: Backups | None = None
     stores: StoreOperations | None = None
     """None: the cluster has one store, or this node has none of the replicated ones."""
+    traffic: Recorder | None = None
+    """Is told of each request that was answered; None: nobody counts them."""

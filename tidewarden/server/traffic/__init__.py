@@ -1,0 +1,1 @@
+"""Who sends what: counted in bounded memory, and shown while it passes."""

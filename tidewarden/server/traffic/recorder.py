@@ -1,0 +1,100 @@
+"""
+Notes each request that was answered, for a fraction of a microsecond.
+
+A note goes into a small dictionary. Once a second, or when that is full, it is emptied into tables
+of bounded size, so that a stranger with a million names costs time and no memory.
+"""
+
+from __future__ import annotations
+
+from tidewarden.clock import Clock
+
+from .tables import Tables
+from .tap import Request, Taps
+
+PENDING_MAX = 512
+NAME_MAX = 200
+CUT = "…"
+
+Sums = list[float]  # requests, bytes in, bytes out, errors, seconds
+
+
+class Recorder:
+    """
+    Counts the requests that one process answers.
+
+    Args:
+        clock: for the time in what taps show.
+
+    ``taps`` are shown each request, while there are any.
+    """
+
+    __slots__ = ("_pending", "_tables", "taps")
+
+    def __init__(self, clock: Clock) -> None:
+        self._pending: dict[tuple[str | None, str, bytes, str], Sums] = {}
+        self._tables = Tables()
+        self.taps = Taps(clock)
+
+    def note(
+        self,
+        user: str | None,
+        verb: str,
+        name: bytes,
+        peer: str,
+        bytes_in: int,
+        bytes_out: int,
+        failed: str,
+        seconds: float,
+    ) -> None:
+        """
+        Count a request that was answered.
+
+        Args:
+            user: who asked; None: nobody in particular.
+            verb: as it is called over RESP.
+            name: of the queue, provider, lock or schedule; empty: of none. It may be anything that
+                a peer has sent, and is cut.
+            peer: the host that it came from.
+            bytes_in: of the request.
+            bytes_out: of the answer.
+            failed: the word of the error that was answered, or empty.
+            seconds: between the two.
+        """
+        if len(name) > NAME_MAX:
+            name = name[:NAME_MAX] + CUT.encode()
+        if verb[:2] == "T.":
+            name = name.partition(b"/")[0]  # of provider/account
+        key = (user, verb, name, peer)
+        sums = self._pending.get(key)
+        if sums is None:
+            sums = self._begin(key)
+        sums[0] += 1
+        sums[1] += bytes_in
+        sums[2] += bytes_out
+        if failed:
+            sums[3] += 1
+        sums[4] += seconds
+        if self.taps.open:
+            shown = Request(user or "", verb, name, peer, bytes_in, bytes_out, failed, seconds)
+            self.taps.show(shown)
+
+    def _begin(self, key: tuple[str | None, str, bytes, str]) -> Sums:
+        if len(self._pending) >= PENDING_MAX:
+            self._empty()
+        sums = self._pending[key] = [0, 0, 0, 0, 0.0]
+        return sums
+
+    def _empty(self) -> None:
+        pending, self._pending = self._pending, {}
+        tables = self._tables
+        for (user, verb, name, peer), (requests, got, sent, errors, seconds) in pending.items():
+            sums = (int(requests), int(got), int(sent), int(errors), round(seconds * 1e6))
+            shown = name.decode("utf-8", "backslashreplace")
+            tables.add(user or "", verb, shown, peer, sums)
+
+    def harvest(self) -> Tables:
+        """Hand over what was counted since the last time."""
+        self._empty()
+        tables, self._tables = self._tables, Tables()
+        return tables

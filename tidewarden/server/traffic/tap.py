@@ -1,0 +1,202 @@
+"""
+Shows requests as they are answered, a line each, to those who have asked for it.
+
+A line has no payload and no argument but the name. Each process of a node shows what it answers;
+the first one has the readers, and tells the others what to look for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from tidewarden.clock import Clock
+from tidewarden.errors import Full
+
+TAPS_MAX = 4
+LINES_MAX = 1000
+"""Of one tap that wait to be read; what comes when they are so many is dropped and counted."""
+MS_MAX = 60_000
+ONE_IN_MAX = 1_000_000
+
+
+class TapFilter(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Says which requests a tap shows.
+
+    Args:
+        user: of this user alone; None: of all.
+        queue: about this name alone; None: about all.
+        one_in: every so many-th of them.
+    """
+
+    user: str | None = None
+    queue: str | None = None
+    one_in: int = 1
+
+
+class Request(NamedTuple):
+    """What is known of a request that was answered."""
+
+    user: str
+    verb: str
+    name: bytes
+    peer: str
+    bytes_in: int
+    bytes_out: int
+    failed: str
+    seconds: float
+
+
+class TapLine(msgspec.Struct, frozen=True):
+    """Is what a tap shows of a request."""
+
+    at_ms: int
+    user: str
+    verb: str
+    name: str
+    peer: str
+    bytes_in: int
+    bytes_out: int
+    error: str
+    """The word of the error that was answered, or empty."""
+    us: int
+    """Microseconds until it was answered."""
+
+
+class TapNews(msgspec.Struct, frozen=True, array_like=True):
+    """Is what another process of the node has for a tap."""
+
+    number: int
+    lines: list[str]
+    matched: int
+    dropped: int
+
+
+@dataclass(slots=True, eq=False)
+class Tap:
+    """
+    One tap: the lines that its reader has not taken yet.
+
+    ``matched``: how many requests were what its filter says; ``dropped``: lines for which there was
+    no room. ``notify`` is called when there is a line where there was none.
+    """
+
+    number: int
+    wanted: TapFilter
+    notify: Callable[[], None]
+    lines: deque[str] = field(default_factory=deque)
+    matched: int = 0
+    dropped: int = 0
+    passed: int = 0
+    """How many this process itself has matched, of which every so many-th is shown."""
+
+    def add(self, line: str) -> None:
+        """Keep a line for the reader, or count that it was dropped."""
+        if len(self.lines) >= LINES_MAX:
+            self.dropped += 1
+            return
+        self.lines.append(line)
+        if len(self.lines) == 1:
+            self.notify()
+
+    def take(self, most: int = LINES_MAX) -> list[str]:
+        """Hand over the lines that wait, ``most`` of them."""
+        return [self.lines.popleft() for _ in range(min(most, len(self.lines)))]
+
+
+class Taps:
+    """
+    The taps of one process.
+
+    Args:
+        clock: for the time in a line.
+
+    ``spread`` is told which taps there are whenever that changes: further processes show them, too.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self.open: dict[int, Tap] = {}
+        self.spread: Callable[[Sequence[tuple[int, TapFilter]]], None] = lambda taps: None
+
+    def begin(self, wanted: TapFilter, notify: Callable[[], None]) -> Tap:
+        """Open a tap. Raises: Full: there are as many as there may be."""
+        if len(self.open) >= TAPS_MAX:
+            raise Full(f"{TAPS_MAX} taps are open at this node already. Wait for one to end.")
+        tap = Tap(next(self._numbers), wanted, notify)
+        self.open[tap.number] = tap
+        self.spread(self.shown())
+        return tap
+
+    def end(self, tap: Tap) -> None:
+        """Close a tap."""
+        del self.open[tap.number]
+        self.spread(self.shown())
+
+    def shown(self) -> list[tuple[int, TapFilter]]:
+        """The taps that are open, for other processes."""
+        return [(tap.number, tap.wanted) for tap in self.open.values()]
+
+    def show(self, request: Request) -> None:
+        """A request was answered while taps are open."""
+        name = request.name.decode("utf-8", "backslashreplace")
+        line = ""
+        for tap in self.open.values():
+            wanted = tap.wanted
+            if wanted.user not in (None, request.user) or wanted.queue not in (None, name):
+                continue
+            tap.matched += 1
+            tap.passed += 1
+            if (tap.passed - 1) % wanted.one_in:
+                continue
+            line = line or self._line(request, name)
+            tap.add(line)
+
+    def _line(self, request: Request, name: str) -> str:
+        shown = TapLine(
+            self._clock.unix_ms(),
+            request.user,
+            request.verb,
+            name,
+            request.peer,
+            request.bytes_in,
+            request.bytes_out,
+            request.failed,
+            round(request.seconds * 1e6),
+        )
+        return msgspec.json.encode(shown).decode()
+
+    # Between the processes of a node.
+
+    def follow(self, taps: Sequence[tuple[int, TapFilter]], notify: Callable[[], None]) -> None:
+        """Show what the first process says, and nothing else."""
+        known = self.open
+        self.open = {
+            number: known.get(number) or Tap(number, wanted, notify) for number, wanted in taps
+        }
+
+    def news(self, lines_max: int) -> list[TapNews]:
+        """What there is for the first process since the last time, so many lines of each tap."""
+        found = []
+        for tap in self.open.values():
+            if tap.matched or tap.dropped:
+                found.append(TapNews(tap.number, tap.take(lines_max), tap.matched, tap.dropped))
+                tap.matched = tap.dropped = 0
+        return found
+
+    def hear(self, news: TapNews) -> None:
+        """Give a tap what another process has shown."""
+        tap = self.open.get(news.number)
+        if tap is None:
+            return
+        tap.matched += news.matched
+        tap.dropped += news.dropped
+        for line in news.lines:
+            tap.add(line)
