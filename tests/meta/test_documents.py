@@ -35,7 +35,16 @@ AS_IN_REDIS = {"NOPROTO", "EXECABORT"}
 # of the status, modules, a file
 NOT_FILES = {"shop.py"}
 # Of Python and libraries, of other queues, headers of HTTP.
-NOT_OURS = {"CliRunner", "False", "None", "Origin", "ParamSpec", "ShardingStrategy", "SystemExit"}
+NOT_OURS = {
+    "CliRunner",
+    "False",
+    "None",
+    "Host",
+    "Origin",
+    "ParamSpec",
+    "ShardingStrategy",
+    "SystemExit",
+}
 NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}
 
 

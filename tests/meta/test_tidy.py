@@ -85,6 +85,7 @@ MIRRORS = {
     "scheduler": {"unit/scheduling", "rooms/scheduling"},
     "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
+    "server/console": {"unit/server/console"},
     "server/http": {"unit/server/http"},
     "server/resp": {"unit/server/resp"},
     "server/traffic": {"unit/server/traffic"},

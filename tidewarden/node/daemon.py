@@ -30,6 +30,7 @@ from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
+from tidewarden.server.console.login_cookie import login_key
 from tidewarden.store.client import StoreClient
 from tidewarden.store.preflight import warn_of_settings
 from tidewarden.store.removal_first import small_writes
@@ -271,6 +272,7 @@ class Daemon:
             rooms.leader.member,
             backups,
             replication,
+            login_key=login_key(self._secret),
         )
 
     def _warn_of_doors(self) -> None:

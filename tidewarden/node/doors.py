@@ -33,7 +33,8 @@ class Doors:
     Holds the servers that others reach this node by, with the users that they share.
 
     ``operations`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
-    the connections by the files that this process may open.
+    the connections by the files that this process may open. ``login_key`` is that of the console's
+    logins.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Doors:
         operations: RaftMember | None,
         backups: Backups,
         stores: StoreOperations | None = None,
+        *,
+        login_key: bytes,
     ) -> None:
         self.status = status
         self._secondaries = secondaries
@@ -76,6 +79,7 @@ class Doors:
             internal={PEERS_PATH: tokens.answer_peer},
             admission=self._resp.admission,
             connections_max=budget.http,
+            login_key=login_key,
         )
         status.look_at_certificate()
 

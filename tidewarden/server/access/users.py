@@ -112,6 +112,14 @@ class Users:
             raise WrongPass("No such user, or another secret.")
         return found
 
+    def written(self, name: str) -> tuple[str, ...]:
+        """Return a user's rights as the configuration has them; of nobody: none."""
+        return tuple(self._written.get(name, ()))
+
+    def secret_hash(self, name: str) -> str:
+        """Return what the configuration has of a user's secret; empty: there is no such user."""
+        return self._hashes.get(name, "")
+
     def deny(self, user: str, peer: str, error: Denied) -> None:
         """
         A request of ``user`` was refused with ``error``: it is counted, and logged now and then.

@@ -18,15 +18,29 @@ from tidewarden.server.access.required_rights import (
     missing_for,
 )
 from tidewarden.server.access.users import Users
+from tidewarden.server.console import routes as console
+from tidewarden.server.console.login_cookie import COOKIE, LoginCookies
+from tidewarden.server.console.same_origin import check_same_origin
 from tidewarden.server.verbs.token import no_reader
 
 from .route import Route, arguments_of
 from .routes import events, node, schedules, tokens
 
 ROUTES: dict[tuple[str, str], Route[Any]] = {}
-for _table in (node.ROUTES, tokens.ROUTES, events.ROUTES, schedules.ROUTES):
+for _table in (
+    node.ROUTES,
+    console.ROUTES,
+    console.FILES,
+    tokens.ROUTES,
+    events.ROUTES,
+    schedules.ROUTES,
+):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
+OPEN_PREFIX = "/console/"
+"""What is below it is open to all: the console's pages have nothing in them, and its login."""
+BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS"})
+"""They answer secrets, which no page shows: a login of the console is not enough for them."""
 USER_PREFIXES = tuple(
     sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
 )
@@ -39,8 +53,9 @@ USER: web.RequestKey[str] = web.RequestKey("user", str)
 class Authorization:
     """Checks origin, user and rights of requests; ``users`` are those of both doors."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, logins: LoginCookies) -> None:
         self._users = users
+        self._logins = logins
 
     def check_origin(self, request: web.Request) -> None:
         """
@@ -62,12 +77,15 @@ class Authorization:
         """
         The user who asks; empty: nobody in particular, where that is enough.
 
-        Raises: NoAuth: a user is needed. WrongPass.
+        Raises: NoAuth: a user is needed. WrongPass. Denied: another site sent this.
         """
-        if request.path in OPEN_PATHS:
+        if is_open(request):
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
+            cookie = "" if self._users.open else request.cookies.get(COOKIE, "")
+            if cookie:
+                return self._user_of_login(request, cookie)
             if self._users.open and not request.path.startswith(USER_PREFIXES):
                 return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
@@ -75,6 +93,16 @@ class Authorization:
         if scheme.lower() != "bearer" or not credentials.strip():
             raise NoAuth("Only Authorization: Bearer user:secret is understood.")
         return await self._authenticate(credentials.strip(), peer_of(request.transport))
+
+    def _user_of_login(self, request: web.Request, cookie: str) -> str:
+        user = self._logins.user_of(cookie)
+        check_same_origin(request)
+        route = route_of(request)
+        if route is not None and route.verb in BY_PROGRAMS_ALONE:
+            raise Denied(
+                "A login of the console shows no secrets: send Authorization: Bearer user:secret."
+            )
+        return user
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
         """``user:secret``, or a secret alone, which may have a colon itself."""
@@ -91,11 +119,10 @@ class Authorization:
         """
         request[USER], request[RIGHTS] = user, self._users.rights(user) if user else ALL
         resource = request.match_info.route.resource
-        if not user or resource is None or request.path in OPEN_PATHS:
+        if not user or resource is None or is_open(request):
             return
-        method = "GET" if request.method == "HEAD" else request.method
-        what = f"{method} {resource.canonical}"
-        route = ROUTES.get((method, resource.canonical))
+        what = f"{method_of(request)} {resource.canonical}"
+        route = route_of(request)
         permission = every(*ADMIN) if route is None else route.permission
         asked = (what.encode(), *arguments_of(request))
         if lacks := missing_for(request[RIGHTS], permission, asked):
@@ -118,3 +145,19 @@ class Authorization:
         error = denied(what, right, user)
         self._users.deny(user, peer_of(request.transport), error)
         raise error
+
+
+def is_open(request: web.Request) -> bool:
+    """Whether everybody who can reach the port may ask for the path."""
+    return request.path in OPEN_PATHS or request.path.startswith(OPEN_PREFIX)
+
+
+def route_of(request: web.Request) -> Route[Any] | None:
+    """The row of the table that answers a request; None: there is none."""
+    resource = request.match_info.route.resource
+    return None if resource is None else ROUTES.get((method_of(request), resource.canonical))
+
+
+def method_of(request: web.Request) -> str:
+    """The method of the row that answers a request: GET's answers HEAD."""
+    return "GET" if request.method == "HEAD" else request.method

@@ -21,7 +21,12 @@ from tidewarden.server.verbs.table import COMMANDS
 
 Owner = TypeVar("Owner")
 # An account's name and a schedule's may have a slash of their own.
-PATTERNS = {"{provider}": "{provider:[^/]+}", "{account}": "{account:.+}", "{name}": "{name:.+}"}
+PATTERNS = {
+    "{provider}": "{provider:[^/]+}",
+    "{account}": "{account:.+}",
+    "{name}": "{name:.+}",
+    "{file}": "{file:.*}",
+}
 # What stands in a path as the first argument of the verb: whose name the permission is for.
 SUBJECTS = ("queue", "topic", "lock", "name")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,9 +25,12 @@ from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
 from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
+from tidewarden.server.console import routes as console
+from tidewarden.server.console.login_cookie import LoginCookies
+from tidewarden.server.console.static_files import StaticFiles
 from tidewarden.server.services import Services
 
-from .authorization import OPEN_PATHS, RIGHTS, ROUTES, Authorization
+from .authorization import RIGHTS, ROUTES, USER, Authorization, is_open
 from .listener import HttpListener, HttpPeer
 from .params import unpacked
 from .responses import nothing_at, problem
@@ -60,6 +64,7 @@ class HttpServer:
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
             anyway.
         connections_max: less than the limits say, where the process has fewer files.
+        login_key: of the console's logins; one of this process alone when absent.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class HttpServer:
         stats: Mapping[str, Stats] | None = None,
         internal: Mapping[str, Inner] | None = None,
         connections_max: int | None = None,
+        login_key: bytes | None = None,
     ) -> None:
         self._config = config
         self._tokens = services.tokens
@@ -84,7 +90,11 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
-        self._authorization = Authorization(self._users)
+        logins = LoginCookies(login_key or os.urandom(32), self._users, clock)
+        self._authorization = Authorization(self._users, logins)
+        self._console = console.ConsoleRoutes(
+            config.node.name, self._users, logins, lambda request: request[USER]
+        )
         self._node_routes = NodeRoutes(
             services,
             clock,
@@ -109,6 +119,8 @@ class HttpServer:
         )
         app.on_response_prepare.append(_sign)
         add_routes(app.router, node.ROUTES, self._node_routes)
+        add_routes(app.router, console.ROUTES, self._console)
+        add_routes(app.router, console.FILES, StaticFiles())
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
         if self._tokens is not None:
@@ -199,7 +211,7 @@ class HttpServer:
         Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether
         there is one.
         """
-        if request.path in OPEN_PATHS or not request.can_read_body:
+        if is_open(request) or not request.can_read_body:
             return False
         most = self._config.limits.request_bytes
         if (request.content_length or 0) > most:

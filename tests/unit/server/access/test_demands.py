@@ -219,7 +219,8 @@ def test_each_verb_and_each_route_names_its_permission() -> None:
         words = COMMANDS[request[0].encode()].permission.words
         assert words_of(missing) <= words if missing else True, request
     opened = {path for (_, path), route in ROUTES.items() if route.permission.level == "open"}
-    assert opened == set(OPEN_PATHS) == {"/health/live", "/health/ready", "/leader"}
+    console = {"/", "/console/{file}", "/console/login", "/console/logout"}
+    assert opened == set(OPEN_PATHS) == {"/health/live", "/health/ready", "/leader", *console}
 
 
 def test_the_protocol_has_the_same_table() -> None:

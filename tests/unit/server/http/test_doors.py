@@ -295,6 +295,11 @@ ROUTES = {
     "GET /health/live": "nobody",
     "GET /health/ready": "nobody",
     "GET /leader": "nobody",
+    "GET /": "nobody",
+    "GET /console/{file}": "nobody",
+    "POST /console/login": "a page",
+    "POST /console/logout": "a page",
+    "GET /v1/whoami": "",
     "GET /metrics": "",
     "GET /v1/status": "",
     "GET /v1/tokens": LOOK,
@@ -319,7 +324,10 @@ ROUTES = {
     "POST /v1/schedules/{name}/pause": "schedule",
     "POST /v1/schedules/{name}/resume": "schedule",
 }
-"""Which rights are good for each; ``nobody``: it needs no user, empty: any user."""
+"""
+Which rights are good for each; ``nobody``: it needs no user, empty: any user; ``a page``: no user,
+but only a page of the console may ask (``unit/server/console/test_login``).
+"""
 
 
 def _named(path: str) -> str:
@@ -341,6 +349,9 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
         for what in sorted(there):
             method, _, path = what.partition(" ")
             words = ROUTES[what.replace("HEAD", "GET")].split()
+            if words == ["a", "page"]:
+                assert (await subject.ask(method, path))[0] == 403
+                continue
             path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
             before = [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)]
             assert ((await subject.ask(method, path))[0] == 401) is (words != ["nobody"]), what
@@ -375,5 +386,5 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         assert (await subject.ask("GET", "/v1/status", headers=ALICE))[0] == 200
         status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
         assert status == 404
-        assert "There is nothing at /nowhere; there are /health/live, " in str(text)
-        assert ", /v1/status, /v1/tokens." in str(text)
+        assert "There is nothing at /nowhere; there are /, /console, /" in str(text)
+        assert ", /v1/status, /v1/tokens, /v1/whoami." in str(text)
