@@ -20,7 +20,7 @@ async def got(
     url = aiohttp.client.URL(f"http://127.0.0.1:{subject.server.port}{path}", encoded=True)
     async with (
         aiohttp.ClientSession(auto_decompress=False) as session,
-        session.get(url, headers=headers) as response,
+        session.get(url, headers={"Accept-Encoding": "identity", **headers}) as response,
     ):
         return response.status, response.headers, await response.read()
 

@@ -1,0 +1,147 @@
+/** The first page: is it healthy, what is wrong, since when, what can be done. */
+
+import { get, getIf } from "../api.js";
+import { h } from "../dom.js";
+import { bytes, counted, duration, number, time } from "../format.js";
+import { plot } from "../plot.js";
+import { link } from "../router.js";
+import { whoami } from "../session.js";
+import { consoleOf } from "../shell.js";
+import { facts, table } from "../table.js";
+import { figures } from "./history.js";
+
+const HISTORY_EVERY_MS = 10_000;
+
+/** Makes the page. */
+export function overviewPage() {
+  let history = null;
+  let asked_ms = 0;
+  return {
+    title: "Overview",
+    every_ms: 2000,
+    overview: true,
+    async load(signal) {
+      const overview = await get("/v1/overview", signal);
+      if (Date.now() - asked_ms >= HISTORY_EVERY_MS) {
+        history = await getIf("/v1/history", signal);
+        asked_ms = Date.now();
+      }
+      return { overview, history };
+    },
+    view: ({ overview, history: found }) => [
+      sentence(overview),
+      problems(overview.problems),
+      alerts(overview.alerts),
+      nodesOf(overview),
+      figuresOf(overview),
+      found ? h("section", {}, h("h2", {}, "The last hour"), h("div", { class: "plots" },
+        figures(found).map(plot))) : null,
+      timeline(overview.timeline),
+    ],
+  };
+}
+
+function sentence(overview) {
+  const { healthy, nodes, leader, primary, problems, alerts } = overview;
+  const up = nodes.filter((node) => node.state === "up" || node.role === "leader").length;
+  const stores = nodes.filter((node) => node.store && node.store !== "none");
+  const inSync = nodes.filter((node) => node.in_sync).length;
+  const said = [];
+  said.push(leader ? `${leader} leads in epoch ${number(overview.epoch)}` : "No node leads");
+  if (primary) said.push(`the store of ${primary} is the primary in view ${overview.view}`);
+  if (stores.length > 1) said.push(`${inSync} of ${stores.length} stores are in sync`);
+  const wrong = problems.length || alerts.length;
+  const first = healthy ? "Healthy." : wrong ? `${counted(wrong, "thing is", "things are")} wrong.`
+    : "Not healthy.";
+  return h("section", { class: `sentence ${healthy ? "well" : "ill"}`, "aria-label": "Health" },
+    h("p", { class: "big" }, h("span", { class: "sign", "aria-hidden": "true" },
+      healthy ? "✓" : "!"), first),
+    h("p", {}, `${overview.cluster ? `${overview.cluster}: ` : ""}`
+      + `${counted(nodes.length, "node")}, ${up} up. ${said.join("; ")}.`));
+}
+
+function problems(found) {
+  if (!found.length) return null;
+  return h("section", {}, h("h2", {}, "What is wrong"), h("ul", { class: "problems" },
+    found.map((one) => h("li", { class: severity(one.severity), "data-key": `p ${one.what}` },
+      h("p", {}, h("span", { class: "tag" }, one.severity), " ", h("b", {}, one.what)),
+      h("p", {}, one.since_ms ? ["Since ", time(one.since_ms, true), ". "] : null,
+        one.action ? [h("b", {}, "What to do: "), one.action] : null)))));
+}
+
+const severity = (word) => (["critical", "page", "error"].includes(word) ? "ill" : "warn");
+
+function alerts(found) {
+  return h("section", {}, h("h2", {}, "Alerts"),
+    table("Alerts that fire", [
+      { title: "Alert", cell: (one) => h("b", {}, one.name) },
+      { title: "Severity", cell: (one) =>
+        h("span", { class: `tag ${severity(one.severity)}` }, one.severity) },
+      { title: "Since", cell: (one) => time(one.since_ms, true) },
+      { title: "What it says", cell: (one) => one.summary },
+      { title: "What to do", cell: (one) => one.action || "–" },
+    ], found, { key: (one) => one.name, empty: "No alert fires." }));
+}
+
+function nodesOf(overview) {
+  const own = whoami()?.node;
+  return h("section", {}, h("h2", {}, "Nodes"),
+    table("The nodes of the cluster", [
+      { title: "Node", cell: (node) => nameOf(node, own) },
+      { title: "State", cell: (node) => h("span", { class: `tag ${stateOf(node)}` },
+        node.state || "unknown") },
+      { title: "Role", cell: (node) => [node.role || "–",
+        node.name === overview.leader ? [" ", h("span", { class: "tag lead" }, "leads")] : null] },
+      { title: "Epoch", number: true, cell: (node) => number(node.epoch) },
+      { title: "Store", cell: (node) => node.store || "–" },
+      { title: "In sync", cell: (node) => (node.in_sync ? "yes"
+        : node.store ? h("b", { class: "illtext" }, "no") : "–") },
+      { title: "Behind", number: true, cell: (node) =>
+        (node.behind_bytes == null || node.behind_bytes < 0 ? "–" : bytes(node.behind_bytes)) },
+      { title: "Heard", number: true, cell: (node) => heard(node, own) },
+      { title: "Address", cell: (node) => h("code", {}, node.address) },
+    ], overview.nodes, { key: (node) => node.name }));
+}
+
+const stateOf = (node) => ({ up: "well", down: "ill", silent: "ill" })[node.state] ?? "warn";
+
+function nameOf(node, own) {
+  const there = consoleOf(node);
+  const name = h("b", {}, node.name);
+  if (node.name === own) return [name, " ", h("span", { class: "quiet" }, "(this one)")];
+  return there ? h("a", { href: `${there}/${location.hash}` }, name) : name;
+}
+
+function heard(node, own) {
+  if (node.name === own) return "–";
+  return node.heard_ms == null || node.heard_ms < 0 ? "never" : `${duration(node.heard_ms)} ago`;
+}
+
+function figuresOf({ queues, tokens }) {
+  const words = ["late", "failing", "stopped", "dead", "lost_rotation", "expiring", "fresh"];
+  const states = Object.entries(tokens ?? {}).sort(
+    ([one], [other]) => words.indexOf(one) - words.indexOf(other));
+  const tasks = queues ? [
+    ["Queues", h("a", { href: link(["queues"]) }, number(queues.queues))],
+    ["Ready", number(queues.ready)],
+    ["Delayed", number(queues.delayed)],
+    ["Leased", number(queues.leased)],
+    ["Buried", queues.buried ? h("b", { class: "illtext" }, number(queues.buried)) : "0"],
+  ] : [];
+  return h("section", {}, h("h2", {}, "Work"),
+    h("div", { class: "cards" },
+      tasks.length ? h("div", { class: "card" }, h("h3", {}, "Tasks"), facts(tasks)) : null,
+      states.length ? h("div", { class: "card" }, h("h3", {}, "Accounts"),
+        facts(states.filter(([, count]) => typeof count === "number").map(([state, count]) =>
+          [state.replace("_", " "),
+            h("a", { href: link(["tokens"], { state }) }, number(count))]))) : null));
+}
+
+function timeline(found) {
+  return h("section", {}, h("h2", {}, "Elections and failovers"),
+    found.length ? h("ol", { class: "timeline" }, [...found].sort((one, other) =>
+      other.at_ms - one.at_ms).map((one) => h("li", { "data-key": `${one.at_ms} ${one.text}` },
+      h("span", { class: "at" }, time(one.at_ms, true)), " ",
+      h("span", { class: "tag" }, one.kind.replaceAll("_", " ")), " ", one.text)))
+      : h("p", { class: "quiet" }, "None since this node started."));
+}

@@ -1,0 +1,108 @@
+/** What can be done to a queue and its tasks, each asked for in a dialog and told when done. */
+
+import { path, post, query, remove } from "../api.js";
+import { act, ask } from "../dialog.js";
+import { h } from "../dom.js";
+import { counted, number } from "../format.js";
+import { may } from "../session.js";
+
+const code = (text) => h("code", {}, text);
+const moved = (answer) => answer.kicked ?? answer.moved ?? answer.purged ?? answer.released ?? 0;
+
+/** Whether the user may administrate the queue. */
+export const mayAdmin = (queue) => may("admin", queue);
+
+/** Stops takes. */
+export async function pause(queue) {
+  const answer = await ask({
+    title: "Pause the queue?",
+    text: ["Takers of ", code(queue), " get nothing until it is resumed. Puts, and acks of tasks",
+      " that are held, go on."],
+    verb: "Pause",
+    fields: [{ name: "minutes", label: "For how many minutes", type: "number", min: 0,
+      hint: "Empty: until somebody resumes it." }],
+  });
+  if (!answer) return false;
+  const ms = Math.round(Number(answer.minutes) * 60_000);
+  return act(() => post(path`/v1/queues/${queue}/pause`, ms > 0 ? { ms } : {}), "Paused.");
+}
+
+/** Lets takes go on. */
+export const resume = (queue) =>
+  act(() => post(path`/v1/queues/${queue}/resume`, {}), "Takes go on.");
+
+/** Removes tasks; the queue's name must be typed. */
+export async function purge(queue, counts) {
+  const states = ["all", "ready", "delayed", "leased", "buried", "waiting"];
+  const answer = await ask({
+    title: "Remove tasks for good?",
+    text: [code(queue), ` has ${counted(counts.total ?? 0, "task")}. What is removed cannot be`,
+      " had back; leases on it answer NOTHELD."],
+    verb: "Remove them",
+    danger: true,
+    typed: queue,
+    fields: [{ name: "state", label: "Which tasks", options: states, value: "all" }],
+  });
+  if (!answer) return false;
+  const state = answer.state === "all" ? {} : { state: answer.state };
+  return act(() => post(path`/v1/queues/${queue}/purge`, state),
+    (told) => `Removed: ${number(moved(told))}.`);
+}
+
+const SELECTION = [
+  { name: "reason", label: "Only those whose reason begins with", hint: "Empty: any reason." },
+  { name: "count", label: "At most how many", type: "number", min: 1, hint: "Empty: all." },
+];
+const selected = ({ reason, count }) => ({
+  ...(reason ? { reason } : {}),
+  ...(count ? { count: Number(count) } : { all: true }),
+});
+
+/** Makes buried tasks ready. */
+export async function kickMany(queue, reason = "") {
+  const answer = await ask({
+    title: "Make buried tasks ready?",
+    text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
+      " get them again, those buried longest first."],
+    verb: "Kick",
+    fields: [{ ...SELECTION[0], value: reason }, SELECTION[1]],
+  });
+  if (!answer) return false;
+  return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
+    (told) => `Made ready: ${number(moved(told))}.`);
+}
+
+/** Makes one buried task ready. */
+export const kickOne = (queue, id) =>
+  act(() => post(path`/v1/queues/${queue}/buried/kick`, { id }),
+    (told) => (moved(told) ? `${id} is ready.` : `${id} was not buried any more.`));
+
+/** Moves buried tasks to another queue. */
+export async function moveMany(queue) {
+  const answer = await ask({
+    title: "Move buried tasks?",
+    text: ["They leave ", code(queue), " and are ready in the other queue, under their ids."],
+    verb: "Move",
+    fields: [{ name: "to", label: "To which queue", required: true }, ...SELECTION],
+  });
+  if (!answer?.to) return false;
+  return act(
+    () => post(path`/v1/queues/${queue}/buried/move`, { to: answer.to, ...selected(answer) }),
+    (told) => `Moved to ${answer.to}: ${number(moved(told))}.`);
+}
+
+/** Deletes one task, whoever holds it. */
+export async function deleteTask(queue, id, state) {
+  const held = state === "leased";
+  const answer = await ask({
+    title: "Delete the task?",
+    text: [code(id), " of ", code(queue), " cannot be had back.",
+      held ? " Somebody holds it: its lease answers NOTHELD from then on." : ""],
+    verb: "Delete",
+    danger: true,
+  });
+  if (!answer) return false;
+  return act(
+    () => remove(path`/v1/queues/${queue}/tasks/${id}` + query({ force: held ? "true" : "" })),
+    `${id} is deleted.`);
+}

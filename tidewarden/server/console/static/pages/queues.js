@@ -1,0 +1,100 @@
+/** The list of queues: counts by state, rates, and how long tasks have waited. */
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { duration, now, number, rounded } from "../format.js";
+import { change, link } from "../router.js";
+import { table } from "../table.js";
+import { toolbar } from "./toolbar.js";
+
+const SORTS = {
+  name: (one, other) => (one.queue < other.queue ? -1 : 1),
+  ready: (one, other) => other.ready - one.ready,
+  buried: (one, other) => other.buried - one.buried,
+  oldest: (one, other) => (lateBy(other) ?? -1) - (lateBy(one) ?? -1),
+  total: (one, other) => other.total - one.total,
+};
+const ROWS_MAX = 500;
+
+/** Makes the page. */
+export function queuesPage(query) {
+  const sort = query.get("sort") || "name";
+  const filter = query.get("find") ?? "";
+  let before = null;
+  return {
+    title: "Queues",
+    every_ms: 3000,
+    async load(signal) {
+      const rows = queuesOf(await get("/v1/queues", signal));
+      const found = { rows, rates: ratesOf(rows, before) };
+      before = { at_ms: Date.now(), rows: new Map(rows.map((row) => [row.queue, row])) };
+      return found;
+    },
+    view({ rows, rates }) {
+      const wanted = rows.filter((row) => row.queue.includes(filter))
+        .sort(SORTS[sort] ?? SORTS.name);
+      return [
+        toolbar([
+          { name: "find", label: "Name has", value: filter },
+          { name: "sort", label: "Order by", value: sort, options: Object.keys(SORTS) },
+        ], change),
+        list(wanted.slice(0, ROWS_MAX), rates),
+        wanted.length > ROWS_MAX
+          ? h("p", { class: "quiet" }, `${number(wanted.length - ROWS_MAX)} more: name a part.`)
+          : null,
+      ];
+    },
+  };
+}
+
+/** The queues of an answer, as a list, whichever of its forms it has. */
+export function queuesOf(answer) {
+  const found = answer.queues ?? answer;
+  return Array.isArray(found)
+    ? found.map((one) => (one.stats ? { ...one.stats, ...one } : one))
+    : Object.entries(found).map(([queue, row]) => ({ queue, ...row }));
+}
+
+/** How late the oldest ready task is, or null. */
+export function lateBy(row) {
+  if (row.oldest_ready_ms >= 0) return row.oldest_ready_ms;
+  const deadline_ms = row.oldest_ready_deadline_ms;
+  return row.ready && deadline_ms > 0 ? Math.max(0, now() - deadline_ms) : null;
+}
+
+function ratesOf(rows, before) {
+  if (!before) return new Map();
+  const seconds = (Date.now() - before.at_ms) / 1000;
+  return new Map(rows.map((row) => {
+    const old = before.rows.get(row.queue);
+    const rate = (name) => Math.max(0, (row[name] ?? 0) - (old?.[name] ?? 0)) / seconds;
+    return [row.queue, old && { puts: rate("count_put"), takes: rate("count_taken"),
+      acks: rate("count_acked") }];
+  }));
+}
+
+function list(rows, rates) {
+  const rate = (name) => (row) => {
+    const found = rates.get(row.queue);
+    return found ? `${rounded(found[name])}/s` : "–";
+  };
+  const count = (name) => (row) => number(row[name] ?? 0);
+  return table("Queues", [
+    { title: "Queue", cell: (row) => [h("a", { href: link(["queues", row.queue]) }, row.queue),
+      row.paused_until_ms ? [" ", h("span", { class: "tag warn" }, "paused")] : null] },
+    { title: "Ready", number: true, cell: count("ready") },
+    { title: "Delayed", number: true, cell: count("delayed") },
+    { title: "Leased", number: true, cell: count("leased") },
+    { title: "Buried", number: true, cell: (row) => (row.buried
+      ? h("a", { class: "illtext", href: link(["queues", row.queue], { state: "buried" }) },
+        number(row.buried)) : "0") },
+    { title: "Oldest ready is late by", number: true, cell: (row) => {
+      const late = lateBy(row);
+      return late === null ? "–" : duration(late);
+    } },
+    { title: "Puts", number: true, cell: rate("puts") },
+    { title: "Takes", number: true, cell: rate("takes") },
+    { title: "Acks", number: true, cell: rate("acks") },
+    { title: "Waiting takers", number: true, cell: (row) => number(row.waiting_takes_here ?? 0) },
+  ], rows, { key: (row) => row.queue, empty: "There is no queue. The first put makes one." });
+}
