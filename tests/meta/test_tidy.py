@@ -86,6 +86,7 @@ MIRRORS = {
     "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
     "server/console": {"unit/server/console"},
+    "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd"},
     "server/http": {"unit/server/http"},
     "server/resp": {"unit/server/resp"},
     "server/traffic": {"unit/server/traffic"},

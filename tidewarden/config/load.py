@@ -31,6 +31,8 @@ from .provider_reading import (
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
+    BEANSTALKD_ABOVE,
+    Beanstalkd,
     Cluster,
     Companion,
     Config,
@@ -53,6 +55,7 @@ __all__ = [
     "EVENT_KINDS",
     "NAME",
     "NAME_ALLOWED",
+    "Beanstalkd",
     "Cluster",
     "Companion",
     "Config",
@@ -90,6 +93,7 @@ SECTIONS = {
     "store": Store,
     "limits": Limits,
     "queues": Queues,
+    "beanstalkd": Beanstalkd,
     "tokens": Tokens,
     "log": Log,
     "vault": Vault,
@@ -127,6 +131,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         store=read(Store, "store", tables["store"], problems),
         limits=read(Limits, "limits", tables["limits"], problems),
         queues=read(Queues, "queues", tables["queues"], problems),
+        beanstalkd=read(Beanstalkd, "beanstalkd", tables["beanstalkd"], problems),
         tokens=read(Tokens, "tokens", tables["tokens"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
@@ -194,6 +199,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
 
     _check_members(config, problem)
     _check_doors(config.node, problem)
+    _check_beanstalkd(config, problem)
     _check_secret(config, problem)
     _check_store(config, problem)
     if config.limits.request_bytes < config.limits.payload_bytes:
@@ -222,6 +228,27 @@ def _check_doors(node: Node, problem: Problem) -> None:
         problem(
             "node.tls_ca",
             f"found {node.tls_ca!r}: {fault}; allowed: a PEM file of certificates",
+        )
+
+
+def _check_beanstalkd(config: Config, problem: Problem) -> None:
+    """Where the beanstalkd door listens."""
+    door, node = config.beanstalkd, config.node
+    if door.host.startswith("["):
+        problem(
+            "beanstalkd.host", f"found {door.host!r}; allowed: an IPv6 address without brackets"
+        )
+    if door.enabled and door.host and not is_loopback(door.host) and not config.users:
+        problem(
+            "beanstalkd.host",
+            f"found {door.host!r}, which others can reach; allowed only with [[users]], so that not"
+            " everybody may connect",
+        )
+    if node.base_port <= door.port < node.base_port + BEANSTALKD_ABOVE:
+        problem(
+            "beanstalkd.port",
+            f"found {door.port}, which is another of this node's ports; allowed: 0, or one outside"
+            f" {node.base_port} to {node.base_port + BEANSTALKD_ABOVE - 1}",
         )
 
 

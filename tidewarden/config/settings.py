@@ -19,6 +19,8 @@ from .sources import setting
 
 STORE_ABOVE = 3
 """An embedded store's port is so many above its node's first."""
+BEANSTALKD_ABOVE = 4
+"""The beanstalkd door's port likewise, unless it is set."""
 LINEAGE = "lineage.json"
 """A file of a store's folder that only a store of several has."""
 STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
@@ -59,7 +61,7 @@ class Node:
     """
     base_port: int = setting(7420, low=1, high=65_531)
     """
-    First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3 (+ 4 is kept). Nodes on one
+    First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3, beanstalkd + 4. Nodes on one
     host: 10 apart.
     """
     data_dir: str = setting("./tidewarden-data", required=True, path=True, allowed="a folder")
@@ -256,6 +258,25 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
+class Beanstalkd:
+    """The door for clients of beanstalkd (docs/beanstalkd.md)."""
+
+    enabled: bool = setting(False)
+    """Whether it is open. Off by default: most have no such clients."""
+    host: str = setting("", allowed="an address or host name to listen on")
+    """Address to listen on. Empty, the default: ``node.host``."""
+    port: int = setting(0, low=0, high=65_535)
+    """TCP port. 0, the default: ``node.base_port`` + 4. Beanstalkd's own is 11300."""
+    job_bytes: int = setting(65_535, low=1, high=512 * 1_048_576)
+    """
+    Longest body of a job, as beanstalkd's ``-z``; ``limits.payload_bytes`` bounds it, too. 65,535,
+    the default: beanstalkd's.
+    """
+    connections_max: int = setting(1000, low=1, high=1_000_000)
+    """Most connections of the door at a time; each may wait for a job."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Settings for every provider's accounts."""
 
@@ -404,6 +425,7 @@ class Config:
     store: Store = field(default_factory=Store)
     limits: Limits = field(default_factory=Limits)
     queues: Queues = field(default_factory=Queues)
+    beanstalkd: Beanstalkd = field(default_factory=Beanstalkd)
     tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
@@ -421,6 +443,11 @@ class Config:
         """
         named = "" if self.node.advertise else self.cluster.members.get(self.node.name, "")
         return named or self.node.address
+
+    @property
+    def beanstalkd_port(self) -> int:
+        """TCP port of the beanstalkd door."""
+        return self.beanstalkd.port or self.node.base_port + BEANSTALKD_ABOVE
 
     @property
     def store_folder(self) -> Path:

@@ -13,6 +13,7 @@ from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.raft import RaftMember
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
+from tidewarden.server.beanstalkd.server import BeanstalkdServer
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services, StoreOperations
@@ -81,6 +82,11 @@ class Doors:
             connections_max=budget.http,
             login_key=login_key,
         )
+        self._beanstalkd = (
+            BeanstalkdServer(config, services, clock, users, self._resp.admission)
+            if config.beanstalkd.enabled
+            else None
+        )
         status.look_at_certificate()
 
     async def open(
@@ -98,12 +104,17 @@ class Doors:
         stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
         await self._resp.start()
         stack.push_async_callback(self.close, refreshing)
+        if self._beanstalkd is not None:
+            await self._beanstalkd.start()
         await self._secondaries.start(url, self.status.store.server, self._resp)
         self.status.ready = True
 
     async def close(self, refreshing: set[asyncio.Task[None]]) -> None:
         """Answer those who wait at once, and wait for the refreshes that are under way."""
-        closing = asyncio.gather(self._secondaries.stop(DRAIN_S + 1), self._resp.stop(DRAIN_S))
+        closing = asyncio.gather(
+            self._secondaries.stop(DRAIN_S + 1),
+            *(door.stop(DRAIN_S) for door in (self._resp, self._beanstalkd) if door is not None),
+        )
         if refreshing:
             await asyncio.wait(refreshing)
         await closing
@@ -116,10 +127,16 @@ class Doors:
                 " everybody in for"
             )
             return
-        self._http.reload(self._resp.reload(users))
+        changed = self._resp.reload(users)
+        self._http.reload(changed)
+        if self._beanstalkd is not None:
+            self._beanstalkd.reload(changed)
         self.status.look_at_certificate()
         self._secondaries.reload(users)
 
     def shown(self) -> str:
         """Return the ports, for people."""
-        return f"RESP {self._resp.port}, HTTP {self._http.port}"
+        shown = f"RESP {self._resp.port}, HTTP {self._http.port}"
+        if self._beanstalkd is not None:
+            shown += f", beanstalkd {self._beanstalkd.port}"
+        return shown

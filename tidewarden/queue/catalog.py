@@ -124,16 +124,17 @@ class Catalog:
             raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
         return what, raw
 
-    async def open(self, queue: str) -> list[Shard]:
+    async def open(self, queue: str, new: QueueSettings | None = None) -> list[Shard]:
         """
-        The shards of a queue, which is made with the default settings when it is new.
+        The shards of a queue, which is made with the default settings, or ``new``, when it is new.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
         memory, or the number of queues.
         """
         shards = self.shards.get(queue)
         if shards is None:
-            what, raw = await self._make(queue, self._settings_of_new(queue), self._queues_max)
+            made_with = new or self._settings_of_new(queue)
+            what, raw = await self._make(queue, made_with, self._queues_max)
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"

@@ -1,0 +1,1 @@
+"""Serves the beanstalkd protocol: clients of beanstalkd reach the same queues."""

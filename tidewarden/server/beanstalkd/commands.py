@@ -1,0 +1,200 @@
+"""The commands of beanstalkd, each a function: the table names them as its statistics do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import BadArg, Draining
+from tidewarden.server.access.required_rights import TAKE_OR_ADMIN
+
+from .context import count_down
+from .job_numbers import Job
+from .parser import Request
+from .replies import NOT_FOUND, job, listed
+from .reserving import hold, reserve, soonest
+from .tube_names import queue_of
+
+if TYPE_CHECKING:
+    from .connection import JobConnection
+
+    Reply = bytes | Coroutine[Any, Any, bytes]
+
+PUT, TAKE = ("put",), ("take",)
+WATCHED_MAX = 1000  # tubes: a reserve looks at each
+
+
+def queue_named(tube: str) -> str:
+    """The queue of a tube. Raises: BadArg: it can have none."""
+    queue = queue_of(tube)
+    if queue is None:
+        raise BadArg("the tube's name is too long for a queue's")
+    return queue
+
+
+# --- producers
+
+
+async def put(c: JobConnection, request: Request) -> bytes:
+    priority, delay_s, run_s, *_ = request.numbers
+    c.is_producer = True
+    queue = queue_named(c.used)
+    c.check("put", PUT, queue)
+    if c.door.draining:
+        raise Draining("This node is going down.")
+    number = await c.door.jobs.put(queue, priority, delay_s, run_s, request.body)
+    return b"INSERTED %d\r\n" % number
+
+
+def use(c: JobConnection, request: Request) -> Reply:
+    queue_named(request.name)
+    count_down(c.door.using, c.used)
+    c.used = request.name
+    c.door.using[c.used] += 1
+    return f"USING {c.used}\r\n".encode()
+
+
+# --- workers
+
+
+def reserve_for_ever(c: JobConnection, request: Request) -> Reply:
+    return reserve(c, math.inf)
+
+
+def reserve_with_timeout(c: JobConnection, request: Request) -> Reply:
+    timeout_s = request.numbers[0]
+    return reserve(c, math.inf if timeout_s < 0 else timeout_s)
+
+
+async def reserve_job(c: JobConnection, request: Request) -> bytes:
+    found = await _find(c, request, "reserve-job", TAKE)
+    if found is None:
+        return NOT_FOUND
+    session = c.open_session()
+    tasks = await c.door.jobs.queues.take(session, [found.queue], task_id=found.task_id)
+    if not tasks:
+        return NOT_FOUND
+    c.is_worker = True
+    return await hold(c, tasks[0])
+
+
+async def delete(c: JobConnection, request: Request) -> bytes:
+    number = request.numbers[0]
+    held = c.reserved.pop(number, None)
+    done = False
+    if held is not None:
+        c.check("delete", TAKE, held.job.queue)
+        done = await c.door.jobs.delete_reserved(c.open_session(), held)
+    if not done:
+        found = await _find(c, request, "delete", TAKE_OR_ADMIN)
+        done = found is not None and await c.door.jobs.delete(found)
+    return b"DELETED\r\n" if done else NOT_FOUND
+
+
+async def release(c: JobConnection, request: Request) -> bytes:
+    number, priority, delay_s = request.numbers
+    soonest(c)
+    held = c.reserved.pop(number, None)
+    if held is None:
+        return NOT_FOUND
+    done = await c.door.jobs.release(c.open_session(), held, priority, delay_s)
+    return b"RELEASED\r\n" if done else NOT_FOUND
+
+
+async def bury(c: JobConnection, request: Request) -> bytes:
+    number, priority = request.numbers
+    soonest(c)
+    held = c.reserved.pop(number, None)
+    if held is None:
+        return NOT_FOUND
+    done = await c.door.jobs.bury(c.open_session(), held, priority)
+    return b"BURIED\r\n" if done else NOT_FOUND
+
+
+async def touch(c: JobConnection, request: Request) -> bytes:
+    number = request.numbers[0]
+    soonest(c)
+    held = c.reserved.get(number)
+    if held is None:
+        return NOT_FOUND
+    touched = await c.door.jobs.touch(c.open_session(), held)
+    if touched is None:
+        c.reserved.pop(number, None)
+        return NOT_FOUND
+    c.reserved[number] = touched
+    return b"TOUCHED\r\n"
+
+
+def watch(c: JobConnection, request: Request) -> Reply:
+    c.check("watch", TAKE, queue_named(request.name))
+    if request.name not in c.watched:
+        if len(c.watched) >= WATCHED_MAX:
+            raise BadArg(f"a connection watches at most {WATCHED_MAX} tubes")
+        c.watched.append(request.name)
+        c.door.watching[request.name] += 1
+    return b"WATCHING %d\r\n" % len(c.watched)
+
+
+def ignore(c: JobConnection, request: Request) -> Reply:
+    if request.name in c.watched:
+        if len(c.watched) == 1:
+            return b"NOT_IGNORED\r\n"
+        at = c.watched.index(request.name)
+        c.watched[at] = c.watched[-1]  # as beanstalkd does: the last one has its place
+        c.watched.pop()
+        count_down(c.door.watching, request.name)
+    return b"WATCHING %d\r\n" % len(c.watched)
+
+
+# --- others
+
+
+async def peek(c: JobConnection, request: Request) -> bytes:
+    found = await _find(c, request, "peek", TAKE_OR_ADMIN)
+    row = None if found is None else await c.door.jobs.peek(found)
+    return NOT_FOUND if row is None else job("FOUND", request.numbers[0], row["payload"])
+
+
+def list_tube_used(c: JobConnection, request: Request) -> Reply:
+    return f"USING {c.used}\r\n".encode()
+
+
+def list_tubes_watched(c: JobConnection, request: Request) -> Reply:
+    return listed(c.watched)
+
+
+async def auth(c: JobConnection, request: Request) -> bytes:
+    """Ours: who the peer is."""
+    user, _, secret = request.name.partition(" ")
+    c.enter(await c.door.users.authenticate(user, secret, c.peer.address))
+    return b"OK\r\n"
+
+
+async def _find(
+    c: JobConnection, request: Request, command: str, words: tuple[str, ...]
+) -> Job | None:
+    """Where the job lies that a command names. Raises: Denied."""
+    found = await c.door.jobs.numbers.find(request.numbers[0])
+    if found is not None:
+        c.check(command, words, found.queue)
+    return found
+
+
+COMMANDS: Mapping[str, Callable[[JobConnection, Request], Reply]] = {
+    "put": put,
+    "use": use,
+    "reserve": reserve_for_ever,
+    "reserve-with-timeout": reserve_with_timeout,
+    "reserve-job": reserve_job,
+    "delete": delete,
+    "release": release,
+    "bury": bury,
+    "touch": touch,
+    "watch": watch,
+    "ignore": ignore,
+    "peek": peek,
+    "list-tube-used": list_tube_used,
+    "list-tubes-watched": list_tubes_watched,
+    "auth": auth,
+}

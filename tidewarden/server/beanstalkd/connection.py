@@ -1,0 +1,320 @@
+"""
+A connection is one peer of the beanstalkd door.
+
+Its commands are done one after the other, as beanstalkd does them; one that needs no store is
+answered in the turn in which it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from tidewarden.errors import Error, Internal, NoAuth
+from tidewarden.queue import Session
+from tidewarden.server.access.admission import UnauthenticatedPeer
+from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, denied, peer_of
+from tidewarden.server.access.required_rights import missing
+from tidewarden.server.access.users import DEFAULT_NAME
+from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES, Backpressure
+
+from . import commands
+from .context import DoorContext, count_down
+from .jobs import Reserved
+from .parser import UNKNOWN_COMMAND, Answered, Request, RequestReader
+from .replies import DRAINING, OUT_OF_MEMORY, failure
+
+log = logging.getLogger("tidewarden.server")
+
+AHEAD_BYTES = 65_536  # read behind what is being done
+LOGIN_S = 60.0  # how long a peer may stay without having been let in
+BEFORE_LOGIN = frozenset({"auth", "quit"})
+DEFAULT_TUBE = "default"
+
+
+class JobConnection(asyncio.Protocol):
+    """
+    One peer, from accept to close.
+
+    Args:
+        door: what all connections share.
+        listener: at which it came in.
+        unauthenticated: pays for what the peer sends until it has logged in; None: it need not.
+
+    ``used`` and ``watched`` are tubes; ``reserved`` the jobs that it has, by number.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_flow",
+        "_listener",
+        "_loop",
+        "_reader",
+        "_stay",
+        "_transport",
+        "_unauthenticated",
+        "_waiting_for",
+        "_work",
+        "door",
+        "half_closed",
+        "is_producer",
+        "is_worker",
+        "peer",
+        "reserved",
+        "session",
+        "used",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        door: DoorContext,
+        listener: object = None,
+        unauthenticated: UnauthenticatedPeer | None = None,
+    ) -> None:
+        self.door = door
+        self._listener = listener
+        self._unauthenticated = unauthenticated
+        self._reader = RequestReader(door.job_bytes)
+        self._work: asyncio.Task[None] | None = None
+        self._waiting_for: asyncio.Future[Any] | None = None
+        self._stay: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.half_closed = False
+        self.is_producer = False
+        self.is_worker = False
+        self.session: Session | None = None
+        self.used = DEFAULT_TUBE
+        self.watched = [DEFAULT_TUBE]
+        self.reserved: dict[int, Reserved] = {}
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self.door
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        self.peer = Peer(peer_of(transport), door.clock.monotonic(), open_to_all=door.users.open)
+        self._flow = Backpressure(self._transport, self.peer, self._unauthenticated, self._loop)
+        door.using[self.used] += 1
+        door.watching[self.used] += 1
+        if not door.admit(self, self._listener):
+            self.say(DRAINING if door.draining else OUT_OF_MEMORY)
+            self.close()
+        elif self.peer.may is UNAUTHENTICATED:
+            self._stay = self._loop.call_later(LOGIN_S, self._login_over)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._reader.feed(data)
+        self._pump()
+        self._hold_back()
+
+    def eof_received(self) -> bool:
+        self.half_closed = True
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False
+        if self._work is None:
+            return False
+        self._wake()
+        return True
+
+    def pause_writing(self) -> None:
+        self._flow.pause()
+
+    def resume_writing(self) -> None:
+        self._flow.resume()
+        self._pump()
+        self._hold_back()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._reader.drop()
+        self._unauthenticated = None
+        if self._stay is not None:
+            self._stay.cancel()
+        self._flow.stop()
+        if self._work is not None:
+            self._work.cancel()
+        count_down(self.door.using, self.used)
+        for tube in self.watched:
+            count_down(self.door.watching, tube)
+        session, self.session = self.session, None
+        self.door.forget(self, session)
+
+    # --- what commands call
+
+    def enter(self, user: str) -> None:
+        """The peer has said who it is. Raises: WrongPass: there is no such user now."""
+        self.peer.enter(user, self.door.users.rights(user))
+        if self._stay is not None:
+            self._stay.cancel()
+            self._stay = None
+        unauthenticated, self._unauthenticated = self._unauthenticated, None
+        if unauthenticated is not None:
+            self._flow.authenticated(unauthenticated)
+
+    def check(self, command: str, words: tuple[str, ...], queue: str) -> None:
+        """Raises: Denied: the user lacks all of these rights to the queue."""
+        rights = self.peer.rights
+        if not rights.whole and (lacks := missing(rights, [(words, queue)])):
+            user = self.peer.user or DEFAULT_NAME
+            error = denied(command, lacks, user)
+            self.door.users.deny(user, self.peer.address, error)
+            raise error
+
+    def open_session(self) -> Session:
+        """Its session, opened at the first need."""
+        if self.session is None:
+            user = self.peer.user or DEFAULT_NAME
+            self.session = self.door.jobs.queues.open_session(user)
+        return self.session
+
+    async def wait_for(self, future: asyncio.Future[Any]) -> Any:
+        """
+        Wait for what a future brings.
+
+        None: the peer has closed its half of the connection, or the door is about to close.
+        """
+        if self.half_closed or self.door.draining:
+            future.cancel()
+            return None
+        self._waiting_for = future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._closing or not (self.half_closed or self.door.draining):
+                raise
+            return None
+        finally:
+            self._waiting_for = None
+
+    def say(self, reply: bytes) -> None:
+        """Write a reply."""
+        self._flow.out.append(reply)
+        self._flow.flush()
+
+    # --- how it ends
+
+    def close(self) -> None:
+        """Send what is ready, and hang up."""
+        self._closing = True
+        self._reader.drop()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._closing = True
+        self._transport.abort()
+
+    def drain(self) -> None:
+        """The door closes: whoever waits hears of it by the end of the connection."""
+        if self._waiting_for is not None:
+            self._wake()
+        elif self._work is None and not self.reserved:
+            self.close()
+
+    def idle(self) -> bool:
+        """Whether nothing is under way, and nothing reserved."""
+        return self._work is None and not self.reserved
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a job."""
+        return self._waiting_for is not None
+
+    def _wake(self) -> None:
+        if self._waiting_for is not None:
+            self._waiting_for.cancel()
+
+    def _login_over(self) -> None:
+        self._stay = None
+        if self.peer.may is UNAUTHENTICATED:
+            self.say(failure(NoAuth("")))
+            self.close()
+
+    # --- one command after the other
+
+    def _hold_back(self) -> None:
+        """
+        Leave the peer's socket alone while much of what it sent is not done.
+
+        One that waits for a job has to be read, or nobody sees it go: it is sent away.
+        """
+        bound = UNAUTHENTICATED_BYTES if self.peer.may is UNAUTHENTICATED else AHEAD_BYTES
+        busy = self._work is not None or self._flow.paused
+        if not busy or len(self._reader) <= bound:
+            self._flow.read(not self._flow.paused)
+        elif self._waiting_for is not None:
+            self.abort()
+        else:
+            self._flow.read(False)
+
+    def _pump(self) -> None:
+        """Do what has come, as far as it can be done at once."""
+        while self._work is None and not (self._closing or self._flow.paused):
+            request = self._reader.next()
+            if request is None:
+                if self.half_closed:
+                    self.close()
+                return
+            reply = self._begin(request)
+            if isinstance(reply, bytes):
+                self.say(reply)
+            elif reply is not None:
+                self._work = self._loop.create_task(self._finish(reply))
+
+    def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
+        """The reply to a request, or what brings it; None: there is none."""
+        calls = self.door.calls
+        if isinstance(request, Answered):
+            if request.op and self.peer.may is not UNAUTHENTICATED:
+                calls[request.op] += 1
+            if request.foreign:
+                self.door.mismatches.met(self.peer.address, "it speaks HTTP")
+                self._closing = True
+                self._loop.call_soon(self.close)
+            return request.reply or None
+        if request.op != "put":
+            calls[request.op] += 1
+        if self.peer.may is UNAUTHENTICATED and request.op not in BEFORE_LOGIN:
+            return self._failed(NoAuth("send auth user secret"))
+        if request.op == "quit":
+            self.close()
+            return None
+        command = commands.COMMANDS.get(request.op)
+        if command is None:
+            return UNKNOWN_COMMAND
+        try:
+            return command(self, request)
+        except Exception as error:
+            return self._failed(error)
+
+    async def _finish(self, reply: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            said = await reply
+        except Exception as error:
+            said = self._failed(error)
+        self._work = None
+        self.door.settled.set()
+        if self._closing:
+            return
+        if said:
+            self.say(said)
+        if self.door.draining and not self.reserved:
+            self.close()
+            return
+        self._pump()
+        self._hold_back()
+
+    def _failed(self, error: Exception) -> bytes:
+        if not isinstance(error, Error):
+            log.error(
+                "defect in the beanstalkd door", exc_info=error, extra={"peer": self.peer.address}
+            )
+            error = Internal("A defect of the server; its log has the trace.")
+        self.door.errors[error.code] += 1
+        return failure(error)

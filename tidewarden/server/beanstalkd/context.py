@@ -1,0 +1,114 @@
+"""What the connections of the beanstalkd door share: jobs, users, counters, who watches what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidewarden.clock import Clock
+from tidewarden.errors import Error
+from tidewarden.queue import Session
+from tidewarden.server.access.admission import AdmissionControl
+from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
+from tidewarden.server.access.users import Users
+
+from .jobs import Jobs
+
+if TYPE_CHECKING:
+    from .connection import JobConnection
+
+log = logging.getLogger("tidewarden.server")
+
+
+class DoorContext:
+    """
+    Shared by all connections of one beanstalkd door.
+
+    Args:
+        jobs: what commands act on.
+        clock: for the age of peers.
+        users: who may log in.
+        admission: bounds unauthenticated peers.
+        job_bytes: longest body of a job.
+        connections_max: of peers at a time.
+        wait_ms: longest single wait of a take; a longer one is several.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        clock: Clock,
+        users: Users,
+        admission: AdmissionControl,
+        *,
+        job_bytes: int,
+        connections_max: int,
+        wait_ms: int,
+    ) -> None:
+        self.jobs = jobs
+        self.clock = clock
+        self.users = users
+        self.admission = admission
+        self.job_bytes = job_bytes
+        self.connections_max = connections_max
+        self.wait_ms = wait_ms
+        self.mismatches = ProtocolMismatch("beanstalkd", clock)
+        self.draining = False
+        self.connections: set[JobConnection] = set()
+        self.closing: set[asyncio.Task[None]] = set()  # of sessions whose connection has gone
+        self.settled = asyncio.Event()
+        self.connections_total = 0
+        self.refused_total = 0
+        self.calls: Counter[str] = Counter()  # by command
+        self.errors: Counter[str] = Counter()  # by word
+        self.using: Counter[str] = Counter()  # connections by tube
+        self.watching: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+
+    def admit(self, connection: JobConnection, door: object) -> bool:
+        """
+        Whether there is room for a new peer.
+
+        It is refused while the door drains, or when there are too many peers and no stranger among
+        them whose time is over.
+        """
+        full = len(self.connections) >= self.connections_max
+        if self.draining or (full and self.admission.evict(door) > 0):
+            self.refused_total += 1
+            return False
+        self.connections.add(connection)
+        self.connections_total += 1
+        return True
+
+    def forget(self, connection: JobConnection, session: Session | None) -> None:
+        """A peer has gone: what it had reserved is ready again at once."""
+        self.connections.discard(connection)
+        if session is not None:
+            task = asyncio.ensure_future(self._end(session))
+            self.closing.add(task)
+            task.add_done_callback(self._ended)
+        self.settled.set()
+
+    async def _end(self, session: Session) -> None:
+        try:
+            await self.jobs.queues.close_session(session)
+        except Error as error:
+            log.warning(
+                "jobs of a connection that has gone are ready only when their time is over",
+                extra={"session": session.id, "reason": str(error)},
+            )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.closing.discard(task)
+        self.settled.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("defect in close_session", exc_info=task.exception())
+
+
+def count_down(counter: Counter[str], name: str) -> None:
+    """One less; what nobody refers to any more is forgotten."""
+    counter[name] -= 1
+    if counter[name] <= 0:
+        del counter[name]

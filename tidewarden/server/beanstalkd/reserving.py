@@ -1,0 +1,85 @@
+"""Reserves the next job of the tubes that a connection watches, or waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from tidewarden.queue.task import Taken
+
+from .job_numbers import Job
+from .replies import DEADLINE_SOON, TIMED_OUT, job
+from .tube_names import queue_of
+
+if TYPE_CHECKING:
+    from .connection import JobConnection
+
+MARGIN_S = 1.0
+"""Of the time to run, the last second, in which a connection is not made to wait."""
+
+
+def watched_queues(connection: JobConnection) -> list[str]:
+    """
+    Return the queues that a reserve takes from: the watched ones from which the user may take.
+
+    Everybody watches the tube ``default`` at first, whether it may or not.
+
+    Raises: Denied: it may take from none.
+    """
+    rights = connection.peer.rights
+    found = [queue for tube in connection.watched if (queue := queue_of(tube)) is not None]
+    allowed = [queue for queue in found if rights.allow("take", queue)]
+    if not allowed:
+        connection.check("reserve", ("take",), found[0])
+    return allowed
+
+
+def soonest(connection: JobConnection) -> float:
+    """When the first of its jobs runs out of time (the loop's); those that have are forgotten."""
+    now = asyncio.get_running_loop().time()
+    over = [number for number, held in connection.reserved.items() if held.until <= now]
+    for number in over:
+        del connection.reserved[number]
+    return min((held.until for held in connection.reserved.values()), default=math.inf)
+
+
+async def reserve(connection: JobConnection, timeout_s: float) -> bytes:
+    """Reserve a job, waiting at most so long (``inf``: for ever)."""
+    loop, door = asyncio.get_running_loop(), connection.door
+    until = loop.time() + timeout_s
+    queues = watched_queues(connection)
+    connection.is_worker = True
+    session = connection.open_session()
+    for queue in queues:
+        await door.jobs.open(queue)
+    door.waiting.update(connection.watched)
+    try:
+        while True:
+            soon = soonest(connection) - MARGIN_S
+            left_s = max(0.0, min(until, soon) - loop.time())
+            wait_ms = door.wait_ms if left_s > door.wait_ms / 1000 else math.ceil(left_s * 1000)
+            tasks = await connection.wait_for(door.jobs.take(session, queues, wait_ms))
+            if tasks is None:
+                if door.draining:
+                    connection.close()
+                return TIMED_OUT
+            if tasks:
+                return await hold(connection, tasks[0])
+            if loop.time() >= soon:
+                return DEADLINE_SOON
+            if loop.time() >= until:
+                return TIMED_OUT
+    finally:
+        door.waiting.subtract(connection.watched)
+        for tube in connection.watched:
+            if door.waiting[tube] <= 0:
+                del door.waiting[tube]
+
+
+async def hold(connection: JobConnection, task: Taken) -> bytes:
+    """The connection has this task from now on."""
+    door = connection.door
+    number = await door.jobs.numbers.number_of(Job(task.queue, task.id))
+    connection.reserved[number] = door.jobs.reserved(task)
+    return job("RESERVED", number, task.payload)
