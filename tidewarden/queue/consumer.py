@@ -157,11 +157,14 @@ class Consumer:
         except asyncio.CancelledError:
             if taking.done() and not taking.cancelled() and taking.exception() is None:
                 # The tasks and the end of their consumer came in one turn of the loop.
-                found = taking.result()
-                give_back(
-                    found, [shard_for(self._catalog.shards[task.queue], task.id) for task in found]
-                )
+                self.give_back(session, taking.result())
             raise
+
+    def give_back(self, session: Session, tasks: Sequence[Taken]) -> None:
+        """Hand back what nobody has received; no attempt is counted."""
+        for task in tasks:
+            session.drop(task.queue, task.id, task.lease)
+        give_back(tasks, [shard_for(self._catalog.shards[task.queue], task.id) for task in tasks])
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""

@@ -26,6 +26,7 @@ from .sessions.lost_takes import LostTakes
 from .sessions.session_expiry import SessionExpiry
 from .sessions.session_records import SessionRecords
 from .sessions.sessions import Sessions
+from .sessions.unbound import UnboundSessions
 from .settings import QueueSettings
 from .shards.shard_scripts import ShardScripts
 from .take import TakesUnderWay
@@ -84,6 +85,7 @@ class Queues:
         self.sessions = Sessions(
             self.catalog, self.session_records, self.session_expiry, background, clock
         )
+        self.unbound = UnboundSessions(self.sessions, background)
         self.hold_limit = HoldLimit(
             lambda queue, task_id: shard_for(self.catalog.shards[queue], task_id)
         )

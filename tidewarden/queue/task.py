@@ -25,6 +25,7 @@ NAME_MAX = 200
 ID_MAX = 200
 REASON_MAX = 240
 LANE_MAX = 200
+UNBOUND_VERSION = 8  # of the uuids that leases of no connection and no session stand under
 STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
@@ -317,8 +318,8 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
             shown[name] = value
     holder = shown.pop("holder")
     shown["node"] = holder.rpartition(".")[0]
-    if holder.startswith("~"):
-        shown["session"] = str(UUID(holder[1:]))
+    if holder.startswith("~") and (uuid := UUID(holder[1:])).version != UNBOUND_VERSION:
+        shown["session"] = str(uuid)
     at_ms = shown.pop("at_ms")
     if shown["state"] == "leased":
         shown["lease_end_ms"] = at_ms

@@ -10,6 +10,7 @@ from typing import Any
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, Taken, TaskSpec
+from tidewarden.queue.waits.drain import Drain
 from tidewarden.tokens.verbs.grants import Put
 
 
@@ -29,6 +30,19 @@ class NoFastPath:
     take = ack = put
 
 
+class RecordingUnbound:
+    """Sessions of requests: one that holds nothing."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def of(self, user: str) -> RecordingSession:
+        return RecordingSession(0, user)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
 class RecordingQueues:
     """
     First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it
@@ -37,8 +51,12 @@ class RecordingQueues:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.admin = self.bulk = self.catalog = self.consistency = self.topics = self
+        self.consumer = self.admin = self.bulk = self.catalog = self.consistency = self.topics = (
+            self
+        )
         self.fast_path = NoFastPath()
+        self.unbound = RecordingUnbound()
+        self.drain = Drain()
         self.ready: dict[str, list[tuple[str, bytes]]] = {}
         self.closed: list[RecordingSession] = []
         self.sessions: list[RecordingSession] = []
@@ -113,6 +131,9 @@ class RecordingQueues:
         self.lease += 1
         session.held[queue, task_id] = (self.lease, 2**41)
         return Taken(queue, task_id, self.lease, payload, 1, 2**41, 2**41)
+
+    def give_back(self, session: RecordingSession, tasks: list[Taken]) -> None:
+        self.calls.append(("give_back", tuple(task.id for task in tasks)))
 
     async def wait(self, queue: str, task_id: str, wait_ms: int) -> tuple[str, bytes]:
         self.calls.append(("wait", queue, task_id, wait_ms))

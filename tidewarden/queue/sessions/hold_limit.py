@@ -43,12 +43,19 @@ class HoldLimit:
             session.looking.add_done_callback(lambda _: setattr(session, "looking", None))
         if session.looking is not None:
             await asyncio.shield(session.looking)
-        if session.is_full:
+        if not session.is_full:
+            return
+        held, most = len(session.held), sessions.HELD_MAX
+        if session.own:
             raise Full(
-                f"this connection holds {len(session.held)} tasks by itself, and"
-                f" {sessions.HELD_MAX} are the limit; acknowledge or release some, or take through"
-                " another connection"
+                f"{session.user} holds {held} tasks that were taken at this node and belong to no"
+                f" connection, and {most} are the limit; acknowledge or release some, or take under"
+                " a session"
             )
+        raise Full(
+            f"this connection holds {held} tasks by itself, and {most} are the limit; acknowledge"
+            " or release some, or take through another connection"
+        )
 
     def _pays(self, session: Session) -> bool:
         """

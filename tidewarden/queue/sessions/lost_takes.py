@@ -5,7 +5,8 @@ The answer of a take was lost with the connection to the store, or what should h
 back. They end here, as releases.
 
 Without this they would last their whole time, and count as attempts. Leases of shared sessions are
-left alone: another node, or a connection yet to come, may know of them.
+left alone: another node, or a connection yet to come, may know of them. Those of no connection are
+looked at, too: only the process that took them can know of them (:mod:`.unbound`).
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class LostTakes:
         # What was answered before this list was has reached its session or its take, or waits for
         # its group: `known` tells.
         found = await self._list(shard, holder)
+        for session in [one for one in self._sessions() if one.own]:
+            found += await self._list(shard, holder, session.own)
         while found and self._holder() == holder:
             known = self.known(shard)
             page, found = found[:PAGE], found[PAGE:]
@@ -146,13 +149,18 @@ class LostTakes:
         args = [arg for task_id, lease in leases for arg in (task_id, lease, "release", -1, "")]
         return sum(await now.run("queue.end", args))
 
-    async def _list(self, shard: Shard, holder: str) -> list[tuple[str, int]]:
-        """What the holder has in this shard at one moment after the store is back."""
+    async def _list(self, shard: Shard, holder: str, own: str = "") -> list[tuple[str, int]]:
+        """
+        What the holder has in this shard at one moment after the store is back; with ``own``, what
+        stands under that uuid instead.
+        """
         found: list[tuple[str, int]] = []
         seen, more = 0, True
         while more and self._holder() == holder and (now := self._current(shard)) is not None:
             try:
-                *flat, looked = await now.run("queue.leases_of", (seen, PAGE))
+                *flat, looked = await now.run(
+                    "queue.leases_of", (seen, PAGE, own) if own else (seen, PAGE)
+                )
             except (StoreDown, Resharded):
                 # the latter came with the settings, unless the store went away
                 await sleep(self._clock, RETRY_S)

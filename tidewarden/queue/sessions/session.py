@@ -66,6 +66,9 @@ class Session:
     closes. ``shared``: the session that owns the leases instead, from the connection's ``SESSION``
     on; one at a time joins, under ``joining``. ``looking``, ``looked_at``, ``ran``: the look at
     which of the leases run, when the latest ended and how many did.
+
+    ``own``: the uuid, of no shared session, under which the leases of no connection stand: see
+    :mod:`.unbound`.
     """
 
     __slots__ = (
@@ -75,15 +78,17 @@ class Session:
         "joining",
         "looked_at",
         "looking",
+        "own",
         "ran",
         "shared",
         "takes",
         "user",
     )
 
-    def __init__(self, user: str = "default") -> None:
+    def __init__(self, user: str = "default", own: str = "") -> None:
         self.id = str(next(_numbers))
         self.user = user
+        self.own = own
         self.held: dict[tuple[str, str], Held] = {}
         self.takes: set[SessionWait] = set()
         self.closed = False
@@ -95,8 +100,8 @@ class Session:
 
     @property
     def uuid(self) -> str:
-        """The uuid of the shared session; "" while the connection is its own."""
-        return "" if self.shared is None else self.shared.uuid
+        """The uuid that the leases stand under; "" while they are the connection's own."""
+        return self.own if self.shared is None else self.shared.uuid
 
     def hold(self, tasks: Sequence[Taken], now_ms: int) -> None:
         """

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from tidewarden.config.addresses import host_of_header, is_loopback
-from tidewarden.config.rights import ALL, Rights
+from tidewarden.config.rights import ALL
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.server.access.peer import denied, peer_of
 from tidewarden.server.access.required_rights import (
@@ -23,18 +23,12 @@ from tidewarden.server.console.login_cookie import COOKIE, LoginCookies
 from tidewarden.server.console.same_origin import check_same_origin
 from tidewarden.server.verbs.token import no_reader
 
-from .route import Route, arguments_of
-from .routes import events, node, schedules, tokens
+from .caller import RIGHTS, USER
+from .route import Route
+from .routes import TABLES
 
 ROUTES: dict[tuple[str, str], Route[Any]] = {}
-for _table in (
-    node.ROUTES,
-    console.ROUTES,
-    console.FILES,
-    tokens.ROUTES,
-    events.ROUTES,
-    schedules.ROUTES,
-):
+for _table in (*TABLES, console.ROUTES, console.FILES):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
 OPEN_PREFIX = "/console/"
@@ -45,9 +39,6 @@ USER_PREFIXES = tuple(
     sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
 )
 """Where a user is needed also where the door is open to all: what is there is of tokens."""
-
-RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
-USER: web.RequestKey[str] = web.RequestKey("user", str)
 
 
 class Authorization:
@@ -124,8 +115,8 @@ class Authorization:
         what = f"{method_of(request)} {resource.canonical}"
         route = route_of(request)
         permission = every(*ADMIN) if route is None else route.permission
-        asked = (what.encode(), *arguments_of(request))
-        if lacks := missing_for(request[RIGHTS], permission, asked):
+        asked = () if route is None else route.arguments(request)
+        if lacks := missing_for(request[RIGHTS], permission, (what.encode(), *asked)):
             self._deny(request, what, lacks)
 
     def check_right(self, request: web.Request, what: str, required: Requirement) -> None:

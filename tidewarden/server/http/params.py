@@ -5,7 +5,7 @@ What an HTTP request asks: its path, query and body, checked; what is wrong is t
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -13,7 +13,10 @@ from aiohttp import web
 
 from tidewarden.errors import BadArg, TooBig
 
+from .field_faults import fault_of
+
 WORDS = {"true": True, "false": False}
+Kind = TypeVar("Kind")
 
 
 def check_path(request: web.Request) -> None:
@@ -22,6 +25,51 @@ def check_path(request: web.Request) -> None:
         unquote_to_bytes(request.raw_path).decode()
     except UnicodeDecodeError:
         raise BadArg("A path must be UTF-8 text, percent-encoded.") from None
+
+
+async def body_of(request: web.Request, kind: type[Kind]) -> Kind:
+    """
+    Read a JSON body as ``kind``, a struct, or a union or list of them; an empty one is ``{}``.
+
+    Raises: BadArg: names the field, what was found there (never text: it may be secret) and what is
+    allowed.
+    """
+    return decoded(await request.read() or b"{}", kind)
+
+
+def decoded(document: bytes, kind: type[Kind]) -> Kind:
+    """Read JSON as ``kind``. Raises: BadArg, as of :func:`body_of`."""
+    try:
+        return msgspec.json.decode(document, type=kind)
+    except msgspec.ValidationError as error:
+        try:
+            sent = msgspec.json.decode(document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            sent = msgspec.UNSET  # what follows the fault cannot be read at all
+        raise BadArg(fault_of(str(error), kind, sent, "field")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg("A body is JSON here; what was sent cannot be read as JSON.") from None
+
+
+def parameters_of(request: web.Request, kind: type[Kind]) -> Kind:
+    """
+    Read the query as ``kind``, a struct whose fields all have defaults.
+
+    Raises: BadArg: names the parameter, what was found and what is allowed.
+    """
+    given = query_of(request, fields_of(kind))
+    for name, text in given.items():
+        if not text.isprintable():
+            raise BadArg(f"{name} has a character that cannot be printed.")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadArg(fault_of(str(error), kind, given, "parameter")) from None
+
+
+def fields_of(kind: type[Any]) -> tuple[str, ...]:
+    """The names that a struct's fields have where they are sent."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def query_of(request: web.Request, allowed: tuple[str, ...]) -> dict[str, str]:

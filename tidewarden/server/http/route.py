@@ -8,7 +8,7 @@ types, from which bodies are read and ``/v1/openapi.json`` is made.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +31,20 @@ PATTERNS = {
 SUBJECTS = ("queue", "topic", "lock", "name")
 
 
+def arguments_of(request: web.Request) -> list[bytes]:
+    """
+    Return what a route's path names, where permissions look for the first argument of its verb.
+
+    It is the account (``provider/account``), the provider, or one of :data:`SUBJECTS`.
+    """
+    found = request.match_info
+    if "account" in found:
+        name = f"{found['provider']}/{found['account']}"
+    else:
+        name = next((found[key] for key in ("provider", *SUBJECTS) if key in found), "")
+    return [name.encode("utf-8", "surrogateescape")]
+
+
 @dataclass(frozen=True, slots=True)
 class Route(Generic[Owner]):
     """
@@ -49,6 +63,7 @@ class Route(Generic[Owner]):
         status: of a success.
         media: the type of an answer that is no JSON.
         errors: what it may raise, beside what every route may.
+        arguments: what its permission is asked for: the arguments of the verb that tell it.
     """
 
     method: str
@@ -63,6 +78,7 @@ class Route(Generic[Owner]):
     status: int = 200
     media: str = "application/json"
     errors: tuple[type[Error], ...] = ()
+    arguments: Callable[[web.Request], Sequence[bytes]] = arguments_of
 
     @property
     def permission(self) -> Permission:
@@ -73,20 +89,6 @@ class Route(Generic[Owner]):
     def prefix(self) -> str:
         """The path up to its first name."""
         return self.path.partition("/{")[0].partition(":")[0]
-
-
-def arguments_of(request: web.Request) -> list[bytes]:
-    """
-    Return what a route's path names, where permissions look for the first argument of its verb.
-
-    It is the account (``provider/account``), the provider, or one of :data:`SUBJECTS`.
-    """
-    found = request.match_info
-    if "account" in found:
-        name = f"{found['provider']}/{found['account']}"
-    else:
-        name = next((found[key] for key in ("provider", *SUBJECTS) if key in found), "")
-    return [name.encode("utf-8", "surrogateescape")]
 
 
 def add_routes(router: web.UrlDispatcher, routes: Iterable[Route[Owner]], owner: Owner) -> None:

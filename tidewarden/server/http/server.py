@@ -30,12 +30,14 @@ from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
 from tidewarden.server.services import Services
 
-from .authorization import RIGHTS, ROUTES, USER, Authorization, is_open
+from .authorization import Authorization, is_open, route_of
+from .caller import RIGHTS, USER
 from .listener import HttpListener, HttpPeer
+from .long_polls import LongPolls
 from .params import unpacked
 from .responses import nothing_at, problem
 from .route import add_routes
-from .routes import events, node, schedules, tokens
+from .routes import events, node, queues, schedules, tasks, tokens
 from .routes.node import NodeRoutes, Stats, fine
 
 log = logging.getLogger("tidewarden.server")
@@ -84,6 +86,7 @@ class HttpServer:
         login_key: bytes | None = None,
     ) -> None:
         self._config = config
+        self._queues = services.queues
         self._tokens = services.tokens
         self._schedules = services.schedules
         self._clock = clock
@@ -108,6 +111,7 @@ class HttpServer:
         if connections_max is None:
             connections_max = config.limits.http_connections_max
         self._connections_max = connections_max
+        self._long_polls = LongPolls(connections_max, several=len(config.users) > 1)
         self._reading = OpenRequests()
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -123,6 +127,11 @@ class HttpServer:
         add_routes(app.router, console.FILES, StaticFiles())
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
+        check = self._authorization.check_right
+        of_tasks = tasks.TaskRoutes(self._queues, self._long_polls, check)
+        add_routes(app.router, tasks.ROUTES, of_tasks)
+        of_queues = queues.QueueRoutes(self._queues, lambda request: request[RIGHTS])
+        add_routes(app.router, queues.ROUTES, of_queues)
         if self._tokens is not None:
             of_tokens = tokens.TokenRoutes(
                 self._tokens,
@@ -137,7 +146,7 @@ class HttpServer:
             add_routes(app.router, events.ROUTES, of_events)
         if self._schedules is not None:
             of_schedules = schedules.ScheduleRoutes(
-                self._schedules, self._authorization.check_right, lambda request: request[RIGHTS]
+                self._schedules, check, lambda request: request[RIGHTS]
             )
             add_routes(app.router, schedules.ROUTES, of_schedules)
         mismatches = ProtocolMismatch("HTTP", self._clock)
@@ -161,7 +170,9 @@ class HttpServer:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
     def _listener_stats(self) -> Mapping[str, Any]:
-        return {} if self._listener is None else self._listener.stats()
+        if self._listener is None:
+            return {}
+        return self._listener.stats() | {"waiting": self._long_polls.waiting}
 
     @property
     def port(self) -> int:
@@ -173,6 +184,7 @@ class HttpServer:
         """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
         if self._listener is not None:
             await self._listener.stop(grace_s)
+            await self._queues.unbound.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -268,7 +280,7 @@ class OpenRequests:
 
 def changes_nothing(request: web.Request) -> bool:
     """Whether a request may be cut off at any time."""
-    route = ROUTES.get((request.method, request.path))
+    route = route_of(request)
     return request.method in ("GET", "HEAD") or (route is not None and route.reads)
 
 

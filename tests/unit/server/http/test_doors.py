@@ -290,6 +290,7 @@ RIGHTS = (
     "token:export",
     "token:admin",
 )
+FIGURES = "put take stats admin"
 LOOK = "token:read token:write token:admin"
 ROUTES = {
     "GET /health/live": "nobody",
@@ -323,6 +324,23 @@ ROUTES = {
     "DELETE /v1/schedules/{name}": "schedule",
     "POST /v1/schedules/{name}/pause": "schedule",
     "POST /v1/schedules/{name}/resume": "schedule",
+    "GET /v1/queues": "",
+    "GET /v1/queues/{queue}": FIGURES,
+    "GET /v1/queues/{queue}/stats": FIGURES,
+    "PATCH /v1/queues/{queue}": "admin",
+    "POST /v1/queues/{queue}/tasks": "put",
+    "GET /v1/queues/{queue}/tasks": "take admin",
+    "POST /v1/queues/{queue}/take": "take",
+    "POST /v1/queues/{queue}/ack": "take",
+    "POST /v1/take": "",
+    "GET /v1/queues/{queue}/tasks/{id}": "take admin",
+    "PATCH /v1/queues/{queue}/tasks/{id}": "admin",
+    "DELETE /v1/queues/{queue}/tasks/{id}": "admin",
+    "GET /v1/queues/{queue}/tasks/{id}/result": "put admin",
+    **{
+        f"POST /v1/queues/{{queue}}/tasks/{{id}}/{how}": "take"
+        for how in ("ack", "release", "fail", "bury", "touch")
+    },
 }
 """
 Which rights are good for each; ``nobody``: it needs no user, empty: any user; ``a page``: no user,
@@ -334,6 +352,8 @@ def _named(path: str) -> str:
     """What a route's path names, in the requests that are made of it here."""
     if "{account}" in path:
         return "p/a"
+    if "{queue}" in path:
+        return "mail"
     return "{provider}" if "{provider}" in path else "daily" if "{name}" in path else ""
 
 
@@ -353,6 +373,7 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
                 assert (await subject.ask(method, path))[0] == 403
                 continue
             path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
+            path = path.replace("{queue}", "mail").replace("{id}", "a")
             before = [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)]
             assert ((await subject.ask(method, path))[0] == 401) is (words != ["nobody"]), what
             status, body = await subject.ask(method, path, headers=ALICE)
@@ -387,4 +408,4 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
         assert status == 404
         assert "There is nothing at /nowhere; there are /, /console, /" in str(text)
-        assert ", /v1/status, /v1/tokens, /v1/whoami." in str(text)
+        assert ", /v1/status, /v1/take, /v1/tokens, /v1/whoami." in str(text)

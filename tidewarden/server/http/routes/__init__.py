@@ -1,1 +1,13 @@
 """Answers each path of HTTP: a file for each noun, with its table of routes."""
+
+from . import events, node, queues, schedules, tasks, tokens
+
+TABLES = (
+    node.ROUTES,
+    tokens.ROUTES,
+    events.ROUTES,
+    schedules.ROUTES,
+    queues.ROUTES,
+    tasks.ROUTES,
+)
+"""Every route there is."""

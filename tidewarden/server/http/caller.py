@@ -1,0 +1,61 @@
+"""Who asks, and what is named by the path of the request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tidewarden.config.rights import Rights
+from tidewarden.errors import BadArg
+from tidewarden.queue.sessions.session import Session
+from tidewarden.queue.sessions.unbound import UnboundSessions
+from tidewarden.server.access.users import DEFAULT_NAME
+from tidewarden.server.verbs.options import text
+from tidewarden.server.verbs.queue import queue_name
+
+from .params import check_path
+
+RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
+USER: web.RequestKey[str] = web.RequestKey("user", str)
+SESSION = "Tidewarden-Session"
+
+
+def user_of(request: web.Request) -> str:
+    """The user whose sessions and leases the request's are."""
+    return request[USER] or DEFAULT_NAME
+
+
+@asynccontextmanager
+async def session_of(request: web.Request, sessions: UnboundSessions) -> AsyncIterator[Session]:
+    """
+    Be in the session under which the request takes and holds.
+
+    It is the one that the header :data:`SESSION` names, else the user's leases of no connection.
+    Raises: BadArg, NotFound, Full, Stale, StoreDown.
+    """
+    named = request.headers.getall(SESSION, ())
+    if len(named) > 1:
+        raise BadArg(f"{SESSION} is given twice.")
+    if not named:
+        yield sessions.of(user_of(request))
+        return
+    async with sessions.named(user_of(request), named[0]) as session:
+        yield session
+
+
+def name_in_path(request: web.Request, key: str, what: str) -> str:
+    """A name of the path. Raises: BadArg: it is no UTF-8."""
+    check_path(request)
+    return text(what, request.match_info[key].encode("utf-8", "surrogateescape"))
+
+
+def queue_in_path(request: web.Request, key: str = "queue") -> str:
+    """A queue's or topic's name of the path. Raises: BadArg; Denied: it is the system's."""
+    return queue_name(name_in_path(request, key, "A queue's name").encode())
+
+
+def task_in_path(request: web.Request) -> tuple[str, str]:
+    """The queue and the id of the path. Raises: BadArg, Denied."""
+    return queue_in_path(request), name_in_path(request, "id", "An id")

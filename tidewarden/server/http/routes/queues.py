@@ -1,0 +1,193 @@
+"""The routes of queues: their settings and figures, and what steers a queue as a whole."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
+
+from tidewarden.config.rights import Rights
+from tidewarden.errors import BadArg, Internal, NoQuorum, NotFound, Stale, StoreDown
+from tidewarden.queue import Queues
+from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
+from tidewarden.server.http.caller import queue_in_path
+from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.responses import respond
+from tidewarden.server.http.route import Route
+from tidewarden.server.http.task_fields import Count, MaxStaleMs
+
+from .tasks import QUEUE, NoOptions, whole
+
+RightsOf = Callable[[web.Request], Rights]
+
+QueueChanges: type[msgspec.Struct] = msgspec.defstruct(
+    "QueueChanges",
+    [
+        (
+            field.name,
+            (
+                Annotated[field.type, Meta(ge=LIMITS[field.name][0], le=LIMITS[field.name][1])]
+                if field.name in LIMITS
+                else field.type
+            )
+            | UnsetType,
+            UNSET,
+        )
+        for field in msgspec.structs.fields(QueueSettings)
+        if field.name not in OURS
+    ],
+    forbid_unknown_fields=True,
+    kw_only=True,
+    module=__name__,
+)
+"""Settings to change; what is absent stays. Its fields and their limits are those of Q.CONFIG."""
+
+
+class QueueOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How a queue's figures are read."""
+
+    by_shard: bool = False
+    max_stale_ms: MaxStaleMs = 0
+
+
+class ListOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which queues: ``count`` names after ``after``."""
+
+    count: Count = 100
+    after: str = ""
+
+
+class QueueList(msgspec.Struct):
+    """Figures of queues, by name; ``after`` is empty at the end."""
+
+    queues: list[dict[str, Any]]
+    after: str
+
+
+class QueueState(msgspec.Struct):
+    """A queue's settings and figures."""
+
+    queue: str
+    settings: dict[str, Any]
+    stats: dict[str, Any]
+
+
+class Settings(msgspec.Struct):
+    """A queue's settings."""
+
+    settings: dict[str, Any]
+
+
+class QueueRoutes:
+    """
+    ``/v1/queues`` and ``/v1/queues/{queue}``. A ``/`` in a queue's name is ``%2F`` in the path.
+    """
+
+    def __init__(self, queues: Queues, rights: RightsOf) -> None:
+        self._queues = queues
+        self._rights = rights
+
+    async def list(self, request: web.Request) -> web.Response:
+        """The figures of the queues that whoever asks may see, by name."""
+        asked = parameters_of(request, ListOptions)
+        rights = self._rights(request)
+        names = sorted(
+            name
+            for name in await self._queues.catalog.names()
+            if name[:1] != "_" and rights.see(name)
+        )
+        first = bisect.bisect_right(names, asked.after)
+        found: list[dict[str, Any]] = []
+        for name in names[first : first + asked.count]:
+            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
+                found.append(await self._queues.admin.stats(name))
+        more = first + asked.count < len(names)
+        return respond(QueueList(found, names[first + asked.count - 1] if more else ""))
+
+    async def get(self, request: web.Request) -> web.Response:
+        """A queue's settings and figures."""
+        queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
+        stats = await self._stats(queue, asked)
+        settings = await self._queues.admin.settings(queue)
+        return respond(QueueState(queue, settings, stats))
+
+    async def stats(self, request: web.Request) -> web.Response:
+        """A queue's figures."""
+        queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
+        return respond(await self._stats(queue, asked))
+
+    async def _stats(self, queue: str, asked: QueueOptions) -> dict[str, Any]:
+        found = await self._queues.admin.stats(
+            queue, by_shard=asked.by_shard, max_stale_ms=asked.max_stale_ms
+        )
+        if "topic" in found:
+            raise NotFound(f"{queue} is a topic, and no queue: see /v1/topics")
+        return found
+
+    async def configure(self, request: web.Request) -> web.Response:
+        """Change settings of a queue, which is made when it is new."""
+        queue = queue_in_path(request)
+        parameters_of(request, NoOptions)
+        asked = await body_of(request, QueueChanges)
+        values = {
+            name: value
+            for name, value in msgspec.structs.asdict(asked).items()
+            if value is not UNSET
+        }
+        if not values:
+            raise BadArg(f"Nothing to change; there are {', '.join(asked.__struct_fields__)}.")
+        return respond(Settings(await whole(self._queues.admin.configure(queue, values))))
+
+
+STORE = (StoreDown, NoQuorum)
+
+
+def _changes(request: web.Request) -> list[bytes]:
+    """As Q.CONFIG has it, setting."""
+    return [request.match_info["queue"].encode("utf-8", "surrogateescape"), b"SET"]
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/queues",
+        "Q.LIST",
+        QueueRoutes.list,
+        query=ListOptions,
+        answer=QueueList,
+        errors=(BadArg, StoreDown),
+    ),
+    Route(
+        "GET",
+        f"{QUEUE}/stats",
+        "Q.STATS",
+        QueueRoutes.stats,
+        query=QueueOptions,
+        answer=dict[str, Any],
+        errors=(BadArg, NotFound, StoreDown),
+    ),
+    Route(
+        "GET",
+        QUEUE,
+        "Q.STATS",
+        QueueRoutes.get,
+        query=QueueOptions,
+        answer=QueueState,
+        errors=(BadArg, NotFound, StoreDown),
+    ),
+    Route(
+        "PATCH",
+        QUEUE,
+        "Q.CONFIG",
+        QueueRoutes.configure,
+        body=QueueChanges,
+        answer=Settings,
+        errors=(BadArg, Stale, *STORE),
+        arguments=_changes,
+    ),
+)
