@@ -283,8 +283,16 @@ class Client:
         retry_s: float = RETRY_S,
         answer_s: float = ANSWER_S,
         name: str = "",
+        spread: bool = True,
     ) -> None:
-        inner = AsyncClient(urls, grace_ms=grace_ms, retry_s=retry_s, answer_s=answer_s, name=name)
+        inner = AsyncClient(
+            urls,
+            grace_ms=grace_ms,
+            retry_s=retry_s,
+            answer_s=answer_s,
+            name=name,
+            spread=spread,
+        )
         thread = LoopThread("tidewarden client")
         self.bridge: Bridge = thread
         self.inner = inner

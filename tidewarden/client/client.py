@@ -48,12 +48,15 @@ class AsyncClient:
 
     Args:
         urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by
-            commas); the first is used until it fails. Without any: ``TIDEWARDEN_URL``, else the
-            local cluster whose data folder is ``./tidewarden-data``, else 127.0.0.1:7420.
+            commas); one of them is used until it fails or drains, then another. Without any:
+            ``TIDEWARDEN_URL``, else the local cluster whose data folder is ``./tidewarden-data``,
+            else 127.0.0.1:7420.
         grace_ms: how long the session's leases outlive its last connection.
         retry_s: how long a call goes on over broken connections before it raises Unreachable.
         answer_s: how long a node may take to answer before it is left.
         name: shown in the node's CLIENT LIST.
+        spread: begin with a random one of the nodes, and learn the others from the cluster; else
+            they are used in the order given, and no others.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class AsyncClient:
         retry_s: float = RETRY_S,
         answer_s: float = ANSWER_S,
         name: str = "",
+        spread: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -76,6 +80,7 @@ class AsyncClient:
             self.clock,
             grace_ms=grace_ms,
             name=name or f"python:{socket.gethostname()[:80]}:{os.getpid()}",
+            chance=self._random if spread else None,
         )
         self.line = self._new_line()
         self.leases = LeaseKeeper(self.line, self.clock)
@@ -209,20 +214,29 @@ class AsyncClient:
     # Everything else.
 
     async def token(
-        self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0
+        self,
+        account: str,
+        *,
+        min_ttl_ms: int = 0,
+        wait_ms: int = 0,
+        newer: int = 0,
+        keep: bool = False,
     ) -> Token:
         """
         Return the access token of ``provider/account``.
 
         With less than ``min_ttl_ms`` to live it is refreshed first, waiting at most ``wait_ms`` for
         that. ``newer``: the generation of a token that was refused where it was used; it is
-        refreshed, and one of a later generation waited for.
+        refreshed, and one of a later generation waited for. ``keep``: have the node say in
+        ``Token.keep_ms`` how long it may be used without asking again.
 
         Raises: NotFound, NoAuth, Timeout, Unreachable.
         """
         command: tuple[Arg, ...] = ("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
         if newer:  # Which older nodes do not know.
             command += ("NEWER", newer)
+        if keep:  # likewise
+            command += ("KEEP",)
         row, _ = only(await self.wait([command], wait_ms))
         return token(row)
 

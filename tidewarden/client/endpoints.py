@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import hiredis
 
@@ -13,15 +16,23 @@ from tidewarden.errors import BadArg, Error, NotFound, from_wire
 
 from .address import Address
 from .connection import ClientConnection, pack
+from .replies import mapped
 
 log = logging.getLogger("tidewarden.client")
 
 CONNECT_S = 5.0
+LEARN_S = 60.0  # so often at most a node is asked which others there are
+UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
 class Endpoints:
     """
     Dials them in turn: one that failed is left for the next, by every connection of the client.
+
+    With ``chance`` the given addresses are in a random order, so that many clients spread over the
+    nodes, also when all of them leave one. The nodes in use are asked for the others, which come
+    after the given ones; a learned address that cannot be used is forgotten for good, for behind a
+    tunnel or a proxy none can.
 
     ``session`` is the server's name for this client; leases belong to it, not to a connection, and
     outlive all of them by ``grace_ms``. ``on_session_lost`` is called when it has ended all the
@@ -29,9 +40,21 @@ class Endpoints:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], clock: Clock, *, grace_ms: int, name: str
+        self,
+        addresses: Sequence[Address],
+        clock: Clock,
+        *,
+        grace_ms: int,
+        name: str,
+        chance: random.Random | None = None,
     ) -> None:
-        self.addresses = tuple(addresses)
+        self._given = list(addresses)
+        if chance is not None:
+            chance.shuffle(self._given)
+        self.addresses = tuple(self._given)
+        self._learns = chance is not None
+        self._learned_at: float | None = None
+        self._useless: set[tuple[str, int]] = set()
         self.session = ""
         self.on_session_lost: Callable[[], None] = lambda: None
         self._clock = clock
@@ -47,8 +70,19 @@ class Endpoints:
 
     def failed(self, address: Address) -> None:
         """Use the next node instead, unless another caller has done so already."""
-        if self.current() is address:
-            self._turn += 1
+        if self.current() is not address:
+            return
+        self._turn += 1
+        if address not in self._given:
+            self._useless.add((address.host, address.port))
+            self._use(self.addresses)
+
+    def _use(self, found: Iterable[Address]) -> None:
+        """Go on with the given addresses and these, beginning with the one that is next now."""
+        following = self.current()
+        known = {(address.host, address.port): address for address in (*self._given, *found)}
+        self.addresses = tuple(address for at, address in known.items() if at not in self._useless)
+        self._turn = self.addresses.index(following) if following in self.addresses else 0
 
     def store_ms(self) -> float:
         """
@@ -92,6 +126,19 @@ class Endpoints:
         # Read at some time since we asked; where within that time nobody tells us.
         self._ahead_ms = int(time[0]) * 1000 + int(time[1]) / 1000 - asked_at * 1000
         await self._join(connection, address)
+        await self._learn(connection, address)
+
+    async def _learn(self, connection: ClientConnection, address: Address) -> None:
+        """Ask which other nodes there are; they let in whom this one does."""
+        now = self._clock.monotonic()
+        if not self._learns or (self._learned_at is not None and now - self._learned_at < LEARN_S):
+            return
+        self._learned_at = now
+        (reply,) = await connection.request([pack("R.STATUS")], CONNECT_S)
+        if isinstance(reply, hiredis.ReplyError):  # it serves all the same
+            log.debug("%s does not say which nodes there are: %s", address, reply)
+            return
+        self._use(_others(mapped(reply).get("members"), address))
 
     async def _join(self, connection: ClientConnection, address: Address) -> None:
         """Attach the connection to the session; the first one opens it."""
@@ -127,3 +174,14 @@ class Endpoints:
                 )
             raise error
         return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def _others(members: Any, like: Address) -> list[Address]:
+    """The nodes of ``R.STATUS``, which are reached as ``like`` is."""
+    found = []
+    for member in members.values() if isinstance(members, dict) else ():
+        host, _, port = str(member.get("address", "")).rpartition(":")
+        host = host.strip("[]")
+        if host not in UNSPECIFIED and port.isdigit():
+            found.append(dataclasses.replace(like, host=host, port=int(port)))
+    return found

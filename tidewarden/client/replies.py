@@ -76,6 +76,8 @@ class Token:
     state: str
     extras: Mapping[str, Any] = field(default_factory=dict)
     """What its provider said beside it and the node keeps: ``instance_url``."""
+    keep_ms: int = 0
+    """How long it may be used without asking again, from the answer on; 0 where nobody asked."""
 
 
 def plain(value: Any) -> Any:
@@ -107,7 +109,8 @@ def token(row: Sequence[Any]) -> Token:
     """Read a token of T.GET; members that older or newer nodes leave out or add do no harm."""
     kept: dict[str, Any] = json.loads(row[5]) if len(row) > 5 else {}
     access_token, kind, expires_at_ms, generation, state = plain(list(row[:5]))
-    return Token(access_token, kind, expires_at_ms, generation, state, kept)
+    keep_ms = row[6] if len(row) > 6 and isinstance(row[6], int) else 0
+    return Token(access_token, kind, expires_at_ms, generation, state, kept, keep_ms)
 
 
 def task_info(value: Any) -> TaskInfo:

@@ -51,7 +51,7 @@ async def restart(node: Node) -> None:
 async def test_a_node_is_killed_under_a_task(healed: Cluster) -> None:
     """The lease goes on at another node, and the task is acknowledged there as it was taken."""
     victim = healed.others(healed.leader())[0]
-    async with AsyncClient(urls(healed, victim)) as client:
+    async with AsyncClient(urls(healed, victim), spread=False) as client:
         queue = client.queue("killed")
         await queue.put("x", id="a")
         async with await queue.take(lease_ms=9_000) as task:  # type: ignore[union-attr]
@@ -71,7 +71,7 @@ async def test_a_node_is_killed_under_a_task(healed: Cluster) -> None:
 async def test_a_node_is_frozen_under_a_task(healed: Cluster) -> None:
     """Its connections are open and silent: the SDK leaves it all the same."""
     victim = healed.others(healed.leader())[0]
-    async with AsyncClient(urls(healed, victim)) as client:
+    async with AsyncClient(urls(healed, victim), spread=False) as client:
         queue = client.queue("frozen")
         await queue.put("x", id="a")
         async with await queue.take(lease_ms=120_000) as task:  # type: ignore[union-attr]
@@ -89,7 +89,7 @@ async def test_puts_over_a_node_that_is_killed_again_and_again_are_each_done_onc
     healed: Cluster,
 ) -> None:
     victim = healed.others(healed.leader())[0]
-    async with AsyncClient(urls(healed, victim)) as client:
+    async with AsyncClient(urls(healed, victim), spread=False) as client:
         queue = client.queue("once")
         stop = asyncio.Event()
         acknowledged: list[str] = []
@@ -135,7 +135,7 @@ async def test_a_worker_goes_on_while_nodes_are_stopped_one_after_another(healed
         return task.id
 
     serving = asyncio.ensure_future(worker.serve())
-    async with AsyncClient(urls(healed, healed.leader())) as client:
+    async with AsyncClient(urls(healed, healed.leader()), spread=False) as client:
         ids = {
             name: await client.queue(name).put_many([b"x"] * 30) for name in ("calm", "blocking")
         }
@@ -155,7 +155,7 @@ async def test_a_worker_goes_on_while_nodes_are_stopped_one_after_another(healed
 def test_threads_on_the_blocking_client_while_the_node_is_killed(healed: Cluster) -> None:
     victim = healed.others(healed.leader())[0]
     problems: list[Error] = []
-    with Client(urls(healed, victim)) as client:
+    with Client(urls(healed, victim), spread=False) as client:
         queue = client.queue("threads")
         ids = queue.put_many([b"x"] * 60)
         seen: list[str] = []

@@ -68,7 +68,7 @@ def test_everything_that_the_asyncio_client_has_is_there(front: type, inner: typ
 
 async def test_put_take_ack(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             queue = client.queue("mail")
             assert queue.take() is None
             task_id = queue.put("hello", priority=3)
@@ -100,7 +100,7 @@ async def test_put_take_ack(here: Site) -> None:
 
 async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             queue = client.queue("mail")
             queue.put_many(
                 [
@@ -138,7 +138,7 @@ async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(
     )  # so that a lease may be long where a machine stands still
 
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             queue = client.queue("mail")
             queue.put("x", id="a")
             with queue.take(lease_ms=30_000) as task:  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(
 
 async def test_a_waiting_take_holds_nobody_up(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             found: list[Any] = []
             takers = [
                 threading.Thread(
@@ -186,7 +186,7 @@ async def test_a_waiting_take_holds_nobody_up(here: Site) -> None:
 @pytest.mark.thorough
 async def test_many_threads_share_a_client(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             queue = client.queue("mail")
             problems: list[BaseException] = []
 
@@ -228,7 +228,7 @@ async def test_an_interrupted_take_gives_back_what_still_comes(here: Site) -> No
         pass
 
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             queue = client.queue("mail")
 
             real = concurrent.futures.Future.result
@@ -256,7 +256,7 @@ async def test_an_interrupted_take_gives_back_what_still_comes(here: Site) -> No
 
 async def test_what_a_closed_client_answers(here: Site) -> None:
     def work() -> None:
-        client = Client(here.urls)
+        client = Client(here.urls, spread=False)
         queue = client.queue("mail")
         queue.put("x", id="a")
         task = queue.take()
@@ -266,7 +266,7 @@ async def test_what_a_closed_client_answers(here: Site) -> None:
         client.close()
         with pytest.raises(RuntimeError, match="was closed"):
             queue.put("x")
-        with Client(here.urls) as other:
+        with Client(here.urls, spread=False) as other:
             again = other.queue("mail").take(wait_ms=10_000)  # given back by the close
             assert again is not None
             assert again.attempt == 1
@@ -277,7 +277,7 @@ async def test_what_a_closed_client_answers(here: Site) -> None:
 async def test_a_client_nobody_closed_ends_with_its_last_reference(here: Site) -> None:
     def work() -> None:
         before = threading.active_count()
-        queue = Client(here.urls).queue("mail")
+        queue = Client(here.urls, spread=False).queue("mail")
         queue.put("x")
         assert threading.active_count() == before + 1
         del queue
@@ -308,7 +308,7 @@ async def test_blocking_calls_in_their_own_loop_are_refused() -> None:
 
 async def test_a_client_does_not_survive_a_fork(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             client.queue("mail").put("x")
             real = os.getpid
             try:

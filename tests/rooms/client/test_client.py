@@ -28,7 +28,7 @@ async def test_a_lease_survives_the_connection_and_is_acknowledged_at_another_no
     here: Site,
 ) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), here.urls[1]]) as client:
+    async with AsyncClient([url(proxy.port), here.urls[1]], spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
         async with await queue.take() as task:  # type: ignore[union-attr]
@@ -41,7 +41,7 @@ async def test_a_lease_survives_the_connection_and_is_acknowledged_at_another_no
 
 
 async def test_take_from_several_queues(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         await client.queue("b").put("2")
         await client.queue("a").put("1")
         tasks = await client.take("a", "b", count=5)
@@ -51,7 +51,7 @@ async def test_take_from_several_queues(here: Site) -> None:
 
 
 async def test_a_take_that_is_called_off_takes_nothing(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")
         for turns in range(20):  # the put meets the take at every stage of its going
             waiting = asyncio.ensure_future(queue.take(wait_ms=20_000))
@@ -73,7 +73,7 @@ async def test_a_take_that_is_called_off_takes_nothing(here: Site) -> None:
 
 
 async def test_connections_for_waiting_are_used_again(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")
         for _ in range(3):
             assert await asyncio.gather(*(queue.take(wait_ms=20) for _ in range(10))) == [None] * 10
@@ -82,7 +82,7 @@ async def test_connections_for_waiting_are_used_again(here: Site) -> None:
 
 
 async def test_topics(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         assert await client.link("news", "mail")
         assert await client.link("news", "push")
         assert not await client.link("news", "push")
@@ -95,7 +95,7 @@ async def test_topics(here: Site) -> None:
 
 
 async def test_whatever_a_node_answers(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         await client.queue("mail").put("x")
         assert await client.queues() == ["mail"]
         assert (await client.status())["node"] == "n0"
@@ -108,9 +108,9 @@ async def test_whatever_a_node_answers(here: Site) -> None:
 
 
 async def test_a_close_gives_back_at_once_what_blocks_hold_and_ends_the_session(here: Site) -> None:
-    async with AsyncClient(here.urls) as other:
+    async with AsyncClient(here.urls, spread=False) as other:
         queue = other.queue("mail")
-        client = AsyncClient(here.urls, grace_ms=60_000)
+        client = AsyncClient(here.urls, grace_ms=60_000, spread=False)
         await client.queue("mail").put("x", id="in-a-block")
         await client.queue("mail").put("x", id="by-itself")
         first, second = await client.queue("mail").take_many(2)

@@ -50,7 +50,7 @@ async def test_a_put_whose_connection_is_cut_puts_one_task(
     answer is lost.
     """
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         queue = client.queue("mail")
         await queue.put("first")
         trap = proxy.trap(b"Q.PUT" if direction == "up" else b"\r\nthe-task\r\n", direction)
@@ -65,7 +65,7 @@ async def test_a_put_whose_connection_is_cut_puts_one_task(
 
 async def test_a_batch_is_repeated_as_one_and_stays_whole(here: Site) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         queue = client.queue("mail")
         trap = proxy.trap(b"\r\nt250\r\n", "down")
         putting = asyncio.ensure_future(
@@ -79,7 +79,7 @@ async def test_a_batch_is_repeated_as_one_and_stays_whole(here: Site) -> None:
 @pytest.mark.parametrize("verb", ["ack", "release", "fail", "bury"])
 async def test_settling_again_after_a_lost_answer_is_no_error(here: Site, verb: str) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
         task = await queue.take()
@@ -95,7 +95,7 @@ async def test_settling_again_after_a_lost_answer_is_no_error(here: Site, verb: 
 
 async def test_what_counts_is_not_repeated(here: Site) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
         async with await queue.take() as task:  # type: ignore[union-attr]
@@ -111,7 +111,7 @@ async def test_what_counts_is_not_repeated(here: Site) -> None:
 
 async def test_a_node_that_freezes_is_left(here: Site) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
         answer_within(client.line, 0.3)
@@ -121,7 +121,7 @@ async def test_a_node_that_freezes_is_left(here: Site) -> None:
 
 
 async def test_a_node_that_goes_down_is_left(here: Site) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
         await queue.delete("a")
@@ -140,7 +140,7 @@ async def test_a_node_that_goes_down_is_left(here: Site) -> None:
 async def test_nobody_there() -> None:
     first = free_ports(2)
     urls = [url(port) for port in (first, first + 1)]
-    async with AsyncClient(urls, retry_s=0.3) as client:
+    async with AsyncClient(urls, retry_s=0.3, spread=False) as client:
         with pytest.raises(Unreachable, match=r"could be used within 0\.3 s; last: redis://127"):
             await client.queue("mail").put("x")
 
@@ -169,7 +169,7 @@ def _at(target: int, port: int) -> Proxy:
 
 
 async def test_a_closed_client_ends_what_is_under_way(here: Site) -> None:
-    client = AsyncClient(here.urls, retry_s=5)
+    client = AsyncClient(here.urls, retry_s=5, spread=False)
     waiting = asyncio.ensure_future(client.queue("mail").take(wait_ms=20_000))
     while here.doors[0].server.context.waiting == 0:
         await asyncio.sleep(0.005)
@@ -183,7 +183,7 @@ async def test_a_closed_client_ends_what_is_under_way(here: Site) -> None:
 @pytest.mark.thorough
 async def test_a_line_that_holds_leases_reconnects_unasked(here: Site, eventually: Any) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         await client.queue("mail").put("x", id="a")
         async with await client.queue("mail").take() as task:  # type: ignore[union-attr]
             await asyncio.to_thread(proxy.cut)
@@ -199,7 +199,7 @@ async def test_a_line_that_holds_leases_notices_a_silent_node(
 ) -> None:
     monkeypatch.setattr("tidewarden.client.failover.HEARTBEAT_S", 0.05)
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]], spread=False) as client:
         await client.queue("mail").put("x", id="a")
         async with await client.queue("mail").take():  # type: ignore[union-attr]
             trap = proxy.trap(b"PONG", "down")

@@ -22,7 +22,7 @@ async def here(node: Any) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def client(here: Site) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(here.urls) as made:
+    async with AsyncClient(here.urls, spread=False) as made:
         yield made
 
 
@@ -91,7 +91,7 @@ async def test_it_says_when_it_is_lost(client: AsyncClient) -> None:
 
 async def test_an_acquire_whose_answer_was_lost_gets_the_same_lock(here: Site) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), here.urls[1]]) as client:
+    async with AsyncClient([url(proxy.port), here.urls[1]], spread=False) as client:
         await client.queues()
         trap = proxy.trap(b":", "down")
         acquiring = asyncio.ensure_future(client.lock("report").acquire(0))
@@ -102,7 +102,7 @@ async def test_an_acquire_whose_answer_was_lost_gets_the_same_lock(here: Site) -
 
 
 async def test_a_wait_that_is_called_off_holds_nothing(here: Site, client: AsyncClient) -> None:
-    async with AsyncClient(here.urls) as other:
+    async with AsyncClient(here.urls, spread=False) as other:
         held = other.lock("report")
         await held.acquire(0)
         waiting = asyncio.ensure_future(client.lock("report").acquire())
@@ -120,7 +120,7 @@ async def test_a_wait_that_is_called_off_holds_nothing(here: Site, client: Async
 @pytest.mark.usefixtures("soon")
 async def test_from_threads(here: Site) -> None:
     def work() -> None:
-        with Client(here.urls) as client:
+        with Client(here.urls, spread=False) as client:
             with client.lock("report", lease_ms=15_000) as lock:
                 assert (lock.name, lock.held, lock.lost) == ("report", True, False)
                 time.sleep(0.6)  # two renewals or so
@@ -131,7 +131,7 @@ async def test_from_threads(here: Site) -> None:
 
 
 async def test_a_close_releases_what_is_held(here: Site, client: AsyncClient) -> None:
-    other = AsyncClient(here.urls, grace_ms=60_000)
+    other = AsyncClient(here.urls, grace_ms=60_000, spread=False)
     await other.lock("report").acquire(0)
     await other.close()
     assert await client.lock("report").acquire(20_000)

@@ -59,7 +59,7 @@ async def running(worker: Worker, urls: Any) -> AsyncIterator[None]:
 
 
 async def put_all(here: Site, count: int, queue: str = "jobs") -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         await client.queue(queue).put_many([b"%d" % n for n in range(count)])
 
 
@@ -123,7 +123,7 @@ async def test_an_ack_does_not_wait_behind_a_take_that_waits(here: Site) -> None
     async def job(task: AsyncTask) -> None:
         await goes_on.wait()
 
-    async with AsyncClient(here.urls) as client, running(worker, here.urls):
+    async with AsyncClient(here.urls, spread=False) as client, running(worker, here.urls):
         task_id = await client.queue("jobs").put(b"")
         while not here.queues.consumer.waiting():
             await asyncio.sleep(0.01)
@@ -180,7 +180,7 @@ async def test_an_ack_that_is_refused_in_passing_is_repeated(
     async def job(task: AsyncTask) -> str:
         return "result"
 
-    async with AsyncClient(here.urls) as client, running(worker, here.urls):
+    async with AsyncClient(here.urls, spread=False) as client, running(worker, here.urls):
         task_id = await client.queue("jobs").put(b"")
         ending = await client.queue("jobs").wait(task_id, timeout_ms=15_000)
     assert (ending.word, ending.result, len(asked)) == ("done", b"result", 2)

@@ -22,7 +22,7 @@ async def here(node: Any) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def queue(here: Site) -> AsyncIterator[AsyncQueue]:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         yield client.queue("mail")
 
 

@@ -30,7 +30,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: Any) -> None:
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")
         await queue.put_many([b"x"] * 50)
         tasks = await queue.take_many(50, lease_ms=30_000)
@@ -49,7 +49,7 @@ async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: 
 @pytest.mark.usefixtures("soon")
 async def test_the_puts_own_lease_is_known_and_kept(here: Site, eventually: Any) -> None:
     """Nobody told the client how long it is: it knows by the store's clock."""
-    async with AsyncClient(here.urls) as client:
+    async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a", lease_ms=30_000)
         async with await queue.take() as task:  # type: ignore[union-attr]

@@ -24,7 +24,7 @@ async def here(node: Any) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def client(here: Site) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(here.urls) as made:
+    async with AsyncClient(here.urls, spread=False) as made:
         yield made
 
 

@@ -4,7 +4,7 @@ An authorization server that is not ours: django-oauth-toolkit, in one process, 
 Started by the ``dot`` fixture. Prints one line of JSON when it serves (token_url, client_id,
 client_secret, seeds) and ends when its standard input closes. Around the library, in a middleware
 of ours: counters and faults, at ``GET /admin/stats`` and ``POST /admin/fault`` (JSON; see
-:data:`FAULT`).
+:data:`FAULT`); ``POST /admin/end`` refuses an access token before its time.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class Desk:
                 LEDGER.hits = 0
                 (LEDGER.lifted.clear if LEDGER.fault["kind"] else LEDGER.lifted.set)()
             return JsonResponse(LEDGER.fault)
+        if request.path == "/admin/end":
+            return JsonResponse({"ended": end_access_token(request.body.decode())})
         if not request.path.endswith("/token/"):
             return self.get_response(request)
         token = request.POST.get("refresh_token", "")
@@ -285,6 +287,40 @@ def mint(accounts: int, life_s: int) -> list[tuple[str, str]]:
     return seeds
 
 
+def end_access_token(token: str) -> int:
+    """
+    Refuse an access token from now on, though its time is not over.
+
+    The library's revocation endpoint would end the refresh token with it.
+    """
+    from django.utils import timezone
+    from oauth2_provider.models import AccessToken
+
+    return int(AccessToken.objects.filter(token=token).update(expires=timezone.now()))
+
+
+def protected() -> Any:
+    """
+    A resource that the library guards; it answers whose token it was, and the body it got.
+
+    The library's own decorator refuses a token by 403: RFC 6750, 3.1 wants 401, as its integration
+    into Django REST framework answers.
+    """
+    from django.http import HttpResponse, JsonResponse
+    from django.views.decorators.csrf import csrf_exempt
+    from oauth2_provider.oauth2_backends import get_oauthlib_core
+
+    @csrf_exempt
+    def mail(request: Any) -> Any:
+        valid, found = get_oauthlib_core().verify_request(request, scopes=["mail"])
+        if not valid:
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+            return HttpResponse("no such token", status=401, headers=headers)
+        return JsonResponse({"user": found.user.username, "body": request.body.decode()})
+
+    return mail
+
+
 def end_with_parent() -> None:
     sys.stdin.read()
     os._exit(0)
@@ -312,6 +348,7 @@ def main() -> None:
     from django.core.wsgi import get_wsgi_application
     from django.urls import include, path
 
+    urlpatterns.append(path("api/mail", protected()))
     urlpatterns.append(path("o/", include("oauth2_provider.urls", namespace="oauth2_provider")))
     call_command("migrate", run_syncdb=True, verbosity=0)
     seeds = mint(options.accounts, options.life)

@@ -30,7 +30,7 @@ LIFE = {
     "WAIT": Option("wait_ms", number),
     "MAXSTALE": MAX_STALE,
 }
-GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number)})
+GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number), "KEEP": Option("keep", None)})
 REFRESH = Options("T.REFRESH", {"GENERATION": Option("generation", number)})
 MGET = Options("T.MGET", LIFE, open_ended=True)
 PUT = Options("T.PUT", {"KEEP": Option("keep", None), "VERBOSE": Option("verbose", None)})
@@ -107,7 +107,8 @@ def get(connection: Connection, request: Request) -> Pending:
     """T.GET."""
     fields = GET.parse(request, 2)
     waits = _waits(connection, fields)
-    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+    render = _kept_token if fields.pop("keep", False) else _token
+    return Pending(_tokens(connection).get(account_name(request[1]), **fields), render, waits)
 
 
 def get_many(connection: Connection, request: Request) -> Pending:
@@ -283,6 +284,11 @@ def _token(token: AccountToken, resp: int) -> bytes:
     return encoder.encode(_values(token), resp)
 
 
+def _kept_token(token: AccountToken, resp: int) -> bytes:
+    values = _values(token)[:5]
+    return encoder.encode([*values, msgspec.json.encode(token.extras), token.keep_ms], resp)
+
+
 def _values(token: AccountToken) -> list[Any]:
     values = [
         token.access_token,
@@ -309,9 +315,9 @@ COMMANDS = (
         "T.GET",
         get,
         2,
-        10,
+        11,
         READ,
-        "provider/account [MINTTL ms] [WAIT ms] [NEWER generation] [MAXSTALE ms]",
+        "provider/account [MINTTL ms] [WAIT ms] [NEWER generation] [MAXSTALE ms] [KEEP]",
         group="token",
     ),
     Command(
