@@ -44,6 +44,7 @@ NOT_OURS = {
     "ParamSpec",
     "ShardingStrategy",
     "SystemExit",
+    "True",
 }
 NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}
 

@@ -22,6 +22,7 @@ log = logging.getLogger("tidewarden.client")
 
 CONNECT_S = 5.0
 LEARN_S = 60.0  # so often at most a node is asked which others there are
+USELESS_MAX = 1_000
 UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
@@ -74,6 +75,8 @@ class Endpoints:
             return
         self._turn += 1
         if address not in self._given:
+            if len(self._useless) >= USELESS_MAX:
+                self._useless.clear()
             self._useless.add((address.host, address.port))
             self._use(self.addresses)
 

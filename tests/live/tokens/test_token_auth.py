@@ -21,7 +21,7 @@ from support.providers.authorization_servers import AuthorizationServer
 
 from tidewarden.client import AsyncClient, Client
 from tidewarden.client.auth import AccountTokens, TokenAuth
-from tidewarden.client.requests_auth import RequestsTokenAuth
+from tidewarden.client.auth.requests_auth import RequestsTokenAuth
 from tidewarden.errors import NotFound
 
 pytestmark = pytest.mark.timeout(400)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 from support.doors import doubles as server_doubles
 from support.doors.client_harness import Site, site
+from support.growth import entries
 
 from tidewarden.client import AsyncClient
 from tidewarden.client.address import parse
-from tidewarden.client.endpoints import Endpoints
+from tidewarden.client.endpoints import Endpoints, _others
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, NoAuth, WrongPass
 
@@ -87,3 +89,35 @@ async def test_a_node_without_sessions_is_named(
     async with AsyncClient(here.urls[:1]) as client:
         with pytest.raises(Error, match="serves no sessions, this SDK needs them"):
             await client.queues()
+
+
+def learned(host: str) -> dict[str, Any]:
+    return {"members": {"far": {"address": f"{host}:7420"}, "any": {"address": "0.0.0.0:7430"}}}
+
+
+async def test_a_learned_node_that_cannot_be_used_is_forgotten(here: Site) -> None:
+    nodes = Endpoints(
+        [parse(here.urls[0])], SystemClock(), grace_ms=5000, name="t", chance=random.Random(1)
+    )
+    (given,) = nodes.addresses
+    for number in range(3_000):
+        nodes._use(_others(learned(f"10.0.{number // 250}.{number % 250}")["members"], given))
+        assert len(nodes.addresses) == 2
+        nodes.failed(nodes.current())  # the given one, then the learned one
+        assert nodes.current().host.startswith("10.0.")
+        nodes.failed(nodes.current())
+        assert nodes.addresses == (given,)
+    nodes._use(_others(learned("10.0.11.249")["members"], given))
+    assert nodes.addresses == (given,)
+    assert entries(nodes) < 4_000
+
+
+def test_many_clients_begin_anywhere() -> None:
+    urls = [parse(f"redis://{host}") for host in "abc"]
+    first = {
+        Endpoints(urls, SystemClock(), grace_ms=5000, name="t", chance=random.Random(seed))
+        .current()
+        .host
+        for seed in range(30)
+    }
+    assert first == {"a", "b", "c"}

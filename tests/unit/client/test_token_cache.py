@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.growth import entries
 
+from tidewarden.client.auth.token_cache import ACCOUNTS_MAX, RECHECK_S, REFUSED_S, TokenCache
 from tidewarden.client.replies import Token
-from tidewarden.client.token_cache import RECHECK_S, REFUSED_S, TokenCache
 from tidewarden.errors import Error, NotFound, Timeout, Unreachable
 
 
@@ -146,3 +147,12 @@ async def test_who_goes_away_takes_nobody_else_along(hands: Hands, cache: TokenC
     assert isinstance(found[0], asyncio.CancelledError)
     assert found[1:] == [token(1), token(1)]
     assert hands.asked == [0]
+
+
+async def test_of_many_accounts_the_last_are_kept(hands: Hands, cache: TokenCache) -> None:
+    for number in range(ACCOUNTS_MAX + 100):
+        await cache.get(f"a/{number}")
+    assert entries(cache) <= 4 * ACCOUNTS_MAX
+    asked = len(hands.asked)
+    await cache.get(f"a/{ACCOUNTS_MAX + 99}")
+    assert len(hands.asked) == asked

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from tidewarden.client.client import AsyncClient
+from tidewarden.client.replies import Token
 from tidewarden.clock import Clock
 from tidewarden.errors import Error, NoQuorum, StoreDown, Timeout, Unreachable
-
-from .client import AsyncClient
-from .replies import Token
 
 ACCOUNTS_MAX = 10_000
 REFUSED_S = 30.0

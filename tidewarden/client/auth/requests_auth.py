@@ -11,14 +11,15 @@ from typing import Any
 import requests
 from requests.auth import AuthBase
 
-from .auth import MIN_TTL_MS, UNAUTHORIZED, WAIT_MS, AccountTokens, authorization
-from .blocking import Client
-from .replies import Token
+from tidewarden.client.blocking import Client
+from tidewarden.client.replies import Token
+
+from .account_tokens import MIN_TTL_MS, UNAUTHORIZED, WAIT_MS, AccountTokens, authorization
 
 
 class RequestsTokenAuth(AuthBase):
     """
-    Authenticates requests as one account, as :class:`tidewarden.client.auth.TokenAuth` does.
+    Authenticates requests as one account, as :class:`TokenAuth` does.
 
     A request whose body is a generator is not repeated after a 401; a file is read again from where
     it stood.
