@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ VENDORED = ROOT / "vendor"
 FILES = sorted(path for path in ROOT.rglob("*") if path.is_file())
 OURS = [path for path in FILES if VENDORED not in path.parents]
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
-BYTES_MAX = 150_000
+SENT_BYTES_MAX = 60_000  # packed, as a browser is sent them
 WIDTH_MAX = 100
 # What makes markup or code of text, by which the name of a queue could do something.
 MAKES_MARKUP = re.compile(
@@ -50,7 +51,7 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
 
 
 def test_it_is_small_and_its_lines_end_at_100_columns() -> None:
-    assert sum(len(path.read_bytes()) for path in OURS) < BYTES_MAX
+    assert sum(len(gzip.compress(path.read_bytes())) for path in OURS) < SENT_BYTES_MAX
     wide = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in OURS

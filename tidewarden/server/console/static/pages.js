@@ -6,11 +6,19 @@
  * for the overview anyway.
  */
 
-import { overviewPage } from "./pages/overview.js";
-import { queuesPage } from "./pages/queues.js";
-import { queuePage } from "./pages/queue.js";
-import { taskPage } from "./pages/task.js";
 import { h } from "./dom.js";
+import { accountPage } from "./pages/account.js";
+import { auditPage } from "./pages/audit.js";
+import { eventsPage } from "./pages/events.js";
+import { locksPage } from "./pages/locks.js";
+import { overviewPage } from "./pages/overview.js";
+import { providerPage } from "./pages/provider.js";
+import { queuePage } from "./pages/queue.js";
+import { queuesPage } from "./pages/queues.js";
+import { schedulesPage } from "./pages/schedules.js";
+import { taskPage } from "./pages/task.js";
+import { tokensPage } from "./pages/tokens.js";
+import { trafficPage } from "./pages/traffic.js";
 
 /** The page of an address of `router.here()`. */
 export function pageOf({ names, query }) {
@@ -21,6 +29,20 @@ export function pageOf({ names, query }) {
     case "queues":
       if (second === "tasks" && third !== undefined) return taskPage(first, third);
       return first === undefined ? queuesPage(query) : queuePage(first, query);
+    case "tokens":
+      if (first === "account" && second) return accountPage(second);
+      if (first === "provider" && second) return providerPage(second);
+      return tokensPage(query);
+    case "schedules":
+      return schedulesPage(query);
+    case "locks":
+      return locksPage(query);
+    case "events":
+      return eventsPage(query);
+    case "traffic":
+      return trafficPage(query);
+    case "audit":
+      return auditPage(query);
     default:
       return nowhere();
   }

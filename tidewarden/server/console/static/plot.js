@@ -113,10 +113,15 @@ class TwPlot extends HTMLElement {
   }
 }
 
-function dataOf({ from_ms, step_ms, series }) {
+function dataOf({ from_ms, step_ms, series, bars }) {
   const length = Math.max(...series.map((one) => one.values.length));
   const at_s = Array.from({ length }, (_, index) => (from_ms + index * step_ms) / 1000);
-  return [at_s, ...series.map((one) => one.values)];
+  const drawn = series.map((one) => one.values);
+  // Bars stand on each other: each is drawn in front of the one that ends above it.
+  for (let at = drawn.length - 2; bars && at >= 0; at -= 1) {
+    drawn[at] = drawn[at].map((value, index) => (value ?? 0) + (drawn[at + 1][index] ?? 0));
+  }
+  return [at_s, ...drawn];
 }
 
 function optionsOf(uPlot, spec, width, element) {
@@ -138,13 +143,17 @@ function optionsOf(uPlot, spec, width, element) {
     tzDate: (at_s) => (inUtc() ? uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC")
       : new Date(at_s * 1000)),
     // A rate of nothing is a line at the bottom, not in the middle.
-    scales: { y: { range: (_, least, most) => [Math.min(0, least), most > 0 ? most * 1.1 : 1] } },
+    scales: {
+      y: { range: (_, least, most) => [Math.min(0, least), most > 0 ? most * 1.1 : 1] },
+      ...(spec.bars ? { x: { range: (_, from_s, to_s) =>
+        [from_s - spec.step_ms / 2000, to_s + spec.step_ms / 2000] } } : {}),
+    },
     axes: [
       { ...axis, space: 70, size: 28, values: times },
       { ...axis, size: 62, space: 30, values: (_, values) => values.map((one) => form(one)) },
     ],
     series: [{}, ...spec.series.map((one, index) => seriesOf(uPlot, spec, one, index, color))],
-    plugins: [readout(spec, form)],
+    plugins: [readout(element, form)],
   };
 }
 
@@ -162,14 +171,13 @@ function seriesOf(uPlot, spec, one, index, color) {
 }
 
 /** Says beside the plot what the figures were at the time under the pointer. */
-function readout(spec, form) {
+function readout(element, form) {
   const place = h("p", { class: "readout", "aria-hidden": "true" });
   const tellAt = (chart) => {
     const at = chart.cursor.idx;
     place.hidden = at === null || at === undefined || chart.cursor.left < 0;
     if (place.hidden) return;
-    const told = chart.series.slice(1).map((one, index) =>
-      `${one.label} ${written(chart.data[index + 1][at], form)}`);
+    const told = element.spec.series.map((one) => `${one.label} ${written(one.values[at], form)}`);
     place.textContent = `${clockTime(chart.data[0][at] * 1000)} · ${told.join(" · ")}`;
   };
   return {

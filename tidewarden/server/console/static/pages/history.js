@@ -1,25 +1,29 @@
 /** Which plots the figures of `/v1/history` and of one queue's history make. */
 
 const RATES = ["puts", "takes", "acks", "fails", "expired"];
-const BACKLOG = ["ready", "delayed", "leased", "buried"];
-const TIMES = ["oldest_ready_ms", "lateness_ms", "lateness_p99_ms", "lateness"];
-const REFRESHES = ["refreshes", "refreshes_failed"];
+const BACKLOG = ["ready", "delayed", "leased", "buried", "waiting"];
+const TIMES = ["oldest_ready_ms", "lateness_ms"];
+const OF_NODE = ["connections", "waiting_takes"];
+const NAMES = { oldest_ready_ms: "oldest ready task", lateness_ms: "lateness of takes" };
 
-const nameOf = (name) => name.replace(/_ms$/, "").replaceAll("_", " ");
+const nameOf = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 
-/** The plots' specs: rates, tasks by state, times, refreshes. */
+/** The plots' specs: rates, tasks by state, how late tasks are, refreshes, and of the node. */
 export function figures({ step_ms, from_ms, series }) {
-  const pick = (names) => names.filter((name) => series[name]?.length);
-  const perSecond = (values) =>
-    values.map((value) => (value === null ? null : (value * 1000) / step_ms));
-  const lines = (names, change = (values) => values) =>
-    names.map((name) => ({ label: nameOf(name), values: change(series[name]) }));
-  const made = (title, unit, names, change) =>
-    ({ title, unit, from_ms, step_ms, series: lines(names, change) });
+  const made = (title, unit, names) => ({
+    title,
+    unit,
+    from_ms,
+    step_ms,
+    series: names.filter((name) => series[name]?.length)
+      .map((name) => ({ label: nameOf(name), values: series[name] })),
+  });
   return [
-    made("Tasks a second", "/s", pick(RATES), perSecond),
-    made("Tasks by state", "", pick(BACKLOG)),
-    made("Lateness and age of the oldest ready task", "ms", pick(TIMES)),
-    made("Refreshes a second", "/s", pick(REFRESHES), perSecond),
+    made("Tasks a second", "/s", RATES),
+    made("Tasks by state", "", BACKLOG),
+    made("How late tasks are", "ms", TIMES),
+    made("Accounts refreshed a second", "/s", ["refreshed"]),
+    made("Requests to this node a second", "/s", ["requests"]),
+    made("Connections of this node", "", OF_NODE),
   ].filter((one) => one.series.length);
 }

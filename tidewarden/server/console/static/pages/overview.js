@@ -43,12 +43,14 @@ export function overviewPage() {
 
 function sentence(overview) {
   const { healthy, nodes, leader, primary, problems, alerts } = overview;
-  const up = nodes.filter((node) => node.state === "up" || node.role === "leader").length;
-  const stores = nodes.filter((node) => node.store && node.store !== "none");
+  const up = nodes.filter((node) => node.state === "up").length;
+  const stores = nodes.filter((node) => node.in_sync !== null);
   const inSync = nodes.filter((node) => node.in_sync).length;
   const said = [];
   said.push(leader ? `${leader} leads in epoch ${number(overview.epoch)}` : "No node leads");
-  if (primary) said.push(`the store of ${primary} is the primary in view ${overview.view}`);
+  if (primary === "embedded" || primary === "external") said.push("one store for all");
+  else if (primary) said.push(`the store of ${primary} is the primary in view ${overview.view}`);
+  else said.push("no store takes writes");
   if (stores.length > 1) said.push(`${inSync} of ${stores.length} stores are in sync`);
   const wrong = problems.length || alerts.length;
   const first = healthy ? "Healthy." : wrong ? `${counted(wrong, "thing is", "things are")} wrong.`
@@ -74,13 +76,20 @@ const severity = (word) => (["critical", "page", "error"].includes(word) ? "ill"
 function alerts(found) {
   return h("section", {}, h("h2", {}, "Alerts"),
     table("Alerts that fire", [
-      { title: "Alert", cell: (one) => h("b", {}, one.name) },
+      { title: "Alert", cell: (one) => [h("b", {}, one.name), about(one)] },
       { title: "Severity", cell: (one) =>
         h("span", { class: `tag ${severity(one.severity)}` }, one.severity) },
       { title: "Since", cell: (one) => time(one.since_ms, true) },
       { title: "What it says", cell: (one) => one.summary },
       { title: "What to do", cell: (one) => one.action || "–" },
-    ], found, { key: (one) => one.name, empty: "No alert fires." }));
+    ], found, { key: (one) => `${one.name} ${one.summary.replace(/\d+/g, "")}`,
+      empty: "No alert fires." }));
+}
+
+function about({ queue, provider }) {
+  if (queue) return [" ", h("a", { href: link(["queues", queue]) }, queue)];
+  if (provider) return [" ", h("a", { href: link(["tokens", "provider", provider]) }, provider)];
+  return null;
 }
 
 function nodesOf(overview) {
@@ -92,10 +101,11 @@ function nodesOf(overview) {
         node.state || "unknown") },
       { title: "Role", cell: (node) => [node.role || "–",
         node.name === overview.leader ? [" ", h("span", { class: "tag lead" }, "leads")] : null] },
-      { title: "Epoch", number: true, cell: (node) => number(node.epoch) },
-      { title: "Store", cell: (node) => node.store || "–" },
-      { title: "In sync", cell: (node) => (node.in_sync ? "yes"
-        : node.store ? h("b", { class: "illtext" }, "no") : "–") },
+      { title: "Epoch", number: true, cell: (node) => (node.epoch ? number(node.epoch) : "–") },
+      { title: "Store", cell: (node) => [node.store || "–",
+        node.why ? h("span", { class: "illtext" }, ` ${node.why}`) : null] },
+      { title: "In sync", cell: (node) => (node.in_sync === null ? "–"
+        : node.in_sync ? "yes" : h("b", { class: "illtext" }, "no")) },
       { title: "Behind", number: true, cell: (node) =>
         (node.behind_bytes == null || node.behind_bytes < 0 ? "–" : bytes(node.behind_bytes)) },
       { title: "Heard", number: true, cell: (node) => heard(node, own) },
@@ -103,7 +113,7 @@ function nodesOf(overview) {
     ], overview.nodes, { key: (node) => node.name }));
 }
 
-const stateOf = (node) => ({ up: "well", down: "ill", silent: "ill" })[node.state] ?? "warn";
+const stateOf = (node) => ({ up: "well", silent: "ill" })[node.state] ?? "warn";
 
 function nameOf(node, own) {
   const there = consoleOf(node);
@@ -114,7 +124,7 @@ function nameOf(node, own) {
 
 function heard(node, own) {
   if (node.name === own) return "–";
-  return node.heard_ms == null || node.heard_ms < 0 ? "never" : `${duration(node.heard_ms)} ago`;
+  return node.heard_ms === null ? "never" : `${duration(node.heard_ms)} ago`;
 }
 
 function figuresOf({ queues, tokens }) {
@@ -130,7 +140,9 @@ function figuresOf({ queues, tokens }) {
   ] : [];
   return h("section", {}, h("h2", {}, "Work"),
     h("div", { class: "cards" },
-      tasks.length ? h("div", { class: "card" }, h("h3", {}, "Tasks"), facts(tasks)) : null,
+      tasks.length ? h("div", { class: "card" }, h("h3", {}, "Tasks"), facts(tasks),
+        queues.counted < queues.queues ? h("p", { class: "quiet" },
+          `Tasks of the ${number(queues.counted)} busiest queues.`) : null) : null,
       states.length ? h("div", { class: "card" }, h("h3", {}, "Accounts"),
         facts(states.filter(([, count]) => typeof count === "number").map(([state, count]) =>
           [state.replace("_", " "),

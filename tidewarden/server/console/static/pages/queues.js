@@ -1,6 +1,6 @@
 /** The list of queues: counts by state, rates, and how long tasks have waited. */
 
-import { get } from "../api.js";
+import { get, query as queryOf } from "../api.js";
 import { h } from "../dom.js";
 import { duration, now, number, rounded } from "../format.js";
 import { change, link } from "../router.js";
@@ -14,23 +14,25 @@ const SORTS = {
   oldest: (one, other) => (lateBy(other) ?? -1) - (lateBy(one) ?? -1),
   total: (one, other) => other.total - one.total,
 };
-const ROWS_MAX = 500;
+const PAGE = 200;
 
 /** Makes the page. */
 export function queuesPage(query) {
   const sort = query.get("sort") || "name";
   const filter = query.get("find") ?? "";
+  const after = query.get("after") ?? "";
   let before = null;
   return {
     title: "Queues",
     every_ms: 3000,
     async load(signal) {
-      const rows = queuesOf(await get("/v1/queues", signal));
-      const found = { rows, rates: ratesOf(rows, before) };
+      const page = await get(`/v1/queues${queryOf({ count: PAGE, after })}`, signal);
+      const rows = page.queues;
+      const found = { rows, next: page.after, rates: ratesOf(rows, before) };
       before = { at_ms: Date.now(), rows: new Map(rows.map((row) => [row.queue, row])) };
       return found;
     },
-    view({ rows, rates }) {
+    view({ rows, rates, next }) {
       const wanted = rows.filter((row) => row.queue.includes(filter))
         .sort(SORTS[sort] ?? SORTS.name);
       return [
@@ -38,21 +40,15 @@ export function queuesPage(query) {
           { name: "find", label: "Name has", value: filter },
           { name: "sort", label: "Order by", value: sort, options: Object.keys(SORTS) },
         ], change),
-        list(wanted.slice(0, ROWS_MAX), rates),
-        wanted.length > ROWS_MAX
-          ? h("p", { class: "quiet" }, `${number(wanted.length - ROWS_MAX)} more: name a part.`)
-          : null,
+        list(wanted, rates),
+        h("div", { class: "actions" },
+          after ? h("a", { class: "button", href: link(["queues"], { sort }) }, "First page")
+            : null,
+          next ? h("a", { class: "button", href: link(["queues"], { sort, after: next }) },
+            `Queues after ${next}`) : null),
       ];
     },
   };
-}
-
-/** The queues of an answer, as a list, whichever of its forms it has. */
-export function queuesOf(answer) {
-  const found = answer.queues ?? answer;
-  return Array.isArray(found)
-    ? found.map((one) => (one.stats ? { ...one.stats, ...one } : one))
-    : Object.entries(found).map(([queue, row]) => ({ queue, ...row }));
 }
 
 /** How late the oldest ready task is, or null. */
