@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
 
-EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress"}
+EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress", "histograms"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "budget": set(),
+    "histograms": set(),
     "progress": {"clock"},
     "config": {"errors"},
     "log": {"errors", "clock", "config"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidewarden.histograms import STATS
+
 
 def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
     """
@@ -27,6 +29,10 @@ def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
 
 def lasting(stats: Mapping[str, Any]) -> dict[str, Any]:
     """
-    What remains of a process that has ended: its counters (``…_total``), which must not go back.
+    Return what remains of a process that has ended.
+
+    Those are its counters (``…_total``) and its histograms, which must not go back.
     """
-    return {name: value for name, value in stats.items() if name.endswith("_total")}
+    return {
+        name: value for name, value in stats.items() if name.endswith("_total") or name == STATS
+    }

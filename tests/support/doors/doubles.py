@@ -36,6 +36,7 @@ class Door:
         users: tuple[User, ...] = (),
         queues: Any = None,
         connections_max: int | None = None,
+        traffic: Any = None,
         **limits: int,
     ) -> None:
         defaults = Config()
@@ -53,7 +54,7 @@ class Door:
         self.cluster = FixedCluster()
         self.steering = RecordingSteering()
         rooms: tuple[Any, ...] = (self.queues, self.cluster, self.tokens, self.schedules)
-        self.services = Services(*rooms, self.locks, self.steering)
+        self.services = Services(*rooms, self.locks, self.steering, traffic=traffic)
         self.server = RespServer(
             self.config, self.services, SystemClock(), connections_max=connections_max
         )

@@ -41,10 +41,21 @@ class Peer:
         open_to_all: whether the door is open to those who have not said who they are.
     """
 
-    __slots__ = ("_open_to_all", "address", "agent", "may", "name", "rights", "since", "user")
+    __slots__ = (
+        "_open_to_all",
+        "address",
+        "agent",
+        "host",
+        "may",
+        "name",
+        "rights",
+        "since",
+        "user",
+    )
 
     def __init__(self, address: str, since: float, *, open_to_all: bool) -> None:
         self.address = address
+        self.host = host_of(address)
         self.since = since
         self._open_to_all = open_to_all
         self.name = ""  # CLIENT SETNAME
@@ -103,6 +114,11 @@ def ask_after(listening: Iterable[object]) -> None:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
+
+
+def host_of(address: str) -> str:
+    """The host of a ``host:port``."""
+    return address.rpartition(":")[0] or address
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:

@@ -26,6 +26,8 @@ from tidewarden.queue import Queues
 from tidewarden.tokens import Tokens
 from tidewarden.tokens.policy.account_state import STATES
 
+from .histogram_metrics import histograms_of
+
 log = logging.getLogger("tidewarden.server")
 
 Sample = tuple[str, dict[str, str], Mapping[str, Any]]
@@ -301,7 +303,7 @@ async def render(samples: Sequence[Sample], clock: Clock) -> bytes:
         add_to(families, samples[first : first + SAMPLES_A_TURN])
         await sleep(clock, 0.0)
     text = []
-    for family in families.values():
+    for family in (*families.values(), *histograms_of(stats for _, _, stats in samples)):
         for first in range(0, len(family.samples), SERIES_A_TURN):
             found = written(family, first)
             text.append(found)

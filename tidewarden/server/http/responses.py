@@ -9,6 +9,9 @@ from aiohttp import web
 
 from tidewarden.errors import Error, NotFound
 
+FAILED: web.ResponseKey[str] = web.ResponseKey("failed", str)
+"""The word of the error that a response tells."""
+
 
 def respond(
     body: object, status: int = 200, headers: Mapping[str, str] | None = None
@@ -34,7 +37,9 @@ def problem(
     code = status or error.http_status
     if code == 401:
         extra["WWW-Authenticate"] = "Bearer"
-    return respond({"error": error.code, "message": str(error)}, code, extra)
+    answer = respond({"error": error.code, "message": str(error)}, code, extra)
+    answer[FAILED] = error.code
+    return answer
 
 
 def nothing_at(request: web.Request, hidden: Collection[str]) -> NotFound:

@@ -30,6 +30,12 @@ PATTERNS = {
 # What stands in a path as the first argument of the verb: whose name the permission is for.
 SUBJECTS = ("queue", "topic", "lock", "name")
 
+WAITS: web.RequestKey[bool] = web.RequestKey("waits", bool)
+"""
+A handler sets it, true, on a request that may take as long as its caller says (a long poll), so
+that its time is counted among the waits. A stream's is anyway.
+"""
+
 
 def arguments_of(request: web.Request) -> list[bytes]:
     """

@@ -23,8 +23,10 @@ from tidewarden.config.load import Config, is_loopback
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
 from tidewarden.server.access.admission import AdmissionControl
+from tidewarden.server.access.peer import host_of, peer_of
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
+from tidewarden.server.answered_requests import UNKNOWN, AnsweredRequests
 from tidewarden.server.console import routes as console
 from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
@@ -35,8 +37,8 @@ from .caller import RIGHTS, USER
 from .listener import HttpListener, HttpPeer
 from .long_polls import LongPolls
 from .params import unpacked
-from .responses import nothing_at, problem
-from .route import add_routes
+from .responses import FAILED, nothing_at, problem
+from .route import WAITS, add_routes, arguments_of
 from .routes import events, node, queues, schedules, tasks, tokens
 from .routes.node import NodeRoutes, Stats, fine
 
@@ -105,7 +107,7 @@ class HttpServer:
             alive=alive,
             ready=ready,
             warning=warning,
-            stats={"http": self._listener_stats, **(stats or {})},
+            stats={"http": self._stats, **(stats or {})},
         )
         self._admission = AdmissionControl(clock) if admission is None else admission
         if connections_max is None:
@@ -113,6 +115,7 @@ class HttpServer:
         self._connections_max = connections_max
         self._long_polls = LongPolls(connections_max, several=len(config.users) > 1)
         self._reading = OpenRequests()
+        self._answered = AnsweredRequests("http", services.traffic)
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
 
@@ -169,10 +172,11 @@ class HttpServer:
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
-    def _listener_stats(self) -> Mapping[str, Any]:
+    def _stats(self) -> Mapping[str, Any]:
+        told = self._answered.stats()
         if self._listener is None:
-            return {}
-        return self._listener.stats() | {"waiting": self._long_polls.waiting}
+            return told
+        return {**self._listener.stats(), "waiting": self._long_polls.waiting, **told}
 
     @property
     def port(self) -> int:
@@ -188,9 +192,31 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Who asks, and every error as JSON."""
+        """Note what was answered; what other nodes ask is none of it."""
         if request.path in self._internal:
             return await handler(request)
+        began = self._clock.monotonic()
+        response = await self._answer(request, handler)
+        self._note(request, response, self._clock.monotonic() - began)
+        return response
+
+    def _note(self, request: web.Request, response: web.StreamResponse, seconds: float) -> None:
+        streams = not isinstance(response, web.Response)
+        route = route_of(request)
+        self._answered.note(
+            request.get(USER) or None,
+            UNKNOWN if route is None else route.verb or route.path,
+            arguments_of(request)[0],
+            host_of(peer_of(request.transport)),
+            request.content_length or 0,
+            (response.body_length if streams else response.content_length) or 0,
+            response.get(FAILED, ""),
+            seconds,
+            streams or request.get(WAITS, False),
+        )
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Who asks, and every error as JSON."""
         try:
             self._authorization.check_origin(request)
             user = await self._authorization.user_of(request)

@@ -21,6 +21,7 @@ from tidewarden.queue import Session
 from tidewarden.server.access.admission import UnauthenticatedPeer
 from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, peer_of
 from tidewarden.server.access.users import DEFAULT_NAME
+from tidewarden.server.answered_requests import UNKNOWN
 from tidewarden.server.verbs.command import TOGETHER_MAX, Command, meant
 
 from . import encoder
@@ -408,6 +409,16 @@ class Connection(asyncio.Protocol):
         if slot.waits:
             self._held_up = False
             self.server.waiting -= 1
+        if self._relayed is None:
+            self._note(
+                slot.verb,
+                slot.name,
+                slot.bytes_in,
+                cast(bytes, slot.reply),
+                slot.began,
+                muted=slot.muted,
+                waits=slot.waits,
+            )
         slots, out = self._slots, self._out
         if len(slots) == 1 and self._smooth():
             slots.clear()
@@ -513,7 +524,39 @@ class Connection(asyncio.Protocol):
             command.together if self._flow.short else min(command.together, command.together_long)
         )
 
+    def _note(
+        self,
+        verb: str,
+        name: bytes,
+        bytes_in: int,
+        reply: bytes,
+        began: float,
+        *,
+        muted: bool,
+        waits: bool,
+    ) -> None:
+        """A request was answered by ``reply``."""
+        server, peer = self.server, self.peer
+        server.answered.note(
+            peer.user,
+            verb,
+            name,
+            peer.host,
+            bytes_in,
+            0 if muted else len(reply),
+            encoder.word_of(reply) if reply[:1] == b"-" else "",
+            server.monotonic() - began,
+            waits,
+        )
+
     def _begin(self, command: Command[Connection] | None, request: Request) -> None:
+        server = self.server
+        began = server.monotonic()
+        verb, subject = (UNKNOWN, 0) if command is None else (command.name, command.subject)
+        # what EXEC runs is noted then; what came in at another process, there
+        noted = self._relayed is None and (
+            self.transaction is None or command is None or command.immediate
+        )
         self._beginning = True
         try:
             if command is None:
@@ -524,8 +567,8 @@ class Connection(asyncio.Protocol):
                     self.peer.refuse()
                 outcome: bytes | Pending | Slot = self._unknown(request)
             else:
-                self.last_command = name = command.name
-                self.server.calls[name] += 1
+                self.last_command = verb
+                server.calls[verb] += 1
                 if command.level not in self.peer.may:
                     self._check(command, request)
                 if len(request) < command.least or len(request) > command.most:
@@ -553,13 +596,18 @@ class Connection(asyncio.Protocol):
             slot = PendingSlot(self, cast(Pending, outcome), self._loop)
         slot.muted = muted
         reply = slot.reply
+        name = request[subject] if subject and len(request) > 1 else b""
+        bytes_in = 0 if server.answered.traffic is None else sum(map(len, request))
         if reply is None:
             slot.begun = True
+            slot.began, slot.verb, slot.name, slot.bytes_in = began, verb, name, bytes_in
             self._begun_count += 1
             if slot.waits:
                 self._held_up = True
-                self.server.waiting += 1
-        elif not self._slots:
+                server.waiting += 1
+        elif noted:
+            self._note(verb, name, bytes_in, reply, began, muted=muted, waits=False)
+        if reply is not None and not self._slots:
             if not muted:
                 self._out.append(reply)
             return

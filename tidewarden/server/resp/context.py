@@ -15,6 +15,7 @@ from tidewarden.queue import Session
 from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
+from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.services import Services
 from tidewarden.server.verbs.command import Command
 
@@ -57,6 +58,7 @@ class ServerContext(Generic[Connected]):
         self.queues = services.queues
         self.services = services
         self.clock = clock
+        self.monotonic = clock.monotonic
         self.users = users
         self.admission = admission
         self.mismatches = ProtocolMismatch("RESP", clock)
@@ -79,6 +81,7 @@ class ServerContext(Generic[Connected]):
         self.refused_total = 0
         self.calls: defaultdict[str, int] = defaultdict(int)
         self.errors: Counter[str] = Counter()
+        self.answered = AnsweredRequests("resp", services.traffic)
         self.settled = asyncio.Event()  # a connection has nothing under way any more
         self.closing: set[asyncio.Task[None]] = set()  # of sessions whose connection has gone
 

@@ -41,6 +41,11 @@ def error_line(code: str, message: str) -> bytes:
     return b"-%b\r\n" % line[:MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace")
 
 
+def word_of(failure: bytes) -> str:
+    """The word that a reply of an error begins with."""
+    return failure[1:40].split(None, 1)[0].decode("ascii", "replace")
+
+
 def encode(value: object, resp: int) -> bytes:
     """
     Any value a verb answers with: text, bytes, numbers, None, lists, mappings.

@@ -48,11 +48,29 @@ class Slot:
 
     The result comes as a future's (``come``), or directly (``set_result``).
 
-    ``begun``: the connection counts it among what is under way, and has to be told. ``work``: what
-    to cancel when nobody waits any longer.
+    ``begun``: the connection counts it among what is under way, and has to be told; from then on
+    ``began`` (seconds of the monotonic clock), ``verb``, ``name`` and ``bytes_in`` are what is to
+    be noted of the request when it is answered. ``work``: what to cancel when nobody waits any
+    longer.
     """
 
-    __slots__ = ("begun", "connection", "muted", "reply", "waits", "work")
+    __slots__ = (
+        "began",
+        "begun",
+        "bytes_in",
+        "connection",
+        "muted",
+        "name",
+        "reply",
+        "verb",
+        "waits",
+        "work",
+    )
+
+    began: float
+    bytes_in: int
+    name: bytes
+    verb: str
 
     def __init__(self, connection: ReplyOrder, waits: bool = False) -> None:
         self.connection = connection

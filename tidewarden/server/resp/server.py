@@ -204,6 +204,7 @@ class RespServer:
             "denied_total": dict(self.users.denied_total),
             "requests_total": dict(shared.calls),
             "errors_total": dict(shared.errors),
+            **shared.answered.stats(),
         }
 
     def reload(self, users: Sequence[User]) -> frozenset[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -23,6 +24,10 @@ ANY = 1 << 30
 
 TOGETHER_MAX = 256
 TOGETHER_LONG_MAX = 32
+
+# What a verb is for, as its usage calls it, where that stands first or last.
+FIRST = {"queue", "topic", "name", "provider", "provider/account"}
+LAST = {"queue", "provider", "provider/account"}
 
 Caller = TypeVar("Caller")
 Outcome = bytes | Pending | Slot
@@ -60,9 +65,15 @@ class Command(Generic[Caller]):
     together: int = TOGETHER_MAX
     together_long: int = TOGETHER_MAX
     level: Level = field(init=False)  # the permission's, looked at for each request
+    # where among the arguments the name of what it is for stands, the last of several; 0: nowhere
+    subject: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", self.permission.level)
+        words = re.findall(r"[\w/]+", self.usage) or [""]
+        object.__setattr__(
+            self, "subject", 1 if words[0] in FIRST else -1 if words[-1] in LAST else 0
+        )
 
     def misused(self, request: Request) -> BadArg:
         """The error for a number of arguments that cannot be right."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
 
 from tidewarden.clock import ManualClock
+from tidewarden.histograms import QUICK_S
+from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.http import metrics
 from tidewarden.server.http.metrics import HELP, Sample
+from tidewarden.server.stats_merge import add_up
 
 
 async def rendered(samples: Sequence[Sample]) -> str:
@@ -83,3 +87,29 @@ async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.M
     monkeypatch.setattr(metrics, "SAMPLES_A_TURN", 1_000_000)
     assert found == await rendered(samples)
     assert found.count("\n") == 4 * 1000 + 6
+
+
+async def test_histograms_are_prometheus_own_and_added_up() -> None:
+    doors = [AnsweredRequests("resp"), AnsweredRequests("resp"), AnsweredRequests("http")]
+    for door, seconds in zip(doors, (0.0004, 0.25, 99.0), strict=True):
+        door.note(None, "Q.PUT", b"q", "127.0.0.1", 0, 1, "", seconds)
+    text = await rendered([("resp", {}, add_up(*(door.stats() for door in doors[:2])))])
+    name = "tidewarden_request_duration_seconds"
+    assert text.count(f"# TYPE {name} histogram") == 1
+    assert f"# HELP {name} Time from a request's turn" in text
+    buckets = re.findall(r'_bucket\{door="resp",le="([^"]+)",verb="Q.PUT"\} (\S+)', text)
+    assert [le for le, _ in buckets] == [*map(str, QUICK_S), "+Inf"]
+    counts = dict(buckets)
+    assert [counts[le] for le in ("0.00025", "0.0005", "0.1", "0.25", "+Inf")] == [
+        "0.0",
+        "1.0",
+        "1.0",
+        "2.0",
+        "2.0",
+    ]
+    assert f'{name}_count{{door="resp",verb="Q.PUT"}} 2.0' in text
+    assert f'{name}_sum{{door="resp",verb="Q.PUT"}} 0.2504' in text
+    both = await rendered([("resp", {}, doors[0].stats()), ("http", {}, doors[2].stats())])
+    assert both.count(f"# TYPE {name} histogram") == 1
+    assert f'{name}_bucket{{door="http",le="30.0",verb="Q.PUT"}} 0.0' in both
+    assert f'{name}_bucket{{door="http",le="+Inf",verb="Q.PUT"}} 1.0' in both
