@@ -19,13 +19,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
 
-EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress", "histograms"}
+EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress", "histograms", "peer_line"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "budget": set(),
     "histograms": set(),
     "progress": {"clock"},
+    "peer_line": set(),
     "config": {"errors"},
     "log": {"errors", "clock", "config"},
     "raft": EVERYBODY,

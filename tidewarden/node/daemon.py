@@ -31,6 +31,10 @@ from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.console.login_cookie import login_key
+from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
+from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
+from tidewarden.server.traffic.node_traffic import NodeTraffic
+from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.store.client import StoreClient
 from tidewarden.store.preflight import warn_of_settings
 from tidewarden.store.removal_first import small_writes
@@ -242,13 +246,14 @@ class Daemon:
         calm_collector()
         tell_supervisor("READY=1")
         log.info("READY %s: %s", self.config.node.name, doors.shown())
-        await self._until_stopped(rooms, tokens, doors.status, beating, refreshing)
+        await self._until_stopped(rooms, tokens, doors, beating, refreshing)
         log.info("going down")
 
     def _build_doors(self, rooms: Rooms, tokens: Tokens) -> Doors:
         config, clock, replication = self.config, self.clock, rooms.access.replication
         register = functools.partial(self._register, rooms)
-        secondaries = Secondaries(config, clock, register, rooms.access.near_url)
+        own = NodeTraffic(Recorder(clock), clock)
+        secondaries = Secondaries(config, clock, register, rooms.access.near_url, traffic=own)
         status = Status(
             config,
             clock,
@@ -257,6 +262,13 @@ class Daemon:
             store=rooms.store,
             processes=secondaries,
             stores=None if replication is None else replication.seen,
+        )
+        traffic = ClusterTraffic(
+            config.node.name,
+            own,
+            traffic_mac(self._secret),
+            status.addresses,
+            tls=bool(config.node.tls_cert),
         )
         copy = _copy_of(config, rooms)
         backups = Backups(Path(config.node.data_dir) / "backups", clock, copy, status.backed_up)
@@ -273,6 +285,7 @@ class Daemon:
             backups,
             replication,
             login_key=login_key(self._secret),
+            traffic=traffic,
         )
 
     def _warn_of_doors(self) -> None:
@@ -301,11 +314,12 @@ class Daemon:
         self,
         rooms: Rooms,
         tokens: Tokens,
-        status: Status,
+        doors: Doors,
         beating: asyncio.Task[None],
         refreshing: set[asyncio.Task[None]],
     ) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        status = doors.status
         refresh = asyncio.create_task(tokens.run(), name="tokens")
         refreshing.add(refresh)
         jobs: list[asyncio.Task[None]] = [
@@ -313,6 +327,7 @@ class Daemon:
             *rooms.parts.start_watches(),
             asyncio.create_task(rooms.leader.leadership.run(), name="leadership"),
             asyncio.create_task(rooms.leader.raft.watch(), name="membership"),
+            asyncio.create_task(doors.traffic.own.run(), name="traffic"),
             asyncio.create_task(tell_watchdog(self.clock, status.dead), name="watchdog"),
             *self._start_store_events(rooms.access, tokens),
         ]

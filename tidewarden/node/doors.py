@@ -17,6 +17,8 @@ from tidewarden.server.beanstalkd.server import BeanstalkdServer
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services, StoreOperations
+from tidewarden.server.traffic.cluster_traffic import PATH as TRAFFIC_PATH
+from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 from .os_process import ConnectionBudget
@@ -51,14 +53,25 @@ class Doors:
         backups: Backups,
         stores: StoreOperations | None = None,
         *,
+        traffic: ClusterTraffic,
         login_key: bytes,
     ) -> None:
         self.status = status
+        self.traffic = traffic
         self._secondaries = secondaries
         queues = status.queues
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         services = Services(
-            queues, status, tokens, schedules, queues.locks, operations, backups, stores
+            queues,
+            status,
+            tokens,
+            schedules,
+            queues.locks,
+            operations,
+            backups,
+            stores,
+            traffic=traffic.own.recorder,
+            traffic_of_cluster=traffic,
         )
         self._resp = RespServer(
             config,
@@ -77,7 +90,7 @@ class Doors:
             ready=status.complaint,
             warning=status.warning,
             stats={"node": status.stats, "resp": self._resp.stats},
-            internal={PEERS_PATH: tokens.answer_peer},
+            internal={PEERS_PATH: tokens.answer_peer, TRAFFIC_PATH: traffic.answer_peer},
             admission=self._resp.admission,
             connections_max=budget.http,
             login_key=login_key,
@@ -100,6 +113,7 @@ class Doors:
 
         Raises: OSError: a port is taken. ConfigError: not all processes serve.
         """
+        stack.push_async_callback(self.traffic.close)
         await self._http.start()
         stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
         await self._resp.start()

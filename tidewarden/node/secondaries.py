@@ -25,10 +25,13 @@ from tidewarden.config.load import Config, User
 from tidewarden.errors import ConfigError, Error
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.stats_merge import add_up, lasting
+from tidewarden.server.traffic.node_traffic import NodeTraffic, PartsOfProcess
+from tidewarden.server.traffic.tables import Part
+from tidewarden.server.traffic.tap import TapFilter, TapNews
 from tidewarden.store.child_process import how_ended, kill_group, start_child, stop_child
 from tidewarden.store.preflight import StoreServer
 
-from .secondary import Orders
+from .secondary import TAPS, Orders
 
 log = logging.getLogger("tidewarden.fronts")
 
@@ -44,7 +47,8 @@ class Secondaries:
     Starts the further processes of a node, and starts each again when it ends.
 
     ``register(name)`` registers a process's name anew. ``near_url``: how they read the node's own
-    copy of the data; empty: it has none.
+    copy of the data; empty: it has none. ``traffic``: what they count, and what their taps show,
+    is added to it.
     """
 
     def __init__(
@@ -53,7 +57,11 @@ class Secondaries:
         clock: Clock,
         register: Callable[[str], Awaitable[None]],
         near_url: str = "",
+        *,
+        traffic: NodeTraffic,
     ) -> None:
+        self._traffic = traffic
+        traffic.recorder.taps.spread = self._tell_taps
         self._config = config
         self._clock = clock
         self._register = register
@@ -115,6 +123,14 @@ class Secondaries:
                         error,
                     )
                     kill_group(child.process)
+
+    def _tell_taps(self, taps: Sequence[tuple[int, TapFilter]]) -> None:
+        """Have all processes show what these taps want to see, and no more."""
+        for number, child in self._alive.items():
+            try:
+                child.wire.send(TAPS + msgspec.json.encode(taps))
+            except OSError as error:
+                log.warning("process %d shows no taps: %s", number, error)
 
     def serving(self) -> int:
         """Return how many serve now."""
@@ -194,7 +210,8 @@ class Secondaries:
             keep = (file.fileno(), theirs.fileno())
             argv = [sys.executable, "-m", "tidewarden.node.secondary", *map(str, keep)]
             process = await start_child(argv, output=sys.stderr.buffer, keep_fds=keep)
-        child = self._alive[orders.number] = _Child(process, ours, self._clock.monotonic())
+        parts = PartsOfProcess(self._traffic)
+        child = self._alive[orders.number] = _Child(process, ours, self._clock.monotonic(), parts)
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._heard, child, door)
         return child
@@ -234,8 +251,14 @@ class Secondaries:
             return
         message = msgspec.json.decode(data)
         child.heard_at = self._clock.monotonic()
-        child.ready = child.ready or "ready" in message
+        if "ready" in message:
+            child.ready = True
+            self._tell_taps(self._traffic.recorder.taps.shown())
         child.stats = message.get("stats", child.stats)
+        if "traffic" in message:
+            child.parts.hear(msgspec.convert(message["traffic"], Part))
+        if "tap" in message:
+            self._traffic.recorder.taps.hear(msgspec.convert(message["tap"], TapNews))
         if "line" in message and fds:
             task = asyncio.ensure_future(
                 door.attach(socket.socket(fileno=fds[0]), **message["line"])
@@ -253,8 +276,13 @@ class _Child:
     """One process that runs."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, wire: socket.socket, now: float
+        self,
+        process: asyncio.subprocess.Process,
+        wire: socket.socket,
+        now: float,
+        parts: PartsOfProcess,
     ) -> None:
+        self.parts = parts
         self.process = process
         self.wire = wire
         self.heard_at = now

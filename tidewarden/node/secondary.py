@@ -29,6 +29,9 @@ from tidewarden.server.relay import relayed
 from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services
+from tidewarden.server.traffic.handing_over import HandingOver
+from tidewarden.server.traffic.recorder import Recorder
+from tidewarden.server.traffic.tap import TapFilter
 from tidewarden.server.verbs.table import COMMANDS
 from tidewarden.store.preflight import StoreServer
 
@@ -44,6 +47,9 @@ log = logging.getLogger("tidewarden.front")
 
 DRAIN_S = 5.0
 TELL_S = 1.0
+TAPS = b"taps "
+"""What the first process begins the list of the node's taps with."""
+WORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +96,11 @@ class Secondary:
         self._stopping = stopping
         self._parts = parts
         config, queues = orders.config, parts.queues
+        recorder, loop = Recorder(clock), asyncio.get_running_loop()
+        self._traffic = HandingOver(recorder, self._send, loop.call_later)
         self._resp = RespServer(
             config,
-            Services(queues, RelayedCluster(), locks=queues.locks),
+            Services(queues, RelayedCluster(), locks=queues.locks, traffic=recorder),
             clock,
             commands=relayed(COMMANDS),
             port=orders.port,
@@ -100,7 +108,7 @@ class Secondary:
             connections_max=raise_file_limit(config.limits).resp,
         )
         wire.setblocking(False)
-        asyncio.get_running_loop().add_reader(wire, self._heard_first)
+        loop.add_reader(wire, self._heard_first)
 
     async def serve(self) -> None:
         """
@@ -142,18 +150,24 @@ class Secondary:
     async def _tell(self) -> None:
         while True:
             self._send({"stats": self.stats()})
+            self._traffic.hand_over()
             await sleep(self._clock, TELL_S)
 
-    def _send(self, message: dict[str, Any]) -> None:
-        # the first process is behind: the next figures will do
-        with contextlib.suppress(BlockingIOError):
+    def _send(self, message: Mapping[str, Any]) -> bool:
+        """Send a packet; False: the first process is behind, and the next figures will do."""
+        try:
             self._wire.send(msgspec.json.encode(message))
+        except BlockingIOError:
+            return False
+        return True
 
     def _heard_first(self) -> None:
-        """Take over the users that the first process sends in a file, or notice its end."""
+        """
+        Take over the users that the first process sends in a file, or the taps; or notice its end.
+        """
         fds: list[int] = []
         try:
-            word, fds, _, _ = socket.recv_fds(self._wire, 16, 1)
+            word, fds, _, _ = socket.recv_fds(self._wire, WORD_BYTES, 1)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -164,6 +178,9 @@ class Secondary:
                     file.seek(0)
                     users: tuple[User, ...] = pickle.load(file)
                 self._resp.reload(users)
+            if word.startswith(TAPS):
+                taps = msgspec.json.decode(word[len(TAPS) :], type=list[tuple[int, TapFilter]])
+                self._traffic.follow(taps)
             return
         asyncio.get_running_loop().remove_reader(self._wire)
         self._stopping.set()

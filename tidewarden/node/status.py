@@ -106,6 +106,10 @@ class Status:
         numbers = self.stats()
         return {name: numbers[f"sessions_{name}"] for name in self.queues.sessions.counts()}
 
+    def addresses(self) -> dict[str, str]:
+        """Return where the cluster's nodes listen, members and workers: ``host:base_port``."""
+        return {name: str(member["address"]) for name, member in self._members().items()}
+
     def _members(self) -> dict[str, dict[str, Any]]:
         node, told = self.config.node, self.nodes.addresses
         seen = {registration.node: registration for registration in self.nodes.seen}

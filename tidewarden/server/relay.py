@@ -5,6 +5,7 @@ The verbs that a node's further processes pass on to its first: tokens, schedule
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 from .resp.connection import Connection
@@ -12,7 +13,10 @@ from .resp.parser import Request
 from .resp.relay_line import RelayLine
 from .resp.reply_slot import Pending
 from .verbs.command import Command
+from .verbs.traffic import push
 
+STREAMS = b"R.TAP"
+"""Takes as long as the peer said, and ends with its connection."""
 GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process does
 
 
@@ -26,7 +30,8 @@ def relay(connection: Connection, request: Request) -> Pending:
         if line is not None:
             line.close()
         line = connection.relay = RelayLine(server.hand_over, *speaks)
-    return Pending(line.ask(request), _as_it_is)
+    waits = request[0].upper() == STREAMS
+    return Pending(line.ask(request, functools.partial(push, connection)), _as_it_is, waits)
 
 
 def _as_it_is(reply: bytes, resp: int) -> bytes:

@@ -12,6 +12,7 @@ from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.tokens import Tokens
 
+from .traffic.cluster_traffic import ClusterTraffic
 from .traffic.recorder import Recorder
 
 
@@ -69,3 +70,5 @@ class Services:
     """None: the cluster has one store, or this node has none of the replicated ones."""
     traffic: Recorder | None = None
     """Is told of each request that was answered; None: nobody counts them."""
+    traffic_of_cluster: ClusterTraffic | None = None
+    """Adds up what all nodes count; None in a further process."""

@@ -13,6 +13,7 @@ from random import Random
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config, Provider
+from tidewarden.peer_line import Mac
 from tidewarden.queue import Queues
 
 from .accounts.account_store import AccountStore, RunScript
@@ -211,7 +212,7 @@ async def _put_together(
     closing: contextlib.AsyncExitStack,
     connected: Callable[[], bool],
     forced_ms: int,
-    mac: peer_queries.Mac | None,
+    mac: Mac | None,
 ) -> Tokens:
     directory, accounts, clock = ground.directory, ground.accounts, ground.clock
     outside = _outside(ground)

@@ -142,6 +142,8 @@ R.DISCARDED
 R.JOIN n1 h:7420
 R.LEAVE n1
 R.BACKUP
+R.TRAFFIC BY queue TOP 5 SORT bytes OVER start NODE all
+R.TAP USER u QUEUE q RATE 1/3 MS 5
 """
 GOOD: dict[str, list[list[bytes]]] = {}
 for line in GOOD_TEXT.split("\n")[1:-1]:

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from tidewarden.tokens import PEERS_PATH
-
 
 @contextlib.asynccontextmanager
 async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
@@ -28,7 +26,7 @@ async def served(
 ) -> AsyncIterator[str]:
     """Likewise, by a handler of one's own."""
     app = web.Application()
-    app.router.add_post(PEERS_PATH, asked)
+    app.router.add_post("/internal/{what}", asked)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -12,6 +12,8 @@ from support.inspect import LAUNCH, WATCH, keep_process
 from tidewarden.clock import ManualClock
 from tidewarden.config.load import load
 from tidewarden.node.secondaries import AGAIN_LAST_S, Secondaries
+from tidewarden.server.traffic.node_traffic import NodeTraffic
+from tidewarden.server.traffic.recorder import Recorder
 
 
 async def test_what_keeps_a_process_from_starting_may_pass(
@@ -23,7 +25,9 @@ async def test_what_keeps_a_process_from_starting_may_pass(
     async def register(name: str) -> None:
         registered.append(name)
 
-    fronts = Secondaries(load(None, {}, {}), clock := ManualClock(), register)
+    clock = ManualClock()
+    traffic = NodeTraffic(Recorder(clock), clock)
+    fronts = Secondaries(load(None, {}, {}), clock, register, traffic=traffic)
     tries = 0
 
     async def launch(_orders: object, _door: object) -> Any:

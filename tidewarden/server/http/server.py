@@ -39,7 +39,7 @@ from .long_polls import LongPolls
 from .params import unpacked
 from .responses import FAILED, nothing_at, problem
 from .route import WAITS, add_routes, arguments_of
-from .routes import events, node, queues, schedules, tasks, tokens
+from .routes import events, node, queues, schedules, tasks, tokens, traffic
 from .routes.node import NodeRoutes, Stats, fine
 
 log = logging.getLogger("tidewarden.server")
@@ -91,6 +91,7 @@ class HttpServer:
         self._queues = services.queues
         self._tokens = services.tokens
         self._schedules = services.schedules
+        self._traffic = services.traffic_of_cluster
         self._clock = clock
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
@@ -152,6 +153,9 @@ class HttpServer:
                 self._schedules, check, lambda request: request[RIGHTS]
             )
             add_routes(app.router, schedules.ROUTES, of_schedules)
+        if self._traffic is not None:
+            of_traffic = traffic.TrafficRoutes(self._traffic, self._clock)
+            add_routes(app.router, traffic.ROUTES, of_traffic)
         mismatches = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
             app,

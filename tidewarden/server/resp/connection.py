@@ -272,6 +272,14 @@ class Connection(asyncio.Protocol):
         """Run ``requests`` before whatever else was read (EXEC)."""
         self._requests.extendleft(reversed(requests))
 
+    def push(self, message: bytes) -> bool:
+        """Send a message between two replies (RESP3); False: the peer does not read just now."""
+        if self._flow.paused:
+            return False
+        self._out.append(message)
+        self.flush()
+        return True
+
     def end_waits(self) -> None:
         """End the requests that wait; whoever still reads is told DRAINING."""
         for slot in list(self._slots):

@@ -7,7 +7,7 @@ The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidewarden.errors import Error
@@ -28,6 +28,11 @@ def bulk(text: str) -> bytes:
 def integer(number: int) -> bytes:
     """An integer."""
     return b":%d\r\n" % number
+
+
+def push(parts: Sequence[str]) -> bytes:
+    """A message that is no reply (RESP3)."""
+    return b">%d\r\n%b" % (len(parts), b"".join(map(bulk, parts)))
 
 
 def failure(error: Error) -> bytes:

@@ -18,10 +18,13 @@ import msgspec
 
 from tidewarden.errors import Draining, Full
 
+from . import encoder
 from .parser import Request
 
 HandOver = Callable[[socket.socket, str | None, int], Awaitable[None]]
 """Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""
+Push = Callable[[bytes], Awaitable[None]]
+"""Sends the peer messages that are no reply."""
 CHUNK = 1 << 16
 
 
@@ -76,16 +79,19 @@ class RelayLine:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._closed = False
 
-    async def ask(self, request: Request) -> bytes:
+    async def ask(self, request: Request, push: Push) -> bytes:
         """
-        The reply to ``request``, as it comes.
+        The reply to ``request``, as it comes; ``push`` is given the messages before it.
 
         Raises: Draining: the first process takes no more, or cut this line. Full: there is no file
         for a line.
         """
         async with self._turn:
             try:
-                return await self._ask(request)
+                return await self._ask(request, push)
+            except asyncio.CancelledError:
+                self._cut()  # the rest of its reply is for nobody
+                raise
             except OSError as error:
                 self._cut()
                 if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -94,7 +100,7 @@ class RelayLine:
                     ) from None
                 raise Draining("This node is going down. Connect to another.") from None
 
-    async def _ask(self, request: Request) -> bytes:
+    async def _ask(self, request: Request, push: Push) -> bytes:
         if self._closed:
             raise ConnectionAbortedError
         if self._streams is None:
@@ -102,14 +108,22 @@ class RelayLine:
         reader, writer = self._streams
         words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in request)
         writer.write(b"*%d\r\n%b" % (len(request), words))
-        parser, chunks = hiredis.Reader(), []
-        while parser.gets() is False:
+        parser, got = hiredis.Reader(), bytearray()
+        while True:
             chunk = await reader.read(CHUNK)
             if not chunk:
                 raise ConnectionResetError
-            chunks.append(chunk)
+            got += chunk
             parser.feed(chunk)
-        return b"".join(chunks)
+            pushed = 0
+            while isinstance(found := parser.gets(), hiredis.PushNotification):
+                # of the door's own making: written again it is what came
+                pushed += len(encoder.push([part.decode() for part in found]))
+            if pushed:
+                await push(bytes(got[:pushed]))
+                del got[:pushed]
+            if found is not False:
+                return bytes(got)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()

@@ -7,6 +7,8 @@ of bounded size, so that a stranger with a million names costs time and no memor
 
 from __future__ import annotations
 
+import re
+
 from tidewarden.clock import Clock
 
 from .tables import Tables
@@ -15,6 +17,13 @@ from .tap import Request, Taps
 PENDING_MAX = 512
 NAME_MAX = 200
 CUT = "…"
+NO_NAME = "(no name)"
+"""
+What is shown where a peer has sent something that no name can be: perhaps a token, or a grant with
+its secrets, where the name should stand.
+"""
+_PROVIDER = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f\"{}<>]+")
 
 Sums = list[float]  # requests, bytes in, bytes out, errors, seconds
 
@@ -76,8 +85,10 @@ class Recorder:
             sums[3] += 1
         sums[4] += seconds
         if self.taps.open:
-            shown = Request(user or "", verb, name, peer, bytes_in, bytes_out, failed, seconds)
-            self.taps.show(shown)
+            shown = shown_name(verb, name)
+            self.taps.show(
+                Request(user or "", verb, shown, peer, bytes_in, bytes_out, failed, seconds)
+            )
 
     def _begin(self, key: tuple[str | None, str, bytes, str]) -> Sums:
         if len(self._pending) >= PENDING_MAX:
@@ -90,11 +101,19 @@ class Recorder:
         tables = self._tables
         for (user, verb, name, peer), (requests, got, sent, errors, seconds) in pending.items():
             sums = (int(requests), int(got), int(sent), int(errors), round(seconds * 1e6))
-            shown = name.decode("utf-8", "backslashreplace")
-            tables.add(user or "", verb, shown, peer, sums)
+            tables.add(user or "", verb, shown_name(verb, name), peer, sums)
 
     def harvest(self) -> Tables:
         """Hand over what was counted since the last time."""
         self._empty()
         tables, self._tables = self._tables, Tables()
         return tables
+
+
+def shown_name(verb: str, name: bytes) -> str:
+    """What was sent for a name, as it may be shown."""
+    if not name:
+        return ""
+    text = name.decode("utf-8", "replace")
+    pattern = _PROVIDER if verb.startswith("T.") else _NAME
+    return text if pattern.fullmatch(text) else NO_NAME

@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
     user: str
     verb: str
-    name: bytes
+    name: str
     peer: str
     bytes_in: int
     bytes_out: int
@@ -146,8 +146,7 @@ class Taps:
 
     def show(self, request: Request) -> None:
         """A request was answered while taps are open."""
-        name = request.name.decode("utf-8", "backslashreplace")
-        line = ""
+        name, line = request.name, ""
         for tap in self.open.values():
             wanted = tap.wanted
             if wanted.user not in (None, request.user) or wanted.queue not in (None, name):
@@ -156,15 +155,15 @@ class Taps:
             tap.passed += 1
             if (tap.passed - 1) % wanted.one_in:
                 continue
-            line = line or self._line(request, name)
+            line = line or self._line(request)
             tap.add(line)
 
-    def _line(self, request: Request, name: str) -> str:
+    def _line(self, request: Request) -> str:
         shown = TapLine(
             self._clock.unix_ms(),
             request.user,
             request.verb,
-            name,
+            request.name,
             request.peer,
             request.bytes_in,
             request.bytes_out,

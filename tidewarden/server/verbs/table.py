@@ -15,6 +15,7 @@ from . import (
     schedule,
     session,
     token,
+    traffic,
 )
 from .command import Command
 
@@ -38,5 +39,6 @@ COMMANDS: dict[bytes, Command[Connection]] = table(
         *schedule.COMMANDS,
         *lock.COMMANDS,
         *cluster.COMMANDS,
+        *traffic.COMMANDS,
     )
 )

@@ -3,27 +3,22 @@ Asks other nodes what they know of an account.
 
 Is an answer in your journal, a request under way, an answer unreadable?
 
-Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the
-question's, so that none can be passed off for another. Tokens in it are sealed as they are in the
-store.
+Messages are :mod:`tidewarden.peer_line`'s, their bodies msgpack. Tokens in them are sealed as they
+are in the store.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import Literal
 
-import aiohttp
 import msgspec
 
 from tidewarden import errors
 from tidewarden.config.load import Config
+from tidewarden.peer_line import Mac, PeerAway, PeerLine, mac_for
 from tidewarden.tokens.vault.vault import Vault
 
 from .journal import Journal
@@ -32,9 +27,6 @@ from .journal_records import JournalAnswer, RawAnswer
 log = logging.getLogger("tidewarden.tokens")
 
 PATH = "/internal/tokens"
-ASK_S = 2.0
-BYTES_MAX = 1 << 20
-MAC_BYTES = 32
 SHOWN_MAX = 8
 """
 Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply
@@ -90,30 +82,9 @@ class PeerReply(msgspec.Struct, frozen=True, array_like=True):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Mac:
-    """Makes and checks MACs by a key of the cluster's secret."""
-
-    key: bytes
-
-    def of(self, *parts: bytes) -> bytes:
-        """The MAC of the parts, none of which can borrow from its neighbour."""
-        made = hmac.new(self.key, digestmod=sha256)
-        for part in parts:
-            made.update(len(part).to_bytes(8, "big") + part)
-        return made.digest()
-
-    def open(self, raw: bytes, *before: bytes) -> bytes | None:
-        """The body of a message whose MAC covers ``before`` and it; None: somebody else made it."""
-        mac, body = raw[:MAC_BYTES], raw[MAC_BYTES:]
-        return body if hmac.compare_digest(mac, self.of(*before, body)) else None
-
-
 def mac_of(cluster_secret: str) -> Mac:
     """The MACs of nodes that share this secret."""
-    return Mac(
-        hmac.new(cluster_secret.encode(), b"tidewarden tokens between nodes 1", sha256).digest()
-    )
+    return mac_for(cluster_secret, b"tidewarden tokens between nodes 1")
 
 
 class Peers:
@@ -134,9 +105,8 @@ class Peers:
         """
         self._addresses = addresses or config.peers
         self._look_up = look_up
-        self._scheme = "https" if config.node.tls_cert else "http"
-        self._mac = mac
-        self._session: aiohttp.ClientSession | None = None
+        tls = bool(config.node.tls_cert)
+        self._line = None if mac is None else PeerLine(PATH, mac, tls=tls)
 
     async def ask(
         self, holder: str, queue: str, account: str, grant: int, generation: int
@@ -158,34 +128,26 @@ class Peers:
         return self._addresses()
 
     async def _ask(self, question: Question) -> PeerReply:
-        host, _, port = (await self._address_of(question.node)).rpartition(":")
-        if not host or self._mac is None:
+        address = await self._address_of(question.node)
+        if not address or self._line is None:
             return PeerReply("away")
         body = msgspec.msgpack.encode(question)
         try:
-            async with asyncio.timeout(ASK_S):
-                raw = await self._post(
-                    f"{self._scheme}://{host}:{int(port) + 1}{PATH}", self._mac.of(body) + body
-                )
-        except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
+            return msgspec.msgpack.decode(
+                await self._line.ask(question.node, address, body), type=PeerReply
+            )
+        except PeerAway as error:
             log.debug(
                 "%s does not say what it knows of %s: %s", question.node, question.account, error
             )
-            return PeerReply("away")
-        opened = self._mac.open(raw, b"reply", body)
-        if opened is None:
-            log.warning("what answered for %s does not know the cluster's secret", question.node)
-            return PeerReply("away")
-        try:
-            return msgspec.msgpack.decode(opened, type=PeerReply)
         except msgspec.DecodeError:
-            return PeerReply("away")  # Another version.
+            log.debug("%s answers as another version does", question.node)
+        return PeerReply("away")
 
     async def close(self) -> None:
         """Close every connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if self._line is not None:
+            await self._line.close()
 
     async def _address_of(self, node: str) -> str:
         address = self._addresses().get(node, "")
@@ -195,22 +157,6 @@ class Peers:
             except errors.Error as error:
                 log.debug("where %s listens is not known: %s", node, error)
         return address
-
-    async def _post(self, url: str, message: bytes) -> bytes:
-        if self._session is None:
-            # The MAC says who answers; a node's certificate need not be one that this host trusts.
-            connector = aiohttp.TCPConnector(ssl=False, limit=16)
-            self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
-            )
-        async with self._session.post(url, data=message, allow_redirects=False) as response:
-            if response.status != 200:
-                raise ValueError(f"HTTP {response.status}")
-            try:
-                # `read` would be content with a piece
-                return await response.content.readexactly(BYTES_MAX + 1)
-            except asyncio.IncompleteReadError as error:
-                return error.partial
 
 
 def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
@@ -238,5 +184,4 @@ def open_question(raw: bytes, mac: Mac) -> Question | None:
 
 def reply_to(raw: bytes, reply: PeerReply, mac: Mac) -> bytes:
     """The message that answers the question in ``raw``."""
-    body = msgspec.msgpack.encode(reply)
-    return mac.of(b"reply", raw[MAC_BYTES:], body) + body
+    return mac.reply_to(raw, msgspec.msgpack.encode(reply))

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
+from tidewarden.peer_line import Mac
 from tidewarden.tokens.accounts.account_record import parse_row
 from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.peer_queries import Mac, PeerReply, kept_of, open_question, reply_to
+from tidewarden.tokens.journal.peer_queries import PeerReply, kept_of, open_question, reply_to
 from tidewarden.tokens.vault.vault import Vault
 
 from .outcome_notifier import OutcomeNotifier

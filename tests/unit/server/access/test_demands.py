@@ -91,6 +91,8 @@ R.SWITCHOVER n1                                 | admin
 R.RECOVER ACCEPTLOSS                            | admin
 R.CONFIRM                                       | admin
 R.DISCARDED                                     | admin
+R.TRAFFIC                                       | admin
+R.TAP MS 5                                      | admin
 CLIENT LIST                                     | admin
 CLIENT ID                                       |
 PING                                            |

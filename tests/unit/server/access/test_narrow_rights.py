@@ -76,7 +76,7 @@ ELSE = {"NAME": "other", "ACCOUNT": "shop/other", "PROVIDER": "shop"}
 EVERYTHING = {
     *("V.STATUS", "V.ROTATE", "CLIENT"),
     *("R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP", "R.SWITCHOVER", "R.RECOVER"),
-    *("R.CONFIRM", "R.DISCARDED"),
+    *("R.CONFIRM", "R.DISCARDED", "R.TRAFFIC", "R.TAP"),
 }
 """Verbs that need a right to everything there is: such a user is refused."""
 OWN_PART = {"T.MGET", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT"}
@@ -169,6 +169,8 @@ ROUTES_OF_NONE = {
     "GET /v1/providers": 200,
     "GET /v1/events": 400,
     "POST /v1/take": 400,
+    "GET /v1/traffic": 404,  # of a node that counts none
+    "GET /v1/tap": 404,
 }
 """Routes whose paths name nothing: what such a user is answered who sends no body, or a wrong one."""
 

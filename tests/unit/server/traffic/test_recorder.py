@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.inspect import pending_of
 
 from tidewarden.clock import ManualClock
-from tidewarden.server.traffic.recorder import NAME_MAX, PENDING_MAX, Recorder
+from tidewarden.server.traffic.recorder import NAME_MAX, NO_NAME, PENDING_MAX, Recorder
 from tidewarden.server.traffic.space_saving import COUNTERS
 from tidewarden.server.traffic.tables import (
     FIELDS,
@@ -56,7 +56,7 @@ def test_accounts_are_counted_under_their_provider() -> None:
 def test_a_stranger_with_many_long_names_grows_nothing() -> None:
     recorder = Recorder(ManualClock())
     for number in range(3 * BOUND):
-        name = b"%d" % number + b"\xff" * 5000
+        name = b"%d" % number + b"x" * 5000
         recorder.note("app", "Q.PUT", name, f"10.0.0.{number}", 1, 1, "BADARG", 0.001)
         assert len(pending_of(recorder)) <= PENDING_MAX
     tables = recorder.harvest()
@@ -65,6 +65,22 @@ def test_a_stranger_with_many_long_names_grows_nothing() -> None:
         assert tables.by[by].totals[0] == 3 * BOUND
         for key, _, _ in tables.by[by].entries():
             assert all(len(part) <= 4 * NAME_MAX + 20 for part in key)
+
+
+def test_what_stands_where_a_name_should_and_is_none_is_not_shown() -> None:
+    recorder = Recorder(ManualClock())
+    for verb, name in (
+        ("T.PUT", b'{"refresh_token": "1//0secret", "access_token": "ya29.secret"}'),
+        ("T.GET", b"ya29_" + b"secret" * 10),
+        ("T.GET", b"ya29.secret/x"),
+        ("Q.PUT", b'{"card": "secret"}'),
+        ("Q.PUT", b"two secrets"),
+        ("L.ACQUIRE", b"\xffsecret\x00"),
+    ):
+        recorder.note("app", verb, name, "10.0.0.1", 30, 900, "BADARG", 0.0)
+    tables = recorder.harvest()
+    assert {key[-1] for key in seen(tables, "queue")} == {NO_NAME}
+    assert {key[-1] for key in seen(tables, "request")} == {NO_NAME}
 
 
 def test_a_table_comes_whole_through_its_parts() -> None:

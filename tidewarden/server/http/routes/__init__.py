@@ -1,6 +1,6 @@
 """Answers each path of HTTP: a file for each noun, with its table of routes."""
 
-from . import events, node, queues, schedules, tasks, tokens
+from . import events, node, queues, schedules, tasks, tokens, traffic
 
 TABLES = (
     node.ROUTES,
@@ -9,5 +9,6 @@ TABLES = (
     schedules.ROUTES,
     queues.ROUTES,
     tasks.ROUTES,
+    traffic.ROUTES,
 )
 """Every route there is."""

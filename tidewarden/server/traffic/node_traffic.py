@@ -1,0 +1,64 @@
+"""What a node's processes have answered, of the last minute and since the start."""
+
+from __future__ import annotations
+
+from tidewarden.clock import Clock, sleep
+
+from .recorder import Recorder
+from .space_saving import SpaceSaving
+from .tables import By, Key, Part, Tables, table_of
+from .windows import Over, Windows
+
+GATHER_S = 1.0
+
+
+class NodeTraffic:
+    """
+    Adds up what this process, the node's first, has noted and what further ones send.
+
+    Args:
+        recorder: this process's.
+        clock: for the windows.
+    """
+
+    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+        self.recorder = recorder
+        self._clock = clock
+        self._windows = Windows(clock.monotonic())
+
+    async def run(self) -> None:
+        """Gather once a second, until cancelled."""
+        while True:
+            self.gather()
+            await sleep(self._clock, GATHER_S)
+
+    def gather(self) -> None:
+        """Add what this process has noted meanwhile."""
+        self.add(self.recorder.harvest())
+
+    def add(self, tables: Tables) -> None:
+        """Add what was counted anywhere in this node."""
+        self._windows.add(tables, self._clock.monotonic())
+
+    def seen(self, by: By, over: Over) -> tuple[SpaceSaving[Key], float]:
+        """Return what was counted, and of how many seconds it is."""
+        self.gather()
+        return self._windows.seen(over, by, self._clock.monotonic())
+
+
+class PartsOfProcess:
+    """Puts together the tables that a further process sends in parts, and adds them."""
+
+    def __init__(self, traffic: NodeTraffic) -> None:
+        self._traffic = traffic
+        self._parts: list[Part] = []
+
+    def hear(self, part: Part) -> None:
+        """The next part has come."""
+        self._parts.append(part)
+        if part.more:
+            return
+        parts, self._parts = self._parts, []
+        tables = Tables()
+        tables.by[part.by] = table_of(parts)
+        self._traffic.add(tables)
