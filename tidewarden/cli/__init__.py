@@ -24,6 +24,8 @@ VERBS = (
     "worker",
     "sandbox",
     "version",
+    "audit",
+    "audit",
     "cluster",
     "queue",
     "token",

@@ -32,6 +32,7 @@ from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
     BEANSTALKD_ABOVE,
+    Audit,
     Beanstalkd,
     Cluster,
     Companion,
@@ -55,6 +56,7 @@ __all__ = [
     "EVENT_KINDS",
     "NAME",
     "NAME_ALLOWED",
+    "Audit",
     "Beanstalkd",
     "Cluster",
     "Companion",
@@ -98,6 +100,7 @@ SECTIONS = {
     "log": Log,
     "vault": Vault,
     "events": Events,
+    "audit": Audit,
 }
 
 
@@ -136,6 +139,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
         events=read(Events, "events", tables["events"], problems),
+        audit=read(Audit, "audit", tables["audit"], problems),
         users=_users(sources.users, problems),
         webhooks=read_webhooks(tables, environ, problems),
         companions=read_companions(tables, problems),

@@ -362,6 +362,20 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """Who read, put, exported or deleted which account, and who changed what."""
+
+    enabled: bool = setting(True)
+    """Whether it is noted."""
+    kept: int = setting(10_000, low=100, high=10_000_000)
+    """About how many entries of changes and denied requests the store keeps."""
+    reads_kept: int = setting(10_000, low=100, high=10_000_000)
+    """Likewise of reads of tokens, each of up to 50 accounts that one user read in a window."""
+    window_s: float = setting(60.0, low=0.05, high=3600)
+    """How long reads and denied requests are counted in memory before they are written, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Webhook:
     """An address that events are sent to, signed as Standard Webhooks says."""
 
@@ -430,6 +444,7 @@ class Config:
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
     events: Events = field(default_factory=Events)
+    audit: Audit = field(default_factory=Audit)
     users: tuple[User, ...] = ()
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     companions: dict[str, Companion] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from tidewarden.raft.folder import mark
 from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
+from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.console.login_cookie import login_key
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
@@ -238,8 +239,11 @@ class Daemon:
         tokens: Tokens,
     ) -> None:
         stack.push_async_callback(tokens.stop)
+        audit = audit_log(self.config, rooms.parts.control.call, self.clock)
+        if audit is not None:
+            await stack.enter_async_context(audit.running())
         # from here to the first door nothing waits: no reload is missed
-        self._doors = doors = self._build_doors(rooms, tokens)
+        self._doors = doors = self._build_doors(rooms, tokens, audit)
         self._warn_of_doors()
         refreshing: set[asyncio.Task[None]] = set()
         await doors.open(stack, rooms.access.url, refreshing)
@@ -249,7 +253,7 @@ class Daemon:
         await self._until_stopped(rooms, tokens, doors, beating, refreshing)
         log.info("going down")
 
-    def _build_doors(self, rooms: Rooms, tokens: Tokens) -> Doors:
+    def _build_doors(self, rooms: Rooms, tokens: Tokens, audit: AuditLog | None) -> Doors:
         config, clock, replication = self.config, self.clock, rooms.access.replication
         register = functools.partial(self._register, rooms)
         own = NodeTraffic(Recorder(clock), clock)
@@ -284,6 +288,7 @@ class Daemon:
             rooms.leader.member,
             backups,
             replication,
+            audit,
             login_key=login_key(self._secret),
             traffic=traffic,
         )

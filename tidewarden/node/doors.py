@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups
@@ -13,6 +13,7 @@ from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.raft import RaftMember
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
+from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.beanstalkd.server import BeanstalkdServer
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
@@ -52,15 +53,19 @@ class Doors:
         operations: RaftMember | None,
         backups: Backups,
         stores: StoreOperations | None = None,
+        audit: AuditLog | None = None,
         *,
         traffic: ClusterTraffic,
         login_key: bytes,
     ) -> None:
         self.status = status
         self.traffic = traffic
+        self._audit = audit
         self._secondaries = secondaries
         queues = status.queues
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
+        if audit is not None:
+            users.on_denied = audit.denied
         services = Services(
             queues,
             status,
@@ -72,6 +77,7 @@ class Doors:
             stores,
             traffic=traffic.own.recorder,
             traffic_of_cluster=traffic,
+            audit=audit,
         )
         self._resp = RespServer(
             config,
@@ -89,7 +95,11 @@ class Doors:
             alive=status.dead,
             ready=status.complaint,
             warning=status.warning,
-            stats={"node": status.stats, "resp": self._resp.stats},
+            stats={
+                "node": status.stats,
+                "resp": self._resp.stats,
+                **({"audit": audit.stats} if audit is not None else {}),
+            },
             internal={PEERS_PATH: tokens.answer_peer, TRAFFIC_PATH: traffic.answer_peer},
             admission=self._resp.admission,
             connections_max=budget.http,
@@ -141,12 +151,25 @@ class Doors:
                 " everybody in for"
             )
             return
+        before = self._resp.users.names()
         changed = self._resp.reload(users)
         self._http.reload(changed)
         if self._beanstalkd is not None:
             self._beanstalkd.reload(changed)
+        self._note_users(before, users)
         self.status.look_at_certificate()
         self._secondaries.reload(users)
+
+    def _note_users(self, before: Mapping[str, tuple[str, ...]], users: Sequence[User]) -> None:
+        """Note in the audit log who came, went, or has other rights."""
+        if self._audit is None:
+            return
+        now = {user.name: user.rights for user in users}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                rights = now.get(name)
+                words = ["users", name, *(["gone"] if rights is None else rights)]
+                self._audit.change("", "", "SIGHUP", words)
 
     def shown(self) -> str:
         """Return the ports, for people."""

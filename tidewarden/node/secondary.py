@@ -25,6 +25,7 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
+from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
@@ -90,6 +91,7 @@ class Secondary:
         clock: Clock,
         stopping: asyncio.Event,
         parts: ProcessParts,
+        audit: AuditLog | None = None,
     ) -> None:
         self._wire = wire
         self._clock = clock
@@ -100,13 +102,15 @@ class Secondary:
         self._traffic = HandingOver(recorder, self._send, loop.call_later)
         self._resp = RespServer(
             config,
-            Services(queues, RelayedCluster(), locks=queues.locks, traffic=recorder),
+            Services(queues, RelayedCluster(), locks=queues.locks, traffic=recorder, audit=audit),
             clock,
             commands=relayed(COMMANDS),
             port=orders.port,
             hand_over=LineSender(wire),
             connections_max=raise_file_limit(config.limits).resp,
         )
+        if audit is not None:
+            self._resp.users.on_denied = audit.denied
         wire.setblocking(False)
         loop.add_reader(wire, self._heard_first)
 
@@ -212,7 +216,10 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
         )
         await stack.enter_async_context(parts.subscriber.listening())
         await parts.nodes.register()
-        await Secondary(orders, wire, clock, stopping, parts).serve()
+        audit = audit_log(config, control.call, clock)
+        if audit is not None:
+            await stack.enter_async_context(audit.running())
+        await Secondary(orders, wire, clock, stopping, parts, audit).serve()
 
 
 async def _whole() -> bool:

@@ -24,7 +24,7 @@ def relay(connection: Connection, request: Request) -> Pending:
     """Any verb that is done by the first process."""
     server = connection.server
     assert server.hand_over is not None
-    speaks = (connection.peer.user, connection.resp)
+    speaks = (connection.peer.user, connection.resp, connection.peer.address)
     line = connection.relay
     if line is None or line.speaks != speaks:
         if line is not None:

@@ -10,6 +10,7 @@ from tidewarden.cluster import Backups
 from tidewarden.queue import Queues
 from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
+from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.tokens import Tokens
 
 from .traffic.cluster_traffic import ClusterTraffic
@@ -72,3 +73,5 @@ class Services:
     """Is told of each request that was answered; None: nobody counts them."""
     traffic_of_cluster: ClusterTraffic | None = None
     """Adds up what all nodes count; None in a further process."""
+    audit: AuditLog | None = None
+    """None: nothing is noted."""

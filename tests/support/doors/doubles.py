@@ -37,6 +37,7 @@ class Door:
         queues: Any = None,
         connections_max: int | None = None,
         traffic: Any = None,
+        audit: Any = None,
         **limits: int,
     ) -> None:
         defaults = Config()
@@ -54,7 +55,8 @@ class Door:
         self.cluster = FixedCluster()
         self.steering = RecordingSteering()
         rooms: tuple[Any, ...] = (self.queues, self.cluster, self.tokens, self.schedules)
-        self.services = Services(*rooms, self.locks, self.steering, traffic=traffic)
+        others = (self.locks, self.steering)
+        self.services = Services(*rooms, *others, traffic=traffic, audit=audit)
         self.server = RespServer(
             self.config, self.services, SystemClock(), connections_max=connections_max
         )

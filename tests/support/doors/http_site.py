@@ -36,10 +36,11 @@ async def site(
     users: bool = False,
     rights: tuple[str, ...] = ("all",),
     traffic: Any = None,
+    audit: Any = None,
     **more: Any,
 ) -> AsyncIterator[Site]:
     known = (replace(doubles.ADMIN, rights=rights),) if users else ()
-    door = doubles.Door(users=known, traffic=traffic)
+    door = doubles.Door(users=known, traffic=traffic, audit=audit)
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
     server = HttpServer(config, door.services, SystemClock(), **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
+from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
 
@@ -299,8 +300,10 @@ class RecordingCustody:
         count: int = 100,
         after: str = "",
         exported: AccountRights = EVERY_ACCOUNT,
+        told: Callable[[str], None] = ignored,
     ) -> tuple[list[bytes], str, list[str]]:
         self.calls.append(("export", sealing, provider, count, after))
+        told("p/a")
         return [b"c2VhbGVk"] if exported.allow("p/a") else [], "", []
 
     async def import_sealed(
@@ -308,7 +311,9 @@ class RecordingCustody:
         sealing: tuple[bytes, bytes, int],
         lines: Any,
         written: AccountRights = EVERY_ACCOUNT,
+        told: Callable[[str], None] = ignored,
     ) -> list[int | str]:
+        told("p/a")
         self.calls.append(("import", sealing, list(lines)))
         return [1]
 

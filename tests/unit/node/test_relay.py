@@ -36,9 +36,13 @@ class FurtherDoor(doubles.Door):
             commands=relayed(COMMANDS), hand_over=self.hand_over,
         )  # fmt: skip
 
-    async def hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
+    async def hand_over(
+        self, end: socket.socket, user: str | None, resp: int, address: str
+    ) -> None:
+        assert address.startswith("127.0.0.1:")
         self.handed.append((user, resp))
-        self.taken.append(asyncio.ensure_future(self.first.server.attach(end.dup(), user, resp)))
+        attaching = self.first.server.attach(end.dup(), user, resp, address)
+        self.taken.append(asyncio.ensure_future(attaching))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import hmac
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tidewarden.budget import Budget
@@ -43,6 +43,10 @@ DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
 DEFAULT_NAME = "default"
 
 
+def _unheard(user: str, peer: str, message: str) -> None:
+    """Nobody wants to know."""
+
+
 class Users:
     """
     The configured users.
@@ -64,6 +68,8 @@ class Users:
         self._loopback = loopback
         self._key = os.urandom(32)
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
+        self.on_denied: Callable[[str, str, str], None] = _unheard
+        """Is told the user, the peer and the message of each refusal."""
         self._denials_said: dict[str, OncePer] = {}
         self._penalties = LoginThrottle(clock)
         self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
@@ -101,6 +107,10 @@ class Users:
         self._rights = {user.name: Rights(user.rights) for user in users}
         self.open = self._loopback and not users
 
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the rights of each user, as they are written."""
+        return dict(self._written)
+
     def has(self, name: str) -> bool:
         """Whether there is a user of this name."""
         return name in self._hashes
@@ -125,6 +135,7 @@ class Users:
         A request of ``user`` was refused with ``error``: it is counted, and logged now and then.
         """
         self.denied_total[user] += 1
+        self.on_denied(user, peer, str(error))
         logged = self._denials_said.get(user)
         if logged is None:
             logged = self._denials_said[user] = OncePer(self._clock, DENIALS_SAID_S)

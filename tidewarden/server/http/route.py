@@ -70,6 +70,7 @@ class Route(Generic[Owner]):
         media: the type of an answer that is no JSON.
         errors: what it may raise, beside what every route may.
         arguments: what its permission is asked for: the arguments of the verb that tell it.
+        audit: the verb under which the audit log notes it, where that is another than ``verb``.
     """
 
     method: str
@@ -85,6 +86,7 @@ class Route(Generic[Owner]):
     media: str = "application/json"
     errors: tuple[type[Error], ...] = ()
     arguments: Callable[[web.Request], Sequence[bytes]] = arguments_of
+    audit: str = ""
 
     @property
     def permission(self) -> Permission:

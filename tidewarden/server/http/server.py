@@ -32,14 +32,15 @@ from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
 from tidewarden.server.services import Services
 
-from .authorization import Authorization, is_open, route_of
+from .auditing import HttpAudit
+from .authorization import ROUTES, Authorization, is_open, route_of
 from .caller import RIGHTS, USER
 from .listener import HttpListener, HttpPeer
 from .long_polls import LongPolls
 from .params import unpacked
 from .responses import FAILED, nothing_at, problem
 from .route import WAITS, add_routes, arguments_of
-from .routes import events, node, queues, schedules, tasks, tokens, traffic
+from .routes import audit, events, node, queues, schedules, tasks, tokens, traffic
 from .routes.node import NodeRoutes, Stats, fine
 
 log = logging.getLogger("tidewarden.server")
@@ -89,6 +90,7 @@ class HttpServer:
     ) -> None:
         self._config = config
         self._queues = services.queues
+        self._services = services
         self._tokens = services.tokens
         self._schedules = services.schedules
         self._traffic = services.traffic_of_cluster
@@ -101,6 +103,7 @@ class HttpServer:
         self._console = console.ConsoleRoutes(
             config.node.name, self._users, logins, lambda request: request[USER]
         )
+        self._audit = HttpAudit(services.audit, ROUTES)
         self._node_routes = NodeRoutes(
             services,
             clock,
@@ -142,6 +145,7 @@ class HttpServer:
                 self._config.limits.batch_max,
                 lambda request: request[RIGHTS],
                 self._authorization.deny_account,
+                lambda request: self._audit.reader(request[USER]),
             )
             add_routes(app.router, tokens.ROUTES, of_tokens)
             of_events = events.EventRoutes(
@@ -156,6 +160,7 @@ class HttpServer:
         if self._traffic is not None:
             of_traffic = traffic.TrafficRoutes(self._traffic, self._clock)
             add_routes(app.router, traffic.ROUTES, of_traffic)
+        add_routes(app.router, audit.ROUTES, audit.AuditRoutes(self._services.audit))
         mismatches = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
             app,
@@ -231,7 +236,7 @@ class HttpServer:
             if await self._read_body(request):
                 self._authorization.check_rights(request, user)
             with self._reading.by(request, user, reads=changes_nothing(request)):
-                return await handler(request)
+                return await self._audit.answer(request, user, handler)
         except Error as error:
             return problem(error)
         except web.HTTPRequestEntityTooLarge:

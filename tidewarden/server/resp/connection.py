@@ -50,10 +50,11 @@ UNAUTHENTICATED_ARGUMENTS_MAX = 64  # of a request of a peer that has not been l
 
 @dataclass(frozen=True, slots=True)
 class RelayedPeer:
-    """A peer that another process of the node has let in: its user, and its RESP version."""
+    """A peer that another process of the node has let in: its user, RESP version and address."""
 
     user: str | None
     resp: int
+    address: str
 
 
 class Connection(asyncio.Protocol):
@@ -147,7 +148,9 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self.peer = Peer(
-            peer_of(transport), server.clock.monotonic(), open_to_all=server.users.open
+            peer_of(transport) if self._relayed is None else self._relayed.address,
+            server.clock.monotonic(),
+            open_to_all=server.users.open,
         )
         self._flow = Backpressure(self._transport, self.peer, self.unauthenticated, self._loop)
         self._out = self._flow.out

@@ -21,8 +21,11 @@ from tidewarden.errors import Draining, Full
 from . import encoder
 from .parser import Request
 
-HandOver = Callable[[socket.socket, str | None, int], Awaitable[None]]
-"""Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""
+HandOver = Callable[[socket.socket, str | None, int, str], Awaitable[None]]
+"""
+Gives the first process an end of a socket pair, for a user (None: nobody), a RESP version and the
+address of a peer.
+"""
 Push = Callable[[bytes], Awaitable[None]]
 """Sends the peer messages that are no reply."""
 CHUNK = 1 << 16
@@ -39,13 +42,13 @@ class LineSender:
         self._wire = wire
         self._room: asyncio.Future[None] | None = None
 
-    async def __call__(self, end: socket.socket, user: str | None, resp: int) -> None:
+    async def __call__(self, end: socket.socket, user: str | None, resp: int, address: str) -> None:
         """
-        Hand over ``end``, for a user and a RESP version.
+        Hand over ``end``, for a user, a RESP version and the address of a peer.
 
         Raises: OSError: the first process has gone.
         """
-        message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
+        message = msgspec.json.encode({"line": {"user": user, "resp": resp, "address": address}})
         rights = array.array("i", [end.fileno()])
         while True:
             try:
@@ -72,8 +75,8 @@ class LineSender:
 class RelayLine:
     """One peer's line to the first process, opened at the first request."""
 
-    def __init__(self, hand_over: HandOver, user: str | None, resp: int) -> None:
-        self.speaks = (user, resp)
+    def __init__(self, hand_over: HandOver, user: str | None, resp: int, address: str) -> None:
+        self.speaks = (user, resp, address)
         self._hand_over = hand_over
         self._turn = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

@@ -124,10 +124,10 @@ class RespServer:
             return Connection(self.context, self._listener, unauthenticated)
         return self._tls.meet(lambda: Connection(self.context, self._listener, unauthenticated))
 
-    async def attach(self, end: socket.socket, user: str | None, resp: int) -> None:
+    async def attach(self, end: socket.socket, user: str | None, resp: int, address: str) -> None:
         """Take an end of a line, to a peer that another process of the node has let in."""
         end.setblocking(False)
-        peer = RelayedPeer(user, resp)
+        peer = RelayedPeer(user, resp, address)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: Connection(self.context, relayed=peer), end
         )

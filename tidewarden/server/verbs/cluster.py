@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tidewarden.errors import BadArg, Error
-from tidewarden.server.access.required_rights import ADMIN, LOGIN, every
+from tidewarden.server.access.required_rights import ADMIN, LOGIN, every, every_as_user
+from tidewarden.server.audit.audit_log import NOTHING
+from tidewarden.server.audit.audited import unless, when, whole
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -11,7 +13,16 @@ from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.server.services import ClusterOperations, StoreOperations
 
 from .command import Command
-from .options import number, text
+from .options import Option, Options, number, text
+
+AUDIT = Options(
+    "R.AUDIT",
+    {
+        "AFTER": Option("after", text),
+        "COUNT": Option("count", number),
+        "USER": Option("user", text),
+    },
+)
 
 
 def status(connection: Connection, request: Request) -> bytes:
@@ -80,6 +91,14 @@ def discarded(connection: Connection, request: Request) -> Pending:
     return Pending(_stores(connection, "R.DISCARDED").discarded(), encoder.encode)
 
 
+def audit(connection: Connection, request: Request) -> Pending:
+    """R.AUDIT."""
+    log = connection.server.services.audit
+    if log is None:
+        raise Error(NOTHING)
+    return Pending(log.page(**AUDIT.parse(request, 1)), encoder.encode)
+
+
 def _stores(connection: Connection, verb: str) -> StoreOperations:
     stores = connection.server.services.stores
     if stores is None:
@@ -101,14 +120,45 @@ def _operations(connection: Connection) -> ClusterOperations:
 
 COMMANDS = (
     Command("R.STATUS", status, 1, 1, LOGIN, group="cluster"),
-    Command("R.TRANSFER", transfer, 1, 2, every(*ADMIN), "[node]", group="cluster"),
-    Command("R.JOIN", join, 3, 3, every(*ADMIN), "node host:base_port", group="cluster"),
     Command(
-        "R.BACKUP", backup, 1, 4, every(*ADMIN), "[READ name offset | DROP name]", group="cluster"
+        "R.AUDIT",
+        audit,
+        1,
+        7,
+        every_as_user(*ADMIN),
+        "[AFTER cursor] [COUNT n] [USER u]",
+        group="cluster",
     ),
-    Command("R.SWITCHOVER", switchover, 1, 2, every(*ADMIN), "[node]", group="cluster"),
-    Command("R.RECOVER", recover, 1, 3, every(*ADMIN), "[node] [ACCEPTLOSS]", group="cluster"),
-    Command("R.CONFIRM", confirm, 1, 1, every(*ADMIN), group="cluster"),
+    Command(
+        "R.TRANSFER", transfer, 1, 2, every(*ADMIN), "[node]", group="cluster", audited=whole()
+    ),
+    Command(
+        "R.JOIN", join, 3, 3, every(*ADMIN), "node host:base_port", group="cluster", audited=whole()
+    ),
+    Command(
+        "R.BACKUP",
+        backup,
+        1,
+        4,
+        every(*ADMIN),
+        "[READ name offset | DROP name]",
+        group="cluster",
+        audited=unless(b"READ"),
+    ),
+    Command(
+        "R.SWITCHOVER", switchover, 1, 2, every(*ADMIN), "[node]", group="cluster", audited=whole()
+    ),
+    Command(
+        "R.RECOVER",
+        recover,
+        1,
+        3,
+        every(*ADMIN),
+        "[node] [ACCEPTLOSS]",
+        group="cluster",
+        audited=when(b"ACCEPTLOSS"),
+    ),
+    Command("R.CONFIRM", confirm, 1, 1, every(*ADMIN), group="cluster", audited=whole()),
     Command("R.DISCARDED", discarded, 1, 1, every(*ADMIN), group="cluster"),
-    Command("R.LEAVE", leave, 2, 2, every(*ADMIN), "node", group="cluster"),
+    Command("R.LEAVE", leave, 2, 2, every(*ADMIN), "node", group="cluster", audited=whole()),
 )

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from tidewarden.errors import BadArg
 from tidewarden.server.access.required_rights import Level, Permission
+from tidewarden.server.audit.audited import Audited
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending, Slot
 
@@ -52,6 +53,8 @@ class Command(Generic[Caller]):
             with payloads.
         together_long: likewise while the connection's last replies were long, or there were none
             yet.
+        audited: what the audit log shows of its requests; None: they are not noted, or the handler
+            does that.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Command(Generic[Caller]):
     immediate: bool = False
     together: int = TOGETHER_MAX
     together_long: int = TOGETHER_MAX
+    audited: Audited | None = None
     level: Level = field(init=False)  # the permission's, looked at for each request
     # where among the arguments the name of what it is for stands, the last of several; 0: nowhere
     subject: int = field(init=False)

@@ -26,6 +26,7 @@ from tidewarden.server.access.required_rights import (
     name_of,
     on,
 )
+from tidewarden.server.audit.audited import when, whole
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -353,6 +354,7 @@ COMMANDS = (
         on(ADMIN, 1),
         "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id",
         group="queue",
+        audited=whole(),
     ),
     Command(
         "Q.UPDATE",
@@ -384,8 +386,8 @@ COMMANDS = (
         together=TOGETHER_LONG_MAX,
     ),
     Command("Q.WAIT", wait, 4, 4, on(("put", "admin"), 1), "queue id ms", group="queue"),
-    Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue"),
-    Command("Q.RESUME", resume, 2, 2, on(ADMIN, 1), "queue", group="queue"),
+    Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue", audited=whole()),
+    Command("Q.RESUME", resume, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()),
     Command(
         "Q.STATS",
         stats,
@@ -396,8 +398,10 @@ COMMANDS = (
         group="queue",
     ),
     Command("Q.LIST", names, 1, 2, LOGIN, "[TOPICS]", group="queue"),
-    Command("Q.LINK", link, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue"),
-    Command("Q.UNLINK", unlink, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue"),
+    Command("Q.LINK", link, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()),
+    Command(
+        "Q.UNLINK", unlink, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()
+    ),
     Command(
         "Q.CONFIG",
         config,
@@ -406,9 +410,14 @@ COMMANDS = (
         depends(QUEUE_WORDS, _config_requires),
         "queue [SET name value …]",
         group="queue",
+        audited=when(b"SET"),
     ),
-    Command("Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue"),
-    Command("Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue"),
+    Command(
+        "Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue", audited=whole()
+    ),
+    Command(
+        "Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()
+    ),
     Command(
         "Q.MOVE",
         move,
@@ -417,8 +426,16 @@ COMMANDS = (
         depends(ADMIN, _move_requires),
         "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]",
         group="queue",
+        audited=whole(),
     ),
     Command(
-        "Q.CHECK", check, 1, 3, depends(ADMIN, _check_requires), "queue|* [REPAIR]", group="queue"
+        "Q.CHECK",
+        check,
+        1,
+        3,
+        depends(ADMIN, _check_requires),
+        "queue|* [REPAIR]",
+        group="queue",
+        audited=when(b"REPAIR"),
     ),
 )

@@ -17,6 +17,7 @@ from tidewarden.server.access.required_rights import (
     name_of,
     on,
 )
+from tidewarden.server.audit.audited import first
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -106,9 +107,16 @@ COMMANDS = (
         "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
         "queue payload [task options]",
         group="schedule",
+        audited=first(1),
     ),
     Command("S.LIST", listing, 1, 1, LOGIN, group="schedule"),
-    Command("S.DELETE", delete, 2, 2, on(("schedule",), 1), "name", group="schedule"),
-    Command("S.PAUSE", pause, 2, 2, on(("schedule",), 1), "name", group="schedule"),
-    Command("S.RESUME", resume, 2, 2, on(("schedule",), 1), "name", group="schedule"),
+    Command(
+        "S.DELETE", delete, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
+    ),
+    Command(
+        "S.PAUSE", pause, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
+    ),
+    Command(
+        "S.RESUME", resume, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
+    ),
 )

@@ -6,6 +6,7 @@ A secret is in no error text.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,14 @@ from tidewarden.config.rights import ACCOUNT_LOOK, Rights
 from tidewarden.errors import BadArg, Denied, Error, Full
 from tidewarden.server.access.peer import denied
 from tidewarden.server.access.required_rights import every_as_user, on_account, some_as_user
+from tidewarden.server.audit.audit_log import AuditLog
+from tidewarden.server.audit.audited import of_account, whole
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.tokens import AccountToken, Tokens
+from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
 from .command import ANY, Command
@@ -52,6 +56,8 @@ EXPORT = Options(
     },
 )
 ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
+Note = Callable[[str], None]
+"""Is told an account, ``provider/name``."""
 STEERED = ("release", "probe", "quarantine")
 """What an operator can have done about a provider."""
 
@@ -105,10 +111,13 @@ def put(connection: Connection, request: Request) -> Pending:
 
 def get(connection: Connection, request: Request) -> Pending:
     """T.GET."""
-    fields = GET.parse(request, 2)
+    fields, name = GET.parse(request, 2), account_name(request[1])
     waits = _waits(connection, fields)
     render = _kept_token if fields.pop("keep", False) else _token
-    return Pending(_tokens(connection).get(account_name(request[1]), **fields), render, waits)
+    audit = connection.server.services.audit
+    if audit is not None:
+        render = functools.partial(_noted_token, audit, connection.peer.user or "", name, render)
+    return Pending(_tokens(connection).get(name, **fields), render, waits)
 
 
 def get_many(connection: Connection, request: Request) -> Pending:
@@ -128,20 +137,34 @@ def get_many(connection: Connection, request: Request) -> Pending:
         connection.server.users.deny(peer.user or "", peer.address, error)
         return error
 
-    found = read_many(_tokens(connection), names, connection.peer.rights, deny, **fields)
+    audit, user = connection.server.services.audit, connection.peer.user or ""
+    note = None if audit is None else functools.partial(audit.read, user)
+    found = read_many(_tokens(connection), names, connection.peer.rights, deny, note, **fields)
     return Pending(found, _tokens_or_errors, waits)
 
 
 async def read_many(
-    tokens: Tokens, names: list[str], rights: Rights, deny: Callable[[str], Denied], **fields: int
+    tokens: Tokens,
+    names: list[str],
+    rights: Rights,
+    deny: Callable[[str], Denied],
+    note: Note | None,
+    **fields: int,
 ) -> Sequence[AccountToken | Error]:
-    """The tokens of many accounts, or why there is none; ``deny``: of one that is not allowed."""
+    """
+    The tokens of many accounts, or why there is none.
+
+    ``deny`` makes the error for one that is not allowed; ``note`` is told each that was read.
+    """
     readable = rights.accounts("token:read")
-    if readable.every:
-        return await tokens.get_many(names, **fields)
     allowed = [name for name in names if readable.allow(name)]
-    found = iter(await tokens.get_many(allowed, **fields) if allowed else ())
-    return [next(found) if readable.allow(name) else deny(name) for name in names]
+    found = await tokens.get_many(allowed, **fields) if allowed else []
+    if note is not None:
+        for name, one in zip(allowed, found, strict=True):
+            if not isinstance(one, Error):
+                note(name)
+    left = iter(found)
+    return [next(left) if readable.allow(name) else deny(name) for name in names]
 
 
 def no_reader(what: str, account: str, user: str) -> Denied:
@@ -218,8 +241,11 @@ async def seen_stats(tokens: Tokens, rights: Rights) -> dict[str, dict[str, Any]
 def export(connection: Connection, request: Request) -> Pending:
     """T.EXPORT."""
     options, exported = EXPORT.parse(request, 4), connection.peer.rights.accounts("token:export")
+    told = _noting(connection, "T.EXPORT")
     return Pending(
-        _tokens(connection).custody.export(_sealing(request), **options, exported=exported),
+        _tokens(connection).custody.export(
+            _sealing(request), **options, exported=exported, told=told
+        ),
         encoder.encode,
     )
 
@@ -227,10 +253,19 @@ def export(connection: Connection, request: Request) -> Pending:
 def import_sealed(connection: Connection, request: Request) -> Pending:
     """T.IMPORT."""
     written = connection.peer.rights.accounts("token:write")
+    told = _noting(connection, "T.IMPORT")
     return Pending(
-        _tokens(connection).custody.import_sealed(_sealing(request), request[4:], written),
+        _tokens(connection).custody.import_sealed(_sealing(request), request[4:], written, told),
         encoder.encode,
     )
+
+
+def _noting(connection: Connection, action: str) -> Note:
+    """What tells the audit log of each account of a request."""
+    audit, peer = connection.server.services.audit, connection.peer
+    if audit is None:
+        return ignored
+    return functools.partial(audit.account, peer.user or "", peer.address, action)
 
 
 def _sealing(request: Request) -> tuple[bytes, bytes, int]:
@@ -289,6 +324,18 @@ def _kept_token(token: AccountToken, resp: int) -> bytes:
     return encoder.encode([*values, msgspec.json.encode(token.extras), token.keep_ms], resp)
 
 
+def _noted_token(
+    audit: AuditLog,
+    user: str,
+    name: str,
+    render: Callable[[AccountToken, int], bytes],
+    token: AccountToken,
+    resp: int,
+) -> bytes:
+    audit.read(user, name)
+    return render(token, resp)
+
+
 def _values(token: AccountToken) -> list[Any]:
     values = [
         token.access_token,
@@ -310,7 +357,16 @@ READ, WRITE = on_account("token:read"), on_account("token:write")
 LOOK = on_account(*ACCOUNT_LOOK)
 LOOK_AT_ANY = some_as_user(*ACCOUNT_LOOK)
 COMMANDS = (
-    Command("T.PUT", put, 3, 5, WRITE, "provider/account json [KEEP] [VERBOSE]", group="token"),
+    Command(
+        "T.PUT",
+        put,
+        3,
+        5,
+        WRITE,
+        "provider/account json [KEEP] [VERBOSE]",
+        group="token",
+        audited=of_account(),
+    ),
     Command(
         "T.GET",
         get,
@@ -340,7 +396,14 @@ COMMANDS = (
     ),
     Command("T.PEEK", peek, 2, 2, LOOK, "provider/account", group="token"),
     Command(
-        "T.ANSWERS", answers, 2, 2, on_account("token:export"), "provider/account", group="token"
+        "T.ANSWERS",
+        answers,
+        2,
+        2,
+        on_account("token:export"),
+        "provider/account",
+        group="token",
+        audited=of_account(reads=True),
     ),
     Command("T.WHY", why, 2, 2, LOOK, "provider/account | provider", group="token"),
     Command(
@@ -351,6 +414,7 @@ COMMANDS = (
         on_account("token:admin", position=-1),
         "RELEASE | PROBE | QUARANTINE provider",
         group="token",
+        audited=whole(),
     ),
     Command(
         "T.REFRESH",
@@ -360,8 +424,11 @@ COMMANDS = (
         WRITE,
         "provider/account [GENERATION generation]",
         group="token",
+        audited=of_account(),
     ),
-    Command("T.DELETE", delete, 2, 2, WRITE, "provider/account", group="token"),
+    Command(
+        "T.DELETE", delete, 2, 2, WRITE, "provider/account", group="token", audited=of_account()
+    ),
     Command("T.STATS", stats, 1, 1, LOOK_AT_ANY, group="token"),
     Command(
         "T.EXPORT",
@@ -389,5 +456,14 @@ COMMANDS = (
         every_as_user("token:read", "token:write", "admin"),
         group="token",
     ),
-    Command("V.ROTATE", vault_rotate, 1, 2, every_as_user("admin"), "[FORCE]", group="token"),
+    Command(
+        "V.ROTATE",
+        vault_rotate,
+        1,
+        2,
+        every_as_user("admin"),
+        "[FORCE]",
+        group="token",
+        audited=whole(),
+    ),
 )

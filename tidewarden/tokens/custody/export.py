@@ -32,10 +32,16 @@ log = logging.getLogger("tidewarden.tokens")
 
 Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Puts the fields of ``provider/account``; False: nothing was new."""
+Told = Callable[[str], None]
+"""Is told each account, ``provider/name``, that was exported or put."""
 Page = tuple[list[bytes], str, list[str]]
 Results = list[int | str]
 Sealing = tuple[bytes, bytes, int]
 """The key and the id of a file, and the number of its next line."""
+
+
+def ignored(account: str) -> None:
+    """Nobody wants to know."""
 
 
 class Export:
@@ -61,6 +67,7 @@ class Export:
         count: int,
         after: str,
         exported: AccountRights = EVERY_ACCOUNT,
+        told: Told = ignored,
     ) -> Page:
         """
         Return a page of lines, the cursor to go on from, and accounts that cannot be opened.
@@ -96,6 +103,7 @@ class Export:
                         unreadable.append(f"{name}/{pair.account}")
                         continue
                     lines.append(seal_line(key, file_id, number + len(lines), plain))
+                    told(f"{name}/{pair.account}")
                 shard += scan == 0
             shard = 0
         return lines, "", unreadable
@@ -154,6 +162,7 @@ async def put_lines(
     sealing: Sealing,
     lines: Sequence[bytes],
     written: AccountRights = EVERY_ACCOUNT,
+    told: Told = ignored,
 ) -> Results:
     """
     Put the accounts of these lines and return a result for each.
@@ -179,6 +188,7 @@ async def put_lines(
             continue
         try:
             results.append(int(await put(account, fields)))
+            told(account)
         except (errors.BadArg, errors.NotFound, errors.TooBig) as error:
             results.append(f"{account}: {error}")
     return results

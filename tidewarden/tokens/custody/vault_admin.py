@@ -16,7 +16,7 @@ from tidewarden.tokens.journal.peer_queries import Peers
 from tidewarden.tokens.vault.key_store import KeyStore
 from tidewarden.tokens.vault.vault import Vault
 
-from .export import Export, Page, Put, Results, Sealing, put_lines
+from .export import Export, Page, Put, Results, Sealing, Told, ignored, put_lines
 from .key_sync import KeySync
 from .rotation import Rotator
 from .unreadable_answers import UnreadableAnswers
@@ -88,22 +88,27 @@ class VaultAdmin:
         count: int = 100,
         after: str = "",
         exported: AccountRights = EVERY_ACCOUNT,
+        told: Told = ignored,
     ) -> Page:
         """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
         names = self._directory.names(provider, exported)
         if not names:
             return [], "", []
-        return await self._exporting.page(sealing, names, count, after, exported)
+        return await self._exporting.page(sealing, names, count, after, exported, told)
 
     async def import_sealed(
-        self, sealing: Sealing, lines: Sequence[bytes], written: AccountRights = EVERY_ACCOUNT
+        self,
+        sealing: Sealing,
+        lines: Sequence[bytes],
+        written: AccountRights = EVERY_ACCOUNT,
+        told: Told = ignored,
     ) -> Results:
         """
         Put accounts from the lines of a sealed file, those that may be ``written``.
 
         See :func:`tidewarden.tokens.custody.export.put_lines`.
         """
-        return await put_lines(self._put, sealing, lines, written)
+        return await put_lines(self._put, sealing, lines, written, told)
 
     async def answers(self, account: str) -> dict[str, Any]:
         """

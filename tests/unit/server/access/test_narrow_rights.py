@@ -76,7 +76,7 @@ ELSE = {"NAME": "other", "ACCOUNT": "shop/other", "PROVIDER": "shop"}
 EVERYTHING = {
     *("V.STATUS", "V.ROTATE", "CLIENT"),
     *("R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP", "R.SWITCHOVER", "R.RECOVER"),
-    *("R.CONFIRM", "R.DISCARDED", "R.TRAFFIC", "R.TAP"),
+    *("R.CONFIRM", "R.DISCARDED", "R.TRAFFIC", "R.TAP", "R.AUDIT"),
 }
 """Verbs that need a right to everything there is: such a user is refused."""
 OWN_PART = {"T.MGET", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT"}
@@ -122,7 +122,7 @@ async def test_lists_have_the_users_own_accounts_alone() -> None:
         async def export(*_: Any, exported: Any, **_more: Any) -> Any:
             return [name.encode() for name in ACCOUNTS if exported.allow(name)], "", []
 
-        async def import_sealed(_sealing: Any, _lines: Any, written: Any) -> Any:
+        async def import_sealed(_sealing: Any, _lines: Any, written: Any, _told: Any) -> Any:
             return [int(written.allow(name)) for name in ACCOUNTS]
 
         async def listing(seen: Any) -> Any:
@@ -164,6 +164,7 @@ async def test_who_has_a_right_to_no_account_is_refused_what_lists_them() -> Non
 
 
 ROUTES_OF_NONE = {
+    "GET /v1/audit": 403,
     "GET /v1/tokens": 200,
     "POST /v1/tokens:read": 400,
     "GET /v1/providers": 200,

@@ -318,6 +318,7 @@ ROUTES = {
     "POST /v1/providers/{provider}/probe": "token:admin",
     "POST /v1/providers/{provider}/quarantine": "token:admin",
     "GET /v1/events": LOOK,
+    "GET /v1/audit": "admin",
     "GET /v1/schedules": "",
     "GET /v1/schedules/{name}": "schedule",
     "PUT /v1/schedules/{name}": "schedule",

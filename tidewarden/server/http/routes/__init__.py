@@ -1,6 +1,6 @@
 """Answers each path of HTTP: a file for each noun, with its table of routes."""
 
-from . import events, node, queues, schedules, tasks, tokens, traffic
+from . import audit, events, node, queues, schedules, tasks, tokens, traffic
 
 TABLES = (
     node.ROUTES,
@@ -10,5 +10,6 @@ TABLES = (
     queues.ROUTES,
     tasks.ROUTES,
     traffic.ROUTES,
+    audit.ROUTES,
 )
 """Every route there is."""

@@ -173,6 +173,6 @@ ROUTES = (
     Route("POST", f"{SCHEDULE}/resume", "S.RESUME", ScheduleRoutes.resume),
     Route("GET", SCHEDULE, "S.PAUSE", ScheduleRoutes.get),
     # and ``put`` for the queue, which the body names
-    Route("PUT", SCHEDULE, "S.PAUSE", ScheduleRoutes.put),
+    Route("PUT", SCHEDULE, "S.PAUSE", ScheduleRoutes.put, audit="S.PUT"),
     Route("DELETE", SCHEDULE, "S.DELETE", ScheduleRoutes.delete),
 )

@@ -20,6 +20,7 @@ from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.token import (
     STEERED,
+    Note,
     account_name,
     fields_of,
     no_reader,
@@ -44,6 +45,10 @@ def _unnoted(request: web.Request, name: str) -> Denied:
     return no_reader(request.path, name, "")
 
 
+def _no_reader(request: web.Request) -> Note | None:
+    return None
+
+
 class TokenRoutes:
     """
     ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``.
@@ -56,6 +61,7 @@ class TokenRoutes:
         rights: those of who asks.
         deny: notes and returns the error for one account among others, whose token who asks may
             not read.
+        reader: what is told each account whose token is read; None: nobody is.
     """
 
     def __init__(
@@ -64,11 +70,13 @@ class TokenRoutes:
         batch_max: int = BATCH_MAX,
         rights: Callable[[web.Request], Rights] = _everything,
         deny: Callable[[web.Request, str], Denied] = _unnoted,
+        reader: Callable[[web.Request], Note | None] = _no_reader,
     ) -> None:
         self._tokens = tokens
         self._batch_max = batch_max
         self._rights = rights
         self._deny = deny
+        self._reader = reader
 
     async def get(self, request: web.Request) -> web.Response:
         """
@@ -128,6 +136,7 @@ class TokenRoutes:
             accounts,
             self._rights(request),
             lambda name: self._deny(request, name),
+            self._reader(request),
             min_ttl_ms=_milliseconds(query, "min_ttl"),
             wait_ms=_milliseconds(query, "wait"),
             max_stale_ms=_milliseconds(query, "max_stale"),

@@ -1,0 +1,281 @@
+"""The audit log: what is noted at both doors, what is kept, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.doors import doubles
+from support.doors.http_site import ALICE, Site, site
+from support.growth import entries
+from support.inspect import audit_waiting_of as waiting_of
+from support.tokens.harness import eventually
+
+from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.config.load import Audit, User, hash_generated
+from tidewarden.errors import BadArg, NoQuorum, StoreDown
+from tidewarden.server.audit import audit_log
+from tidewarden.server.audit.audit_log import ACCOUNTS_MAX, READS_MAX, WAITING_MAX, AuditLog
+
+QUICK = Audit(window_s=0.05)
+
+
+def opened(made: Any, settings: Audit = QUICK, node: str = "n0", **more: Any) -> AuditLog:
+    call = more.pop("call", None) or made.link.call
+    return AuditLog(call, "t", node, settings, more.pop("clock", SystemClock()))
+
+
+async def noted(log: AuditLog, count: int = 1, **options: Any) -> list[dict[str, Any]]:
+    """The entries, once there are so many."""
+
+    async def there() -> list[dict[str, Any]] | None:
+        found, _ = await log.page(count=1000, **options)
+        return found if len(found) >= count else None
+
+    return await eventually(there)
+
+
+def shown(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry without what is another each time."""
+    return {key: value for key, value in entry.items() if key not in ("at_ms", "since_ms", "peer")}
+
+
+async def test_changes_are_written_at_once_and_reads_together(node: Any) -> None:
+    log = opened(await node())
+    async with log.running():
+        log.change("ada", "10.0.0.1:5", "Q.PURGE", ["mails", "STATE", "ready"])
+        (entry,) = await noted(log)
+        assert entry.pop("at_ms") > 0
+        assert entry == {
+            "node": "n0",
+            "user": "ada",
+            "peer": "10.0.0.1:5",
+            "action": "Q.PURGE",
+            "words": ["mails", "STATE", "ready"],
+        }
+        for _ in range(3):
+            log.read("ada", "p/a")
+        log.read("ada", "p/b")
+        log.read("bob", "p/a")
+        log.account("ada", "", "T.PUT", "p/c")
+        log.account("ada", "", "T.PUT", "p/d")
+        log.account("ada", "", "T.PUT", "p/d")
+        log.denied("eve", "10.0.0.2:5", "Q.PUT needs the right put:x")
+        log.denied("eve", "10.0.0.2:6", "Q.PUT needs the right put:x")
+        found = [shown(one) for one in (await noted(log, 5))[1:]]
+        assert sorted(found, key=lambda one: (one["action"], one["user"])) == [
+            {"node": "n0", "user": "eve", "action": "DENIED", "outcome": "DENIED", "count": 2,
+             "words": ["Q.PUT needs the right put:x"]},
+            {"node": "n0", "user": "ada", "action": "T.GET", "accounts": {"p/a": 3, "p/b": 1},
+             "count": 4},
+            {"node": "n0", "user": "bob", "action": "T.GET", "accounts": {"p/a": 1}},
+            {"node": "n0", "user": "ada", "action": "T.PUT", "accounts": {"p/c": 1, "p/d": 2},
+             "count": 3},
+        ]  # fmt: skip
+        assert [one["user"] for one in await noted(log, 1, user="eve")] == ["eve"]
+
+
+async def test_what_is_left_is_written_at_the_end_and_pages_go_on(node: Any) -> None:
+    made = await node()
+    here, there = opened(made, Audit(window_s=3600)), opened(made, Audit(window_s=3600), "n1")
+    async with here.running(), there.running():
+        for number in range(2 * ACCOUNTS_MAX + 1):
+            here.read("ada", f"p/{number}")
+        there.read("bob", "p/1")
+        for number in range(5):
+            (here, there)[number % 2].change("ada", "", "Q.PAUSE", [str(number)])
+    met, after = [], ""
+    while True:
+        page, behind = await here.page(after, 2)
+        assert len(page) <= 2
+        met += page
+        if behind == after:
+            break
+        after = behind
+    assert sorted(one["words"][0] for one in met if one["action"] == "Q.PAUSE") == list("01234")
+    reads = [one["accounts"] for one in met if one["action"] == "T.GET" and one["user"] == "ada"]
+    assert sorted(map(len, reads)) == [1, ACCOUNTS_MAX, ACCOUNTS_MAX]
+    assert {one["node"] for one in met} == {"n0", "n1"}
+    assert here.stats() == {"entries_total": 6, "lost_total": 0, "waiting": 0}
+    for wrong in ({"after": "x"}, {"after": "1-1"}, {"count": 0}, {"count": 1001}):
+        with pytest.raises(BadArg):
+            await here.page(**wrong)
+
+
+async def test_the_store_keeps_so_many_and_reads_push_out_no_change(node: Any) -> None:
+    made = await node()
+    log = opened(made, Audit(window_s=3600, kept=100, reads_kept=100))
+    async with log.running():
+        log.change("ada", "", "Q.PURGE", ["first"])
+        for number in range(500 * ACCOUNTS_MAX):
+            log.read("ada", f"p/{number}")
+    assert len(await noted(log)) <= 2 * 100 + 100  # about: whole nodes of the stream are dropped
+    assert shown((await noted(log, user="ada"))[0])["words"] == ["first"]
+    assert await made.link.call("XLEN", "{t}:audit_reads") < 500
+
+
+async def test_a_store_that_is_away_is_waited_for(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "AGAIN_S", 0.01)
+    made, away = await node(), [StoreDown("it is away")] * 3
+
+    async def call(*words: Any) -> Any:
+        if words[0] == "XADD" and away:
+            raise away.pop()
+        return await made.link.call(*words)
+
+    log = opened(made, call=call)
+    async with log.running():
+        log.change("ada", "", "Q.PURGE", ["q"])
+        log.change("ada", "", "Q.PURGE", ["r"])
+        assert {one["words"][0] for one in await noted(log, 2)} == {"q", "r"}
+    assert not away
+
+
+async def test_memory_is_bounded_whatever_is_noted() -> None:
+    async def never(*_words: Any) -> Any:
+        raise StoreDown("it is away")
+
+    log = opened(None, Audit(window_s=3600), call=never, clock=ManualClock())
+    for number in range(READS_MAX + 1000):
+        log.read("ada", f"p/{number}")
+        log.change("ada", "", "Q.PURGE", ["q"] * 100)
+        log.account(f"u{number}", "", "T.PUT", "p/a")
+        log.denied("ada", "", f"reason {number}")
+    assert entries(log) < READS_MAX + WAITING_MAX + 500
+    assert log.lost_total > 0
+    log.change("ada", "", "Q.PURGE", ["x" * 1000] * 100)
+    assert len(waiting_of(log)[-1][1]) < 16 * 200 + 200
+
+
+@contextlib.asynccontextmanager
+async def doors(log: AuditLog, *rights: str) -> AsyncIterator[tuple[Any, Site]]:
+    """A line at a RESP door, and an HTTP door, that note there."""
+    user = User(name="admin", secret_hash=hash_generated(doubles.SECRET), rights=rights or ("all",))
+    async with (
+        site(users=True, rights=user.rights, audit=log) as over_http,
+        doubles.Door(users=(user,), audit=log) as door,
+    ):
+        door.server.users.on_denied = log.denied
+        line = await door.dial()
+        assert await line.call("AUTH", "admin", doubles.SECRET) == b"OK"
+        yield line, over_http
+
+
+async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None:
+    log = opened(await node(), Audit(window_s=3600))
+    secret = "s3cret"
+    async with log.running(), doors(log) as (line, web):
+        for request in (
+            ("T.PUT", "p/a", f'{{"refresh_token": "{secret}"}}'),
+            ("T.GET", "p/a"),
+            ("T.GET", "p/nobody"),
+            ("T.MGET", "p/b", "p/nobody", "p/a"),
+            ("T.DELETE", "p/a"),
+            ("T.ANSWERS", "p/a"),
+            ("T.EXPORT", secret.encode().hex(), "00", "1"),
+            ("T.IMPORT", secret.encode().hex(), "00", "1", secret),
+            ("T.PROVIDER", "release", "p"),
+            ("Q.CONFIG", "q"),
+            ("Q.CONFIG", "q", "SET", "lease_ms", "5"),
+            ("Q.PURGE", "q"),
+            ("Q.PUT", "q", secret),
+            ("S.PUT", "daily", "EVERY", "1000", "q", secret),
+            ("R.JOIN", "n3", "h:1"),
+            ("V.ROTATE",),
+        ):
+            await line.call(*request)
+        for method, path, more in (
+            ("PUT", "/v1/tokens/p/b", {"json": {"refresh_token": secret}}),
+            ("GET", "/v1/tokens/p/b", {}),
+            ("GET", "/v1/tokens/p/nobody", {}),
+            ("POST", "/v1/tokens:read", {"json": {"accounts": ["p/b", "p/nobody"]}}),
+            ("DELETE", "/v1/tokens/p/nobody", {}),
+            ("POST", "/v1/providers/p/probe", {}),
+            (
+                "PUT",
+                "/v1/schedules/s",
+                {"json": {"every_ms": 1000, "queue": "q", "payload": secret}},
+            ),
+            ("GET", "/v1/schedules", {}),
+        ):
+            await web.ask(method, path, headers=ALICE, **more)
+    found = await noted(log)
+    assert secret not in str(found)
+    assert {one["user"] for one in found} == {"admin"}
+    assert all(
+        one.get("peer", "").startswith("127.0.0.1:") for one in found if "since_ms" not in one
+    )
+    lines = [
+        (one["action"], one.get("outcome", "ok"), *one.get("words", []), *one.get("accounts", {}).items())
+        for one in found
+    ]  # fmt: skip
+    assert sorted(line for line in lines if "T.GET" not in line) == sorted([
+        ("T.PUT", "ok", ("p/a", 1)),
+        ("T.DELETE", "ok", ("p/a", 1)),
+        ("T.ANSWERS", "ok", ("p/a", 1)),
+        ("T.EXPORT", "ok", ("p/a", 1)),
+        ("T.IMPORT", "ok", ("p/a", 1)),
+        ("T.PROVIDER", "ok", "release", "p"),
+        ("Q.CONFIG", "ok", "q", "SET", "lease_ms", "5"),
+        ("Q.PURGE", "ok", "q"),
+        ("S.PUT", "ok", "daily"),
+        ("R.JOIN", "ok", "n3", "h:1"),
+        ("V.ROTATE", "ok"),
+        ("T.PUT", "ok", ("p/b", 1)),
+        ("T.DELETE", "NOTFOUND", ("p/nobody", 1)),
+        ("T.PROVIDER", "ok", "p", "POST /v1/providers/p/probe"),
+        ("S.PUT", "ok", "s"),
+    ])  # fmt: skip
+    (reads,) = [one["accounts"] for one in found if one["action"] == "T.GET"]
+    assert reads == {"p/a": 2, "p/b": 3}
+
+
+async def test_denied_requests_are_noted_and_the_log_is_for_administrators(node: Any) -> None:
+    log = opened(await node())
+    async with log.running(), doors(log, "token:read:p/a") as (line, web):
+        for _ in range(20):
+            assert str(await line.call("T.GET", "p/b")).startswith("DENIED")
+        assert str(await line.call("R.AUDIT")).startswith("DENIED R.AUDIT needs the right admin")
+        assert (await web.ask("GET", "/v1/audit", headers=ALICE))[0] == 403
+        found = await noted(log)
+        assert "token:read:p/b" in found[0]["words"][0]
+        assert len(found) <= 4
+    async with doors(log, "admin") as (line, web):
+        page, after = await line.call("R.AUDIT", "USER", "admin")
+        assert {b"DENIED"} <= {
+            dict(zip(one[::2], one[1::2], strict=True))[b"action"] for one in page
+        }
+        status, told = await web.ask("GET", "/v1/audit", headers=ALICE)
+        assert (status, told["after"]) == (200, after.decode())
+        assert told["entries"] == await noted(log)
+        status, told = await web.ask("GET", f"/v1/audit?after={told['after']}", headers=ALICE)
+        assert told == {"entries": [], "after": after.decode()}
+        for wrong in ("after=x", "count=0", "count=x", "since=1"):
+            assert (await web.ask("GET", f"/v1/audit?{wrong}", headers=ALICE))[0] == 400
+
+
+async def test_what_failed_is_noted_with_its_word(node: Any) -> None:
+    log = opened(await node())
+    async with log.running(), doubles.Door(users=(doubles.ADMIN,), audit=log) as door:
+        line = await door.dial()
+        assert await line.call("AUTH", "admin", doubles.SECRET) == b"OK"
+
+        async def purge(*_: Any, **__: Any) -> int:
+            raise NoQuorum("not confirmed")
+
+        door.queues.purge = purge
+        assert str(await line.call("Q.PURGE", "q")).startswith("NOQUORUM")
+        assert str(await line.call("Q.PURGE", "q", "STATE")).startswith("BADARG")
+        (entry,) = await noted(log)
+        assert (entry["outcome"], entry["words"]) == ("NOQUORUM", ["q"])
+
+
+async def test_where_nothing_is_noted_the_log_says_so() -> None:
+    async with site(users=True) as subject:
+        status, body = await subject.ask("GET", "/v1/audit", headers=ALICE)
+        assert (status, body["error"]) == (500, "ERR")
+        assert "audit.enabled" in body["message"]

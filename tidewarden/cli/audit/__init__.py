@@ -1,0 +1,5 @@
+"""Shows the audit log."""
+
+from .command import audit
+
+__all__ = ["audit"]

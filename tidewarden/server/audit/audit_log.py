@@ -1,0 +1,373 @@
+"""
+The audit log: two bounded streams of the store, which all nodes of a cluster write and read.
+
+What changed something is written at once, reads of tokens and denied requests a window at a time:
+a read costs no write of its own. What a node has noted and not written yet is lost when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.settings import Audit, Config
+from tidewarden.errors import BadArg, Error
+from tidewarden.log import OncePer
+
+log = logging.getLogger("tidewarden.server")
+
+ACCOUNTS_MAX = 50  # in one entry; of more there are several
+READS_MAX = 50_000  # pairs of user and account of one window; of further ones the number alone
+WAITING_MAX = 5_000  # entries that the store has not taken yet; the oldest are given up first
+TOGETHER = 64  # entries written at a time
+AGAIN_S = 1.0
+STOP_S = 2.0
+WORDS_MAX = 16
+WORD_CHARS_MAX = 200
+DENIALS_MAX = 8  # different ones of a user in one window, in words; of further ones the number
+USERS_MAX = 10_000
+COUNT_MAX = 1000
+NOTHING = "This node notes nothing for the audit log (audit.enabled)."
+CHANGES, READS = "audit", "audit_reads"
+CURSOR = re.compile(r"([0-9]{1,16}-[0-9]{1,16})\.([0-9]{1,16}-[0-9]{1,16})")
+START = "0-0.0-0"
+
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store; returns its reply."""
+
+
+def audit_log(config: Config, call: Call, clock: Clock) -> AuditLog | None:
+    """Return the audit log of a process as it is configured; None: nothing is noted."""
+    if not config.audit.enabled:
+        return None
+    return AuditLog(call, config.cluster.name, config.node.name, config.audit, clock)
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Holds one entry; never a secret, and no payload."""
+
+    at_ms: int
+    """When, unix milliseconds by the node's clock; of reads, the end of their window."""
+    node: str
+    user: str
+    """Who; empty: whoever changes the node's files, or anybody at a door without users."""
+    action: str
+    """The verb, also where its route over HTTP was asked; ``DENIED``; ``SIGHUP``."""
+    outcome: str = "ok"
+    """Or the error's word. Of ``TIMEOUT`` and the like nobody knows what came of it."""
+    peer: str = ""
+    """From where, ``host:port``; empty of what many requests did."""
+    words: list[str] = []
+    """What was asked, as far as it may be shown: names first."""
+    accounts: dict[str, int] = {}
+    """``provider/account`` and how often."""
+    count: int = 1
+    """How many requests or accounts in all, those included that are not named."""
+    since_ms: int = 0
+    """The beginning of the window, of what was noted together."""
+
+
+class _Denials:
+    """Denied requests of one user in one window."""
+
+    __slots__ = ("count", "peer", "words")
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.count = 0
+        self.words: dict[str, None] = {}
+
+
+class AuditLog:
+    """
+    Notes what is audited in one process, and reads what all have noted.
+
+    It is written while :meth:`running`.
+
+    Args:
+        call: to the store.
+        cluster: whose keys they are.
+        node: this node's name.
+        settings: how much is kept.
+        clock: of the entries.
+    """
+
+    def __init__(self, call: Call, cluster: str, node: str, settings: Audit, clock: Clock) -> None:
+        self._call = call
+        self._streams = {name: f"{{{cluster}}}:{name}" for name in (CHANGES, READS)}
+        self._kept = {CHANGES: settings.kept, READS: settings.reads_kept}
+        self._window_s = settings.window_s
+        self._node = node
+        self._clock = clock
+        self._reads: dict[tuple[str, str], int] = {}
+        self._unnamed: Counter[str] = Counter()
+        self._denied: dict[str, _Denials] = {}
+        self._changed: dict[tuple[str, str, str, str], dict[str, int]] = {}
+        self._since_ms = 0
+        self._ends = 0.0
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._under_way = 0
+        self._stopping = False
+        self._news = asyncio.Event()
+        self._said = OncePer(clock, 60.0)
+        self.entries_total = 0
+        self.lost_total = 0
+
+    # --- noting
+
+    def read(self, user: str, account: str) -> None:
+        """A token was read. Hot: thousands of times a second."""
+        key = (user, account)
+        reads = self._reads
+        if key in reads:
+            reads[key] += 1
+        else:
+            self._first_read(user, account)
+
+    def _first_read(self, user: str, account: str) -> None:
+        self._open_window()
+        if len(self._reads) < READS_MAX:
+            self._reads[user, account] = 1
+        elif user in self._unnamed or len(self._unnamed) < USERS_MAX:
+            self._unnamed[user] += 1
+
+    def change(
+        self, user: str, peer: str, action: str, words: Sequence[str], outcome: str = "ok"
+    ) -> None:
+        """Something was changed, or tried to be: ``words`` say what, and hold no secret."""
+        shown = [word[:WORD_CHARS_MAX] for word in words[:WORDS_MAX]]
+        self._put(
+            CHANGES,
+            AuditEntry(
+                at_ms=self._clock.unix_ms(),
+                node=self._node,
+                user=user,
+                peer=peer,
+                action=action,
+                words=shown,
+                outcome=outcome,
+            ),
+        )
+
+    def account(self, user: str, peer: str, action: str, account: str, outcome: str = "ok") -> None:
+        """An account was changed or exported; those of one user are written together."""
+        key = (user, peer, action, outcome)
+        group = self._changed.setdefault(key, {})
+        group[account] = group.get(account, 0) + 1
+        if len(group) >= ACCOUNTS_MAX or len(self._changed) >= ACCOUNTS_MAX:
+            self._close_changed()
+        self._news.set()
+
+    def denied(self, user: str, peer: str, message: str) -> None:
+        """A request was denied; those of one user are written together."""
+        found = self._denied.get(user)
+        if found is None:
+            if len(self._denied) >= USERS_MAX:
+                return
+            self._open_window()
+            found = self._denied[user] = _Denials(peer)
+        found.count += 1
+        if len(found.words) < DENIALS_MAX:
+            found.words[message[: 2 * WORD_CHARS_MAX]] = None
+
+    def stats(self) -> Mapping[str, Any]:
+        """Figures for /metrics."""
+        return {
+            "entries_total": self.entries_total,
+            "lost_total": self.lost_total,
+            "waiting": len(self._waiting),
+        }
+
+    # --- writing
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Write what is noted; at the end what is left, as far as the store takes it at once."""
+        writing = asyncio.create_task(self._run(), name="audit")
+        try:
+            yield
+        finally:
+            self._stopping = True
+            self._close_window()
+            self._news.set()
+            await asyncio.wait([writing], timeout=STOP_S)
+            writing.cancel()
+            for error in await asyncio.gather(writing, return_exceptions=True):
+                if isinstance(error, Exception):
+                    log.error("defect in the audit log", exc_info=error)
+            if left := len(self._waiting) + self._under_way:
+                log.warning("entries of the audit log are lost", extra={"entries": left})
+
+    async def _run(self) -> None:
+        while self._waiting or self._changed or not self._stopping:
+            await self._wait()
+            if self._window_open() and self._clock.monotonic() >= self._ends:
+                self._close_window()
+            self._close_changed()
+            if not await self._write():
+                await sleep(self._clock, AGAIN_S)
+
+    async def _wait(self) -> None:
+        """Wait until there is something to write."""
+        self._news.clear()
+        if self._waiting or self._changed or self._stopping:
+            return
+        left_s = max(0.0, self._ends - self._clock.monotonic()) if self._window_open() else None
+        try:
+            async with asyncio.timeout(left_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _window_open(self) -> bool:
+        return bool(self._reads or self._denied or self._unnamed)
+
+    def _open_window(self) -> None:
+        if not self._window_open():
+            self._since_ms = self._clock.unix_ms()
+            self._ends = self._clock.monotonic() + self._window_s
+            self._news.set()
+
+    def _close_window(self) -> None:
+        """Make entries of what was read and denied since the window was opened."""
+        reads, self._reads = self._reads, {}
+        unnamed, self._unnamed = self._unnamed, Counter()
+        denied, self._denied = self._denied, {}
+        users: dict[str, dict[str, int]] = {}
+        for (user, account), count in reads.items():
+            group = users.setdefault(user, {})
+            group[account] = count
+            if len(group) == ACCOUNTS_MAX:
+                self._put_reads(user, users.pop(user))
+        for user, group in users.items():
+            self._put_reads(user, group)
+        for user, count in unnamed.items():
+            self._put_reads(user, {}, count)
+        for user, found in denied.items():
+            self._put(
+                CHANGES,
+                AuditEntry(
+                    at_ms=self._clock.unix_ms(),
+                    since_ms=self._since_ms,
+                    node=self._node,
+                    user=user,
+                    peer=found.peer,
+                    action="DENIED",
+                    outcome="DENIED",
+                    words=list(found.words),
+                    count=found.count,
+                ),
+            )
+
+    def _put_reads(self, user: str, accounts: dict[str, int], unnamed: int = 0) -> None:
+        self._put(
+            READS,
+            AuditEntry(
+                at_ms=self._clock.unix_ms(),
+                since_ms=self._since_ms,
+                node=self._node,
+                user=user,
+                action="T.GET",
+                accounts=accounts,
+                count=sum(accounts.values()) + unnamed,
+            ),
+        )
+
+    def _close_changed(self) -> None:
+        changed, self._changed = self._changed, {}
+        for (user, peer, action, outcome), accounts in changed.items():
+            self._put(
+                CHANGES,
+                AuditEntry(
+                    at_ms=self._clock.unix_ms(),
+                    node=self._node,
+                    user=user,
+                    peer=peer,
+                    action=action,
+                    outcome=outcome,
+                    accounts=accounts,
+                    count=sum(accounts.values()),
+                ),
+            )
+
+    def _put(self, stream: str, entry: AuditEntry) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popleft()
+            self.lost_total += 1
+        self._waiting.append((stream, msgspec.json.encode(entry)))
+        self._news.set()
+
+    async def _write(self) -> bool:
+        """Write some entries; False: the store did not take them all, which are kept."""
+        batch = [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
+        self._under_way = len(batch)
+        results = await asyncio.gather(
+            *(
+                self._call(
+                    "XADD",
+                    self._streams[stream],
+                    *("MAXLEN", "~", self._kept[stream], "*", "entry", body),
+                )
+                for stream, body in batch
+            ),
+            return_exceptions=True,
+        )
+        failed: list[tuple[str, bytes]] = []
+        for one, result in zip(batch, results, strict=True):
+            if isinstance(result, Error):
+                failed.append(one)
+                if self._said.passes():
+                    log.warning("the audit log waits for the store: %s", result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                self.entries_total += 1
+        self._under_way = 0
+        self._waiting.extendleft(reversed(failed))
+        return not failed
+
+    # --- reading
+
+    async def page(
+        self, after: str = "", count: int = 100, user: str | None = None
+    ) -> tuple[list[dict[str, Any]], str]:
+        """
+        Return the entries behind a cursor, the oldest first, and the cursor behind them.
+
+        At most ``count`` are looked at; those of others than ``user`` are left out. Behind the last
+        entry there is, the cursor stays as it was.
+
+        Raises: BadArg, and what the store raises.
+        """
+        found = CURSOR.fullmatch(after or START)
+        if found is None:
+            raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of the audit log.")
+        if not 1 <= count <= COUNT_MAX:
+            raise BadArg(f"COUNT is {count}; allowed is 1 to {COUNT_MAX}.")
+        cursors = dict(zip((CHANGES, READS), found.groups(), strict=True))
+        pages = await asyncio.gather(
+            *(
+                self._call("XRANGE", self._streams[name], f"({cursor}", "+", "COUNT", count)
+                for name, cursor in cursors.items()
+            )
+        )
+        merged = sorted(
+            (tuple(map(int, at.split(b"-"))), name, at.decode(), fields[1])
+            for name, page in zip(cursors, pages, strict=True)
+            for at, fields in page
+        )[:count]
+        entries = []
+        for _, name, at, body in merged:
+            cursors[name] = at
+            entry = msgspec.json.decode(body)
+            if user is None or entry["user"] == user:
+                entries.append(entry)
+        return entries, f"{cursors[CHANGES]}.{cursors[READS]}"

@@ -1,0 +1,88 @@
+"""What of a request the audit log shows, and how verbs come to be noted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidewarden.errors import Error
+
+from .audit_log import AuditLog
+
+Arguments = Sequence[bytes]
+UNKNOWN = "UNKNOWN"
+"""The outcome of what was called off: it may have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """
+    What the audit log shows of a verb's requests.
+
+    Args:
+        shown: the words of a request that hold no secret and no payload; None: it changes nothing.
+        account: whether the first of them is an account, which is noted together with others.
+        every_word: whether nothing that is sent is a secret, so that over HTTP the body is shown.
+        reads: whether it is noted though it changes nothing, so over HTTP also of a GET.
+    """
+
+    shown: Callable[[Arguments], Arguments | None]
+    account: bool = False
+    every_word: bool = False
+    reads: bool = False
+
+    def note(
+        self, audit: AuditLog, user: str, peer: str, action: str, words: Arguments, outcome: str
+    ) -> None:
+        """Note a request, by the words that it shows."""
+        texts = [word.decode("utf-8", "backslashreplace") for word in words]
+        if self.account:
+            audit.account(user, peer, action, texts[0], outcome)
+        else:
+            audit.change(user, peer, action, texts, outcome)
+
+
+def first(count: int) -> Audited:
+    """The first arguments of the verb; what follows is a payload, or of no interest."""
+    return Audited(lambda request: request[1 : 1 + count])
+
+
+def whole() -> Audited:
+    """All arguments of the verb."""
+    return Audited(lambda request: request[1:], every_word=True)
+
+
+def of_account(*, reads: bool = False) -> Audited:
+    """The account, which is the first argument."""
+    return Audited(lambda request: request[1:2], account=True, reads=reads)
+
+
+def when(word: bytes) -> Audited:
+    """All arguments, of requests with this word among them: others change nothing."""
+    return Audited(
+        lambda request: request[1:] if word in [one.upper() for one in request[1:]] else None,
+        every_word=True,
+    )
+
+
+def unless(word: bytes) -> Audited:
+    """All arguments, of requests without this word among them: those change nothing."""
+    return Audited(
+        lambda request: None if word in [one.upper() for one in request[1:]] else request[1:],
+        every_word=True,
+    )
+
+
+async def noted(work: Awaitable[Any], note: Callable[[str], None]) -> Any:
+    """Return what ``work`` does, and note how it ended."""
+    outcome = UNKNOWN
+    try:
+        found = await work
+        outcome = "ok"
+    except Error as error:
+        outcome = error.code
+        raise
+    finally:
+        note(outcome)
+    return found
