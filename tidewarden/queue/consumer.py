@@ -65,11 +65,14 @@ class Consumer:
         wait_ms: int = 0,
         lease_ms: int = 0,
         task_id: str = "",
+        anyhow: bool = False,
     ) -> asyncio.Future[list[Taken]]:
         """
         Take at most ``count`` ready tasks; return a future of them.
 
         Tasks of earlier queues come first; it waits at most ``wait_ms`` for the first task.
+        ``anyhow``: the task of ``task_id``, which is not waited for, is taken also where it is
+        buried, or its queue paused.
 
         Cancel the future when the consumer goes: nothing is taken for it, and what already was goes
         back. Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many
@@ -94,7 +97,7 @@ class Consumer:
             known = self._catalog.shards.get(queue)
             if known is None:
                 return self._loop.create_task(
-                    self._take_later(session, queues, count, wait_ms, lease_ms, task_id)
+                    self._take_later(session, queues, count, wait_ms, lease_ms, task_id, anyhow)
                 )
             if task_id:
                 shards.append(shard_for(known, task_id))
@@ -106,12 +109,13 @@ class Consumer:
             session.shared is not None and not self._sessions.entered(session.shared, shards)
         ):
             return self._loop.create_task(
-                self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards)
+                self._take_later(session, queues, count, wait_ms, lease_ms, task_id, anyhow, shards)
             )
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
         future: asyncio.Future[list[Taken]] = self._loop.create_future()
         take = Take(self.under_way, session, shards, until, future)
         future.add_done_callback(take.caller_left)
+        take.anyhow = anyhow
         take.start(count, lease_ms, task_id)
         return future
 
@@ -138,6 +142,7 @@ class Consumer:
         wait_ms: int,
         lease_ms: int,
         task_id: str,
+        anyhow: bool,
         shards: Sequence[Shard] = (),
     ) -> list[Taken]:
         for queue in queues:
@@ -150,7 +155,13 @@ class Consumer:
         if session.closed:
             return []
         taking = self.take(
-            session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id
+            session,
+            queues,
+            count=count,
+            wait_ms=wait_ms,
+            lease_ms=lease_ms,
+            task_id=task_id,
+            anyhow=anyhow,
         )
         try:
             return await taking

@@ -41,7 +41,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     How a queue behaves.
 
     This is the one table of settings: the limits of Q.CONFIG, what is written into each shard's
-    record and the defaults of the scripts follow from it. ``layout`` and ``version`` are ours.
+    record and the defaults of the scripts follow from it. ``layout``, ``version`` and ``tube`` are
+    ours.
     """
 
     shards: Annotated[int, Rule(1, SHARDS_MAX, in_shard=False)] = 1
@@ -89,6 +90,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often ``shards``, ``strategy`` or ``order`` was changed."""
     version: Annotated[int, Rule()] = 0
     """How often anything was changed."""
+    tube: Annotated[int, Rule()] = 0
+    """1: made at the beanstalkd door; what happens to each task is counted for its clients."""
 
     def shown(self) -> dict[str, Any]:
         """The settings that are the user's."""
@@ -145,7 +148,7 @@ def settings_of_new(
     return QueueSettings(durability=durability)
 
 
-OURS = ("layout", "version")
+OURS = ("layout", "version", "tube")
 # are changed while the queue is empty, and nobody can put into it
 CUT_FIELDS = ("shards", "strategy", "order")
 LANE_RATE_MAX = 100_000

@@ -12,6 +12,7 @@ SHARED = SharedLua(
         "record.lua",
         "fence.lua",
         "account_rows.lua",
+        "tally.lua",
         "layout.lua",
         "task.lua",
         "token_bucket.lua",

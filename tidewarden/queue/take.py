@@ -17,7 +17,7 @@ from .shards.waitlist import Tries
 from .task import Taken
 from .waits.drain import Drain
 
-TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
+TOLD_OF_FEWER, TOLD_OF_MORE, ANYHOW = 2, 3, 4  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
 BY_WAKE_UP = -1  # the position of a question that a shard has set off
 
@@ -66,6 +66,8 @@ class Take:
     _tries: Tries | None = None
     count = 1
     task_id = ""
+    anyhow = False
+    """Whether the named task is taken also where it is buried, or its queue paused."""
 
     def __init__(
         self,
@@ -145,7 +147,9 @@ class Take:
         """Ask for so many. ``more``: other takes wait there."""
         # Of several shards, one that gave less than was asked for is passed by next time: so this
         # node has to be told of more.
-        if more and not self.task_id:
+        if self.anyhow:
+            how = ANYHOW
+        elif more and not self.task_id:
             how = TOLD_OF_MORE
         elif wait and len(self._shards) > 1:
             how = TOLD_OF_FEWER

@@ -35,6 +35,7 @@ VERBS = [
     "end",
     "job_numbers",
     "kick",
+    "kick_delayed",
     "lanes",
     "leases",
     "leases_of",
@@ -61,7 +62,9 @@ VERBS = [
     "swap_settings",
     "sweep",
     "take",
+    "tally",
     "touch",
+    "tube",
     "tube_of_number",
     "unwait",
     "update",
@@ -81,6 +84,7 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
         "queue.configure.each",
         "queue.stats.each",
+        "queue.tube.each",
         "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
     for script in scripts:

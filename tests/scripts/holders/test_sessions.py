@@ -259,7 +259,7 @@ def test_a_sessions_lease_runs_out_by_its_time(desk: Any) -> None:
     assert desk.state("a") == "leased"
 
 
-@pytest.mark.parametrize("word", [A, f"4{A}", f"1{A}0", f"1{'x' * 32}", "01", "1 "])
+@pytest.mark.parametrize("word", [A, f"5{A}", f"1{A}0", f"1{'x' * 32}", "01", "1 "])
 def test_a_take_refuses_a_session_that_is_none(desk: Any, word: str) -> None:
     desk.put("a")
     with pytest.raises(BadArg, match="the session of a take is no uuid"):

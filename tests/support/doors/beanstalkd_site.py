@@ -41,7 +41,7 @@ class Talk:
         """The first line of the answer but for its length, and what stands behind it."""
         first = await self.ask(line)
         words, _, size = first.rpartition(b" ")
-        if not words or not size.isdigit():
+        if words.partition(b" ")[0] not in (b"OK", b"FOUND", b"RESERVED"):
             return first, b""
         async with asyncio.timeout(20):
             data = await self.reader.readexactly(int(size) + 2)

@@ -106,6 +106,7 @@ def audit(seen: Snapshot, prefix: str) -> None:
         f"{prefix}: a task lies in two places: {places}"
     )
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
+    assert seen.hgetall(f"{prefix}:tally").keys() <= tasks.keys(), f"{prefix}: tally of no task"
     waits = seen.hgetall(f"{prefix}:waits")
     assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
     assert len(waits) == int(record.get(b"awaited", 0))

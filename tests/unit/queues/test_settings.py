@@ -87,7 +87,7 @@ def test_what_a_shard_is_told() -> None:
     assert (pairs["order"], pairs["lease_ms"]) == ("edf", 7)
     fields = QueueSettings(capacity=10, shards=4).shard_fields()
     assert fields[fields.index("capacity") + 1] == 3, "no less in all than was asked for"
-    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate", "version"} - {
+    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate", "version", "tube"} - {
         "shards",
         "durability",
     }

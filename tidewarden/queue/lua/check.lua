@@ -363,6 +363,13 @@ elseif part == 'waiting' or part == 'running' then
   at = check_entries('ZSCAN', part)
 elseif part == 'tries' then
   at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)
+elseif part == 'tally' then
+  at = check_entries(
+    'HSCAN',
+    'tally',
+    'tally without a task',
+    function(id) redis.call('HDEL', key('tally'), id) end
+  )
 elseif part == 'waits' then
   at = check_entries('HSCAN', 'waits', 'wait without a task', over)
 elseif

@@ -100,6 +100,7 @@ then
 end
 local names =
   { 'tasks', 'tries', 'waits', 'delayed', 'buried', 'expiring', 'held', 'waiting', 'running' }
+if S.tube == 1 then names[#names + 1] = 'tally' end
 if S.accounts == 1 then -- before tasks: who is dead has none
   local beside = account_parts()
   table.insert(names, 1, 'accounts')

@@ -24,6 +24,7 @@ local function kick(name)
   end
   make_ready(name, t)
   count('kicked')
+  tally(name, 'kick')
   moved = moved + 1
 end
 if id ~= '' then

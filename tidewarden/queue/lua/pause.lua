@@ -6,12 +6,14 @@
 -- RETURNS 1
 open()
 local ms = int(3, 'pause ms', -1, NEVER)
+count('pauses')
 if ms == 0 then
   set('paused', 0)
   woke = true
 else
   local till = ms < 0 and NEVER or math.min(now + ms, NEVER)
   set('paused', till)
+  set('paused_for', till - now)
   if till < NEVER then note(till) end
 end
 return finish(1)

@@ -103,6 +103,8 @@ for i = 1, #tasks do
     if t.due > now then
       later[#later + 1], later[#later + 2] = t.due, id
       note(t.due)
+      tally(id, 'delayed', math.floor((t.due - now) / 1000))
+      tally(id, 'delay', math.floor((t.due - now) / 1000))
     elseif t.lane then
       laned().enter(id, t)
     else

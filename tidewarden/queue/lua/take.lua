@@ -6,7 +6,8 @@
 -- ARGV    3 tasks moved at most before taking
 --         4… per take: count, lease ms (0: the task's, else the queue's), wait (0: not, 1: this
 --           node is told when something is ready here after nothing came, 2: also after fewer came,
---           3: whatever came, for others of this node wait) with the uuid of the session behind it
+--           3: whatever came, for others of this node wait; 4: not, and the named task is leased
+--           also where it is buried or the queue paused) with the uuid of the session behind it
 --           where the leases are a session's, id ("": any)
 -- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
@@ -34,14 +35,14 @@ for i = 4, #ARGV, 4 do
       ARGV[i + 3],
       CALLER,
     }
-    if #word == 33 and string.match(word, '^[0-3]%x+$') then
+    if #word == 33 and string.match(word, '^[0-4]%x+$') then
       want[5] = '~' .. string.sub(word, 2)
     elseif #word > 1 then
       refuse('BADARG the session of a take is no uuid: ' .. word)
     end
   end
   wants[#wants + 1] = want
-  if want[3] == '0' then patient = false end
+  if want[3] == '0' or want[3] == '4' then patient = false end
   if want[4] == '' then total = total + want[1] end
 end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
@@ -282,6 +283,7 @@ local function lease(id, raw, tried, lease_ms, holder)
   r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder =
     new_lease(), tried and math.min(r.attempts + 1, 65535) or 1, false, own, lease_ms, holder
   records[#records + 1], records[#records + 2] = id, tries_encode(r)
+  tally(id, 'take')
   local list = leased
   if holder ~= CALLER then
     list = shared
@@ -294,9 +296,9 @@ end
 
 -- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may
 -- run.
-local function lease_named(id, lease_ms, holder)
+local function lease_named(id, lease_ms, holder, anyhow)
   local raw = record_get(id)
-  if not raw or paused then return nil end
+  if not raw or paused and not anyhow then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
   local r = tried and tries_decode(tried)
   if not t or tried and not r then
@@ -304,7 +306,8 @@ local function lease_named(id, lease_ms, holder)
     return nil
   end
   local where = locate(id, t, r)
-  if where ~= 'ready' and where ~= 'delayed' and where ~= 'waiting' then return nil end
+  local waits = where == 'ready' or where == 'delayed' or where == 'waiting'
+  if not waits and not (anyhow and where == 'buried') then return nil end
   if
     t.lane
     and (where ~= 'ready' or lane_blocked(id, t))
@@ -321,7 +324,7 @@ local reply, at, hungry = {}, 0, false
 for i = 1, #wants do
   local want, got = wants[i], {}
   if want[4] ~= '' then
-    got[1] = lease_named(want[4], want[2], want[5])
+    got[1] = lease_named(want[4], want[2], want[5], want[3] == '4')
   else
     least = least - 1 -- where the reply was cut, as many are left for those behind
     while #got < want[1] and at < #picked - (cut and least or 0) do

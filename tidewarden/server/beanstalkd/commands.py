@@ -7,14 +7,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Draining
-from tidewarden.server.access.required_rights import TAKE_OR_ADMIN
+from tidewarden.server.access.required_rights import ADMIN, TAKE_OR_ADMIN
 
+from . import statistics
 from .context import count_down
 from .job_numbers import Job
+from .jobs import DELAY_MAX_MS
+from .looks import Look, look, look_at_each
 from .parser import Request
-from .replies import NOT_FOUND, job, listed
+from .replies import NOT_FOUND, data, job, listed
 from .reserving import hold, reserve, soonest
-from .tube_names import queue_of
+from .tube_names import queue_of, tube_of
 
 if TYPE_CHECKING:
     from .connection import JobConnection
@@ -72,7 +75,7 @@ async def reserve_job(c: JobConnection, request: Request) -> bytes:
     if found is None:
         return NOT_FOUND
     session = c.open_session()
-    tasks = await c.door.jobs.queues.take(session, [found.queue], task_id=found.task_id)
+    tasks = await c.door.jobs.take_named(session, found)
     if not tasks:
         return NOT_FOUND
     c.is_worker = True
@@ -156,6 +159,125 @@ async def peek(c: JobConnection, request: Request) -> bytes:
     return NOT_FOUND if row is None else job("FOUND", request.numbers[0], row["payload"])
 
 
+async def peek_ready(c: JobConnection, request: Request) -> bytes:
+    return await _peek_next(c, request, lambda seen: seen.ready)
+
+
+async def peek_delayed(c: JobConnection, request: Request) -> bytes:
+    return await _peek_next(c, request, lambda seen: seen.delayed)
+
+
+async def peek_buried(c: JobConnection, request: Request) -> bytes:
+    return await _peek_next(c, request, lambda seen: seen.buried)
+
+
+async def _peek_next(
+    c: JobConnection, request: Request, next_of: Callable[[Look], tuple[Any, Job] | None]
+) -> bytes:
+    queue = queue_named(c.used)
+    c.check(request.op, TAKE_OR_ADMIN, queue)
+    jobs = c.door.jobs
+    while await jobs.queues.catalog.exists(queue):
+        found = next_of(await look(jobs.queues, queue))
+        if found is None:
+            break
+        row = await jobs.peek(found[1])
+        if row is not None:  # else it has gone meanwhile
+            return job("FOUND", await jobs.numbers.number_of(found[1]), row["payload"])
+    return NOT_FOUND
+
+
+async def kick(c: JobConnection, request: Request) -> bytes:
+    queue, count = queue_named(c.used), request.numbers[0]
+    c.check("kick", ADMIN, queue)
+    jobs, moved = c.door.jobs, 0
+    if count and await jobs.queues.catalog.exists(queue):
+        moved = await jobs.kick(queue, count)
+    return b"KICKED %d\r\n" % moved
+
+
+async def kick_job(c: JobConnection, request: Request) -> bytes:
+    found = await _find(c, request, "kick-job", ADMIN)
+    kicked = found is not None and await c.door.jobs.kick_named(found)
+    return b"KICKED\r\n" if kicked else NOT_FOUND
+
+
+async def pause_tube(c: JobConnection, request: Request) -> bytes:
+    queue, seconds = queue_named(request.name), request.numbers[0]
+    c.check("pause-tube", ADMIN, queue)
+    if await _seen(c, request.name, queue) is None:
+        return NOT_FOUND
+    if seconds:
+        await c.door.jobs.queues.admin.pause(queue, min(seconds * 1000, DELAY_MAX_MS))
+    else:
+        await c.door.jobs.queues.admin.resume(queue)
+    return b"PAUSED\r\n"
+
+
+async def stats_job(c: JobConnection, request: Request) -> bytes:
+    found = await _find(c, request, "stats-job", TAKE_OR_ADMIN)
+    jobs = c.door.jobs
+    row = None if found is None else await jobs.peek(found)
+    if found is None or row is None:
+        return NOT_FOUND
+    tally, now_ms = await jobs.tally(found)
+    run_ms = jobs.queues.catalog.settings[found.queue].lease_ms
+    tube = tube_of(found.queue) or found.queue
+    return data(statistics.of_job(request.numbers[0], tube, row, tally, now_ms, run_ms))
+
+
+async def stats_tube(c: JobConnection, request: Request) -> bytes:
+    queue = queue_named(request.name)
+    if not c.peer.rights.see(queue):
+        c.check("stats-tube", ("stats",), queue)
+    seen = await _seen(c, request.name, queue)
+    return NOT_FOUND if seen is None else data(statistics.of_tube(c.door, request.name, seen))
+
+
+async def stats(c: JobConnection, request: Request) -> bytes:
+    seen = await _tubes(c)
+    looks = [one for one in seen.values() if one is not None]
+    return data(statistics.of_node(c.door, looks, len(seen)))
+
+
+async def list_tubes(c: JobConnection, request: Request) -> bytes:
+    return listed(await _tubes(c))
+
+
+async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
+    """
+    A tube as it is; None: it has no jobs, and no connection of this node refers to it.
+
+    One that has no queue yet gets it.
+    """
+    jobs, referred = c.door.jobs, c.door.refers_to(tube)
+    if not referred and not await jobs.queues.catalog.exists(queue):
+        return None
+    await jobs.open(queue)
+    seen = await look(jobs.queues, queue)
+    return seen if referred or seen.jobs else None
+
+
+async def _tubes(c: JobConnection) -> dict[str, Look | None]:
+    """Every tube that there is for this user; None for one that has never had a job."""
+    jobs = c.door.jobs
+    queues = {
+        tube: queue
+        for queue in await jobs.queues.catalog.names()
+        if (tube := tube_of(queue)) is not None and c.peer.rights.see(queue)
+    }
+    looks = await look_at_each(jobs.queues, queues.values())
+    found: dict[str, Look | None] = {
+        tube: seen
+        for tube, seen in zip(queues, looks, strict=True)
+        if seen.jobs or c.door.refers_to(tube)
+    }
+    for tube in c.door.referred():
+        if tube not in found and (queue := queue_of(tube)) and c.peer.rights.see(queue):
+            found[tube] = None
+    return found
+
+
 def list_tube_used(c: JobConnection, request: Request) -> Reply:
     return f"USING {c.used}\r\n".encode()
 
@@ -194,6 +316,16 @@ COMMANDS: Mapping[str, Callable[[JobConnection, Request], Reply]] = {
     "watch": watch,
     "ignore": ignore,
     "peek": peek,
+    "peek-ready": peek_ready,
+    "peek-delayed": peek_delayed,
+    "peek-buried": peek_buried,
+    "kick": kick,
+    "kick-job": kick_job,
+    "stats-job": stats_job,
+    "stats-tube": stats_tube,
+    "stats": stats,
+    "list-tubes": list_tubes,
+    "pause-tube": pause_tube,
     "list-tube-used": list_tube_used,
     "list-tubes-watched": list_tubes_watched,
     "auth": auth,

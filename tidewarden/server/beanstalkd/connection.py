@@ -21,9 +21,9 @@ from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES, Backpressure
 
 from . import commands
-from .context import DoorContext, count_down
+from .context import DEFAULT_TUBE, DoorContext, count_down
 from .jobs import Reserved
-from .parser import UNKNOWN_COMMAND, Answered, Request, RequestReader
+from .parser import Answered, Request, RequestReader
 from .replies import DRAINING, OUT_OF_MEMORY, failure
 
 log = logging.getLogger("tidewarden.server")
@@ -31,7 +31,6 @@ log = logging.getLogger("tidewarden.server")
 AHEAD_BYTES = 65_536  # read behind what is being done
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
 BEFORE_LOGIN = frozenset({"auth", "quit"})
-DEFAULT_TUBE = "default"
 
 
 class JobConnection(asyncio.Protocol):
@@ -285,11 +284,8 @@ class JobConnection(asyncio.Protocol):
         if request.op == "quit":
             self.close()
             return None
-        command = commands.COMMANDS.get(request.op)
-        if command is None:
-            return UNKNOWN_COMMAND
         try:
-            return command(self, request)
+            return commands.COMMANDS[request.op](self, request)
         except Exception as error:
             return self._failed(error)
 

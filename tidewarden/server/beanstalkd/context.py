@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .connection import JobConnection
 
 log = logging.getLogger("tidewarden.server")
+
+DEFAULT_TUBE = "default"
 
 
 class DoorContext:
@@ -55,6 +58,8 @@ class DoorContext:
         self.connections_max = connections_max
         self.wait_ms = wait_ms
         self.mismatches = ProtocolMismatch("beanstalkd", clock)
+        self.id = secrets.token_hex(8)  # of this run of the door
+        self.started = clock.monotonic()
         self.draining = False
         self.connections: set[JobConnection] = set()
         self.closing: set[asyncio.Task[None]] = set()  # of sessions whose connection has gone
@@ -81,6 +86,14 @@ class DoorContext:
         self.connections.add(connection)
         self.connections_total += 1
         return True
+
+    def refers_to(self, tube: str) -> bool:
+        """Whether a connection uses or watches the tube; ``default`` is always there."""
+        return tube == DEFAULT_TUBE or self.using[tube] > 0 or self.watching[tube] > 0
+
+    def referred(self) -> set[str]:
+        """The tubes of which that is so."""
+        return {DEFAULT_TUBE, *self.using, *self.watching}
 
     def forget(self, connection: JobConnection, session: Session | None) -> None:
         """A peer has gone: what it had reserved is ready again at once."""

@@ -22,8 +22,10 @@ FIRST_DEADLINE_MS = TIME_MAX_MS - PRIORITY_MAX
 The deadline of a job of priority 0; each further one is a millisecond later. So the earliest
 deadline is the job that beanstalkd would give, and none is ever late: they lie in the year 2109.
 """
+KICKED_MAX = 2**31
+KICKED_AT_ONCE = 1000
 DELAY_MAX_MS = TIME_MAX_MS // 2
-TUBE = QueueSettings(order="edf", losses_max=0, dedup_ms=0, version=1)
+TUBE = QueueSettings(order="edf", losses_max=0, dedup_ms=0, version=1, tube=1)
 """
 How a queue is made that is first used here: in the order of priorities, and a job is never buried
 by itself.
@@ -89,6 +91,38 @@ class Jobs:
     ) -> asyncio.Future[list[Taken]]:
         """Take one job of queues that are open; a future of it, or of nothing."""
         return self.queues.take(session, queues, wait_ms=wait_ms)
+
+    def take_named(self, session: Session, job: Job) -> asyncio.Future[list[Taken]]:
+        """Take this job unless somebody has it: also a buried one, and of a paused tube."""
+        return self.queues.take(session, [job.queue], task_id=job.task_id, anyhow=True)
+
+    async def kick(self, queue: str, count: int) -> int:
+        """Make buried jobs ready, or delayed ones where none is buried; how many."""
+        moved = await self.queues.admin.kick(queue, count=min(count, KICKED_MAX))
+        if moved:
+            return moved
+        for shard in await self.queues.catalog.open(queue):
+            while moved < count:
+                some = await shard.run(
+                    "queue.kick_delayed", (min(count - moved, KICKED_AT_ONCE), "")
+                )
+                moved += some
+                if some < KICKED_AT_ONCE:
+                    break
+        return moved
+
+    async def kick_named(self, job: Job) -> bool:
+        """Make a buried or delayed job ready; whether it was either."""
+        if await self.queues.admin.kick(job.queue, task_id=job.task_id):
+            return True
+        shard = await self.queues.catalog.shard(job.queue, job.task_id)
+        return bool(await shard.run("queue.kick_delayed", (1, job.task_id)))
+
+    async def tally(self, job: Job) -> tuple[list[int], int]:
+        """What has happened to a job (see tally.lua), and the store's clock (ms)."""
+        shard = await self.queues.catalog.shard(job.queue, job.task_id)
+        found = await shard.run("queue.tally", (job.task_id,))
+        return found, shard.now_ms
 
     def reserved(self, task: Taken) -> Reserved:
         """What a connection has to know of what it has taken."""

@@ -154,6 +154,7 @@ HELP = {
     "tidewarden_queue_kept_total": (
         f"Locks that were acquired again by the key that held them {CLUSTER}"
     ),
+    "tidewarden_queue_pauses_total": f"Times that a shard was paused or resumed {CLUSTER}",
     "tidewarden_queue_kicked_total": f"Tasks put aside that were made ready {CLUSTER}",
     "tidewarden_queue_leased": f"Tasks that consumers hold {CLUSTER}",
     "tidewarden_queue_loss_total": f"Leases that ended with their connection or node {CLUSTER}",

@@ -122,6 +122,7 @@ local function records_drop(ids)
     end
   end
   if gone == 0 then return end
+  if S.tube == 1 then redis.call('HDEL', key('tally'), unpack(ids)) end
   set('stored', S.stored - gone)
   if S.stored <= 0 and S.buckets > 1 then -- every bucket is empty, so the count may begin anew
     set('buckets', 1)
@@ -360,9 +361,8 @@ end
 
 -- A function that tells how many entries are due after now and at most `ms` later, for any ms up to
 -- `horizon`: exactly, but where many pieces lie between as if all had the mean size of some.
-local PIECES_COUNTED = 32
 local function delayed_within(horizon)
-  local after = '(' .. text(now)
+  local counted_max, after = 32, '(' .. text(now)
   local starts = S.cut == 0 and {}
     or redis.call(
       'ZRANGEBYSCORE',
@@ -374,16 +374,16 @@ local function delayed_within(horizon)
       0,
       1000
     )
-  if #starts > 2 * PIECES_COUNTED then
+  if #starts > 2 * counted_max then
     local sum = 0 -- of some of these: elsewhere pieces may be half as long
-    for i = 1, PIECES_COUNTED do
+    for i = 1, counted_max do
       sum = sum
         + redis.call(
           'ZCARD',
-          piece_key(starts[2 * math.floor(i * #starts / 2 / PIECES_COUNTED) - 1])
+          piece_key(starts[2 * math.floor(i * #starts / 2 / counted_max) - 1])
         )
     end
-    local mean = sum / PIECES_COUNTED
+    local mean = sum / counted_max
     return function(ms)
       return ms <= 0 and 0
         or mean * redis.call('ZCOUNT', key('pieces'), after, text(math.floor(now + ms)))

@@ -39,6 +39,7 @@ local function bury(id, r, reason)
   tries_put(id, r)
   redis.call('ZADD', key('buried'), now, id)
   count('buried')
+  tally(id, 'bury')
   over(id)
 end
 
@@ -83,6 +84,8 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   unlease(id, r)
   if t.lane then laned().leave(id, t, 'leased') end
   count(how)
+  tally(id, how)
+  if how == 'release' then tally(id, 'delay', math.floor((delay_ms or 0) / 1000)) end
   if S.locks == 1 then return unlock(id) end
   reason = reason and string.sub(reason, 1, 240)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end

@@ -177,6 +177,7 @@ local ABSENT = {
     dead = '',
     roomless = '',
     paused = 0,
+    paused_for = 0,
     alarm = NEVER,
     tick = NEVER,
     awaited = 0,
