@@ -45,6 +45,7 @@ SHORT = {
     "Asking",
     "ServerIdentity",
     "SetGroup",
+    "Schemas",
 }
 
 

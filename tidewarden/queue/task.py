@@ -29,7 +29,8 @@ UNBOUND_VERSION = 8  # of the uuids that leases of no connection and no session 
 STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
+NAME_PATTERN = "[A-Za-z0-9_.:/-]+"
+_NAME = re.compile(NAME_PATTERN)
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts as the numbers do
 
 

@@ -20,11 +20,11 @@ class Site:
     def __init__(self, server: HttpServer, door: Any, session: aiohttp.ClientSession) -> None:
         self.server = server
         self.door = door
-        self._session = session
+        self.session = session
 
     async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
         url = aiohttp.client.URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
-        async with self._session.request(method, url, **more) as response:
+        async with self.session.request(method, url, **more) as response:
             if response.content_type == "application/json":
                 return response.status, await response.json()
             return response.status, await response.text()

@@ -128,7 +128,7 @@ def _set(request: web.Request, response: web.Response, value: str, seconds: int)
 
 
 FILES = (
-    Route("GET", "/", "", StaticFiles.page, answer=bytes, media="text/html"),
+    Route("GET", "/", "", StaticFiles.page, answer=bytes, media="text/html", described=False),
     Route(
         "GET",
         "/console/{file}",
@@ -136,6 +136,7 @@ FILES = (
         StaticFiles.file,
         answer=bytes,
         media="application/octet-stream",
+        described=False,
     ),
 )
 ROUTES = (

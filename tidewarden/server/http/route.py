@@ -71,6 +71,14 @@ class Route(Generic[Owner]):
         errors: what it may raise, beside what every route may.
         arguments: what its permission is asked for: the arguments of the verb that tell it.
         audit: the verb under which the audit log notes it, where that is another than ``verb``.
+        name: of the operation, where its handler answers several routes.
+        headers: of a request, as ``query``; fields are renamed to what is sent.
+        example: of a body; None: made of the examples of its fields.
+        raw: whether the body may be any bytes, too.
+        raw_answer: whether the answer may be any bytes, too, for who accepts these.
+        answer_headers: of a success, with what each says.
+        others: statuses beside that of a success that are no errors, with what they answer.
+        described: whether it is for programs, and so in ``/v1/openapi.json``.
     """
 
     method: str
@@ -87,6 +95,14 @@ class Route(Generic[Owner]):
     errors: tuple[type[Error], ...] = ()
     arguments: Callable[[web.Request], Sequence[bytes]] = arguments_of
     audit: str = ""
+    name: str = ""
+    headers: type[msgspec.Struct] | None = None
+    example: Any = None
+    raw: bool = False
+    raw_answer: bool = False
+    answer_headers: tuple[tuple[str, str], ...] = ()
+    others: tuple[tuple[int, Any], ...] = ()
+    described: bool = True
 
     @property
     def permission(self) -> Permission:

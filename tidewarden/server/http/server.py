@@ -37,10 +37,21 @@ from .authorization import ROUTES, Authorization, is_open, route_of
 from .caller import RIGHTS, USER
 from .listener import HttpListener, HttpPeer
 from .long_polls import LongPolls
+from .openapi.document import document
 from .params import unpacked
 from .responses import FAILED, nothing_at, problem
 from .route import WAITS, add_routes, arguments_of
-from .routes import audit, events, node, queues, schedules, tasks, tokens, traffic
+from .routes import (
+    audit,
+    description,
+    events,
+    node,
+    queues,
+    schedules,
+    tasks,
+    tokens,
+    traffic,
+)
 from .routes.node import NodeRoutes, Stats, fine
 
 log = logging.getLogger("tidewarden.server")
@@ -130,6 +141,8 @@ class HttpServer:
         )
         app.on_response_prepare.append(_sign)
         add_routes(app.router, node.ROUTES, self._node_routes)
+        describing = description.DescriptionRoutes(lambda: document(ROUTES.values()))
+        add_routes(app.router, description.ROUTES, describing)
         add_routes(app.router, console.ROUTES, self._console)
         add_routes(app.router, console.FILES, StaticFiles())
         for path in self._internal:

@@ -6,7 +6,10 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import Meta
 
 from tidewarden import errors
 from tidewarden.config import placeholders
@@ -40,23 +43,70 @@ _ACCOUNT_ALLOWED = (
     f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
 )
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_FIELDS = frozenset(
-    (
-        "access_token",
-        "token_type",
-        "scope",
-        "expires_at_ms",
-        "expires_in",
-        "client",
-        "parameters",
-        "extras",
-        "consent_expires_ms",
-        "consent_end",
-        "refresh_token_expires_in",
-    )
-)
+Secret: TypeAlias = Annotated[
+    str, Meta(max_length=TOKEN_BYTES_MAX, pattern="^[ -~]*$", description="Printable ASCII.")
+]
+
+
+class GrantFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """
+    The tokens of a consent, by the names that RFC 6749 has for them, and what belongs to it.
+
+    Of ``refresh_token``, ``subject_token`` and ``client_secret`` an account has those that its
+    provider's grant needs, and no other. What is null or an empty text counts as absent.
+    """
+
+    refresh_token: Annotated[
+        Secret | None,
+        Meta(description="What is refreshed by; most grants need it.", examples=["rt-8f2c"]),
+    ] = None
+    subject_token: Annotated[
+        Secret | None, Meta(description="What an exchange of tokens begins with.")
+    ] = None
+    client_secret: Annotated[
+        Secret | None, Meta(description="Of an account that has a client of its own.")
+    ] = None
+    access_token: Annotated[
+        Secret | None,
+        Meta(description="Absent: one is fetched within a minute.", examples=["at-77d0"]),
+    ] = None
+    token_type: Annotated[str | None, Meta(examples=["Bearer"])] = None
+    scope: Annotated[str, Meta(max_length=SCOPE_BYTES_MAX)] | None = None
+    expires_at_ms: Annotated[
+        int | float | str | None,
+        Meta(description="When the access token ends, Unix milliseconds."),
+    ] = None
+    expires_in: Annotated[
+        int | float | str | None,
+        Meta(description="The same, in seconds from now.", examples=[3600]),
+    ] = None
+    client: Annotated[
+        str | None, Meta(description="A check: the id of the provider's client as configured.")
+    ] = None
+    parameters: Annotated[
+        dict[str, str] | None, Meta(description="For the placeholders of its provider.")
+    ] = None
+    extras: Annotated[
+        dict[str, str | int | float | bool] | None,
+        Meta(description="What its provider said beside the tokens, as far as it is kept."),
+    ] = None
+    consent_expires_ms: Annotated[
+        int | float | str | None,
+        Meta(description="When the refresh token ends by itself, Unix milliseconds."),
+    ] = None
+    consent_end: Annotated[
+        Literal["unknown", "fixed", "moves", ""] | None,
+        Meta(description="Whether that moves with each refresh."),
+    ] = None
+    refresh_token_expires_in: Annotated[
+        int | float | str | None,
+        Meta(description="When the refresh token ends, in seconds from now."),
+    ] = None
+
+
 _BROUGHT = ("refresh_token", "subject_token")
 """Of these an account brings the one that its provider's grant needs, or none."""
+_FIELDS = frozenset(GrantFields.__struct_fields__).difference((*_BROUGHT, "client_secret"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,8 @@ def test_each_verb_and_each_route_names_its_permission() -> None:
         assert words_of(missing) <= words if missing else True, request
     opened = {path for (_, path), route in ROUTES.items() if route.permission.level == "open"}
     console = {"/", "/console/{file}", "/console/login", "/console/logout"}
-    assert opened == set(OPEN_PATHS) == {"/health/live", "/health/ready", "/leader", *console}
+    probes = {"/health/live", "/health/ready", "/leader"}
+    assert opened == set(OPEN_PATHS) == {*probes, *console, "/v1/openapi.json"}
 
 
 def test_the_protocol_has_the_same_table() -> None:

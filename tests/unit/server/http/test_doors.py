@@ -296,6 +296,7 @@ ROUTES = {
     "GET /health/live": "nobody",
     "GET /health/ready": "nobody",
     "GET /leader": "nobody",
+    "GET /v1/openapi.json": "nobody",
     "GET /": "nobody",
     "GET /console/{file}": "nobody",
     "POST /console/login": "a page",

@@ -1,8 +1,9 @@
 """Answers each path of HTTP: a file for each noun, with its table of routes."""
 
-from . import audit, events, node, queues, schedules, tasks, tokens, traffic
+from . import audit, description, events, node, queues, schedules, tasks, tokens, traffic
 
 TABLES = (
+    description.ROUTES,
     node.ROUTES,
     tokens.ROUTES,
     events.ROUTES,

@@ -7,13 +7,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
-from tidewarden.errors import BadArg, Error, Full
+from tidewarden.errors import BadArg, Error, Full, NoQuorum, StoreDown
 from tidewarden.server.http.params import query_of
 from tidewarden.server.http.route import Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
@@ -27,6 +30,41 @@ BEAT_S = 15.0
 STREAMS_MAX = 200
 # What a reader that reads nothing keeps its place for, once all that lies between is full.
 STALL_S = 60.0
+
+
+class EventOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which events are streamed."""
+
+    after: Annotated[
+        str,
+        Meta(
+            description="As `Last-Event-ID`, which goes before it.",
+            examples=["1795258800000-0"],
+        ),
+    ] = ""
+    types: Annotated[
+        str,
+        Meta(
+            description="Kinds, with `,` between them and `*` at the end for any rest.",
+            examples=["account.*,provider.breaker_open"],
+        ),
+    ] = "*"
+    provider: Annotated[
+        str, Meta(description="Of this provider alone; empty: of all.", examples=["shop"])
+    ] = ""
+
+
+class EventHeaders(msgspec.Struct, kw_only=True):
+    """Where a stream goes on."""
+
+    last_event_id: Annotated[
+        str,
+        Meta(
+            description="The id of the last event that was read; `0`: all that are kept follow.",
+            pattern="^([0-9]{1,16}-[0-9]{1,16}|0|)$",
+            examples=["1795258800000-0"],
+        ),
+    ] = msgspec.field(name="Last-Event-ID", default="")
 
 
 class EventRoutes:
@@ -162,5 +200,16 @@ def shown(cursor: str, event: Event) -> bytes:
 
 ROUTES = (
     # An answer to HEAD has no end either.
-    Route("GET", "/v1/events", "T.LIST", EventRoutes.stream, head=False),
+    Route(
+        "GET",
+        "/v1/events",
+        "T.LIST",
+        EventRoutes.stream,
+        head=False,
+        query=EventOptions,
+        headers=EventHeaders,
+        answer=bytes,
+        media="text/event-stream",
+        errors=(StoreDown, NoQuorum),
+    ),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.clock import Clock
 from tidewarden.config.rights import Rights
@@ -24,6 +26,148 @@ Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 OF_NODE = {"pid", "store_pid", "last_gap_ms"}
 """Numbers of a status that are no figures of the cluster."""
+
+
+Role: TypeAlias = Annotated[
+    Literal["leader", "follower", "candidate", "orphan", "worker"],
+    Meta(
+        description="In the election; `orphan`: no leader is heard of, and it keeps serving;"
+        " `worker`: it takes part in none."
+    ),
+]
+NodeName: TypeAlias = Annotated[str, Meta(description="A node's name.", examples=["n1"])]
+Address: TypeAlias = Annotated[str, Meta(description="Host and port.", examples=["127.0.0.1:7420"])]
+Seconds: TypeAlias = Annotated[
+    float | None, Meta(description="Seconds; null: never, or not known.", examples=[0.2])
+]
+
+
+class Health(msgspec.Struct):
+    """Says whether all is well, and why not."""
+
+    ok: bool
+    reason: Annotated[str, Meta(description="Why not; empty: all is well.")]
+    warning: (
+        Annotated[str, Meta(description="What somebody should look at all the same.")] | UnsetType
+    ) = UNSET
+
+
+class Leader(msgspec.Struct):
+    """Says who leads, as the node knows."""
+
+    node: NodeName
+    role: Role
+    leader: Annotated[str, Meta(description="Empty: none is known.", examples=["n1"])]
+
+
+class StoreOfNode(msgspec.Struct):
+    """Shows the store that a node uses."""
+
+    name: Annotated[str, Meta(examples=["valkey"])]
+    version: Annotated[str, Meta(examples=["8.1.1"])]
+    at: Annotated[str, Meta(description="Where it is.", examples=["127.0.0.1:7423"])]
+    up: bool
+    clock_steps: Annotated[int, Meta(description="How often its clock has been set.")]
+    clock_stepped_ms: int
+    clock_stepped_ago_s: Seconds
+
+
+class SessionCounts(msgspec.Struct):
+    """Counts the sessions at a node."""
+
+    attached: Annotated[int, Meta(description="To connections of this node.")]
+    detached: Annotated[int, Meta(description="Those whose grace runs here.")]
+    ended_total: Annotated[int, Meta(description="Those that ended here since the start.")]
+
+
+class ProcessOfNode(msgspec.Struct):
+    """Shows a further process of a node, which serves connections."""
+
+    process: int
+    pid: int
+    ready: bool
+    connections: int
+
+
+class CopyOfStore(msgspec.Struct):
+    """Shows one of the replicated stores."""
+
+    role: Literal["primary", "member", "learner", "away"]
+    incarnation: Annotated[str, Meta(description="Which start of it.")]
+    behind: Annotated[
+        int | None, Meta(description="Bytes that it lacks of the primary's; null: not known.")
+    ]
+    sync: Annotated[
+        float | None, Meta(description="The share of a full copy that it has; null: none comes in.")
+    ]
+    why: Annotated[str, Meta(description="Why it is not in sync; empty: it is.")]
+
+
+class MemberOfCluster(msgspec.Struct):
+    """Shows one node of the cluster."""
+
+    address: Address
+    votes: bool
+    met: Annotated[bool, Meta(description="Whether it was heard since it is a member.")]
+    boot: Annotated[int, Meta(description="Which start of it.")]
+    store_age_ms: Annotated[
+        int, Meta(description="Since its last sign of life at the store; -1: none.")
+    ]
+    raft_heard_s: Seconds
+    store: CopyOfStore | UnsetType = UNSET
+
+
+class Status(msgspec.Struct):
+    """Shows a node and its cluster, as the node sees it."""
+
+    node: NodeName
+    pid: int
+    version: Annotated[str, Meta(description="Of Tidewarden.")]
+    role: Role
+    leader: Annotated[str, Meta(description="Empty: none is known.", examples=["n1"])]
+    epoch: Annotated[int, Meta(description="The number of the leadership.")]
+    sweeping: Annotated[bool, Meta(description="Whether it does what only the leader does.")]
+    term: Annotated[int, Meta(description="Raft's.")]
+    view: Annotated[int, Meta(description="The number of the primaryship of the stores.")]
+    primary: Annotated[
+        str,
+        Meta(
+            description="`embedded`: there is one store; `external`: your own; else the node whose"
+            " store takes the writes.",
+            examples=["n1"],
+        ),
+    ]
+    quorum: Annotated[bool, Meta(description="Whether a majority of the members is heard.")]
+    holder: Annotated[str, Meta(description="What its leases stand under.", examples=["n1.4"])]
+    store: StoreOfNode
+    sessions: SessionCounts
+    processes: list[ProcessOfNode]
+    members: Annotated[dict[str, MemberOfCluster], Meta(description="By their names.")]
+    raft: Annotated[dict[str, Any], Meta(description="Figures of the election, for its doctors.")]
+    in_sync: (
+        Annotated[
+            str,
+            Meta(
+                description="Nodes whose stores have every acknowledged write, blanks between.",
+                examples=["n1 n2 n3"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    store_pid: int | UnsetType = UNSET
+    loss: (
+        Annotated[
+            Literal["", "possible", "likely"],
+            Meta(description="What a last resort may have lost, until that is confirmed."),
+        ]
+        | UnsetType
+    ) = UNSET
+    proposal: Annotated[str, Meta(description="A set that is about to be.")] | UnsetType = UNSET
+    last_gap_ms: (
+        Annotated[int, Meta(description="How long no primary was open last; -1: never.")]
+        | UnsetType
+    ) = UNSET
+    store_problems: Annotated[list[str], Meta(description="Sentences.")] | UnsetType = UNSET
 
 
 def fine() -> str:
@@ -132,9 +276,9 @@ def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route("GET", "/health/live", "", NodeRoutes.live),
-    Route("GET", "/health/ready", "", NodeRoutes.ready),
-    Route("GET", "/leader", "", NodeRoutes.leader),
-    Route("GET", "/metrics", "Q.LIST", NodeRoutes.metrics),
-    Route("GET", "/v1/status", "R.STATUS", NodeRoutes.status),
+    Route("GET", "/health/live", "", NodeRoutes.live, answer=Health, others=((503, Health),)),
+    Route("GET", "/health/ready", "", NodeRoutes.ready, answer=Health, others=((503, Health),)),
+    Route("GET", "/leader", "", NodeRoutes.leader, answer=Leader, others=((503, Leader),)),
+    Route("GET", "/metrics", "Q.LIST", NodeRoutes.metrics, answer=bytes, media="text/plain"),
+    Route("GET", "/v1/status", "R.STATUS", NodeRoutes.status, answer=Status),
 )

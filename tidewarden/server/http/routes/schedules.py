@@ -7,12 +7,14 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.config.rights import Rights
-from tidewarden.errors import BadArg, NotFound
+from tidewarden.errors import BadArg, Exists, NoQuorum, NotFound, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
@@ -35,6 +37,121 @@ NAMES = {
 } | {name.removesuffix("_ms").upper(): name for name in NUMBERS}
 """What the verbs call the fields, which their errors name."""
 _VERBS_WORD = re.compile(rf"\b({'|'.join(NAMES)})\b")
+
+UnixMs: TypeAlias = Annotated[
+    int, Meta(description="Unix time in milliseconds.", examples=[1_795_258_800_000])
+]
+Name: TypeAlias = Annotated[str, Meta(description="A schedule's name.", examples=["nightly"])]
+QueueName: TypeAlias = Annotated[
+    str, Meta(description="Where its tasks are put.", examples=["reports"])
+]
+Catchup: TypeAlias = Annotated[
+    Literal["none", "one", "all"], Meta(description="Which of missed ticks are made up for.")
+]
+Cron: TypeAlias = Annotated[
+    str, Meta(description="When it ticks, as cron has it.", examples=["0 3 * * *"])
+]
+
+
+class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """
+    A schedule: its trigger (one of ``cron``, ``every_ms`` and ``at_ms``), its queue and its task.
+
+    Of ``payload`` and ``payload_base64`` there is at most one.
+    """
+
+    queue: QueueName
+    cron: Cron | UnsetType = UNSET
+    every_ms: Annotated[int, Meta(ge=10, description="Milliseconds between ticks.")] | UnsetType = (
+        UNSET
+    )
+    at_ms: UnixMs | UnsetType = UNSET
+    zone: (
+        Annotated[str, Meta(description="The time zone of `cron`.", examples=["Europe/Berlin"])]
+        | UnsetType
+    ) = UNSET
+    catchup: Catchup = "one"
+    payload: Annotated[str, Meta(description="As text.", examples=["run"])] | UnsetType = UNSET
+    payload_base64: Annotated[bytes, Meta(description="As base64.")] | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    delay_ms: Annotated[int, Meta(description="From the tick.")] | UnsetType = UNSET
+    within_ms: Annotated[int, Meta(description="From the tick.")] | UnsetType = UNSET
+    lease_ms: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    backoff_ms: int | UnsetType = UNSET
+    ttl_ms: int | UnsetType = UNSET
+    lane: str | UnsetType = UNSET
+
+
+class ShownSchedule(msgspec.Struct, kw_only=True):
+    """
+    A schedule as it stands.
+
+    Of one that this version cannot read there are the name, the queue, ``next_ms`` and ``state``.
+    """
+
+    name: Name
+    queue: QueueName
+    next_ms: Annotated[
+        int,
+        Meta(description="Its next tick, Unix milliseconds.", examples=[1_795_258_800_000]),
+    ]
+    state: Annotated[
+        Literal["active", "paused", "stuck", "unreadable"],
+        Meta(description="`stuck`: its next tick cannot be computed."),
+    ]
+    kind: Literal["cron", "every", "at"] | UnsetType = UNSET
+    cron: Cron | UnsetType = UNSET
+    zone: str | UnsetType = UNSET
+    every_ms: int | UnsetType = UNSET
+    anchor_ms: (
+        Annotated[int, Meta(description="From when on the ticks count, Unix milliseconds.")]
+        | UnsetType
+    ) = UNSET
+    at_ms: UnixMs | UnsetType = UNSET
+    catchup: Catchup | UnsetType = UNSET
+    payload: (
+        Annotated[str, Meta(description="Its first bytes, as text.", examples=["run"])] | UnsetType
+    ) = UNSET
+    payload_base64: (
+        Annotated[bytes, Meta(description="The same where they are no UTF-8.")] | UnsetType
+    ) = UNSET
+    payload_bytes: Annotated[int, Meta(description="Length of the whole payload.")] | UnsetType = (
+        UNSET
+    )
+    priority: int | UnsetType = UNSET
+    delay_ms: int | UnsetType = UNSET
+    within_ms: int | UnsetType = UNSET
+    lease_ms: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    backoff_ms: int | UnsetType = UNSET
+    ttl_ms: int | UnsetType = UNSET
+    lane: str | UnsetType = UNSET
+
+
+class ScheduleList(msgspec.Struct):
+    """Schedules, by name."""
+
+    schedules: list[ShownSchedule]
+
+
+class NextTick(msgspec.Struct):
+    """Says when a schedule ticks next."""
+
+    next_ms: UnixMs
+
+
+class ScheduleDeleted(msgspec.Struct):
+    """Says that the schedule is gone."""
+
+    deleted: bool = True
+
+
+class SchedulePaused(msgspec.Struct):
+    """Says that the schedule rests."""
+
+    paused: bool = True
+
 
 Check = Callable[[web.Request, str, Requirement], None]
 """Raises Denied unless whoever asks has the right to what it asks for."""
@@ -167,12 +284,56 @@ def _shown(schedule: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEDULE = "/v1/schedules/{name}"
+STORE = (StoreDown, NoQuorum)
 ROUTES = (
-    Route("GET", "/v1/schedules", "S.LIST", ScheduleRoutes.list),
-    Route("POST", f"{SCHEDULE}/pause", "S.PAUSE", ScheduleRoutes.pause),
-    Route("POST", f"{SCHEDULE}/resume", "S.RESUME", ScheduleRoutes.resume),
-    Route("GET", SCHEDULE, "S.PAUSE", ScheduleRoutes.get),
+    Route("GET", "/v1/schedules", "S.LIST", ScheduleRoutes.list, answer=ScheduleList, errors=STORE),
+    Route(
+        "POST",
+        f"{SCHEDULE}/pause",
+        "S.PAUSE",
+        ScheduleRoutes.pause,
+        answer=SchedulePaused,
+        errors=(NotFound, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{SCHEDULE}/resume",
+        "S.RESUME",
+        ScheduleRoutes.resume,
+        answer=NextTick,
+        errors=(NotFound, *STORE),
+    ),
+    Route(
+        "GET",
+        SCHEDULE,
+        "S.PAUSE",
+        ScheduleRoutes.get,
+        answer=ShownSchedule,
+        errors=(NotFound, *STORE),
+    ),
     # and ``put`` for the queue, which the body names
-    Route("PUT", SCHEDULE, "S.PAUSE", ScheduleRoutes.put, audit="S.PUT"),
-    Route("DELETE", SCHEDULE, "S.DELETE", ScheduleRoutes.delete),
+    Route(
+        "PUT",
+        SCHEDULE,
+        "S.PAUSE",
+        ScheduleRoutes.put,
+        body=PutSchedule,
+        example={
+            "cron": "0 3 * * *",
+            "zone": "Europe/Berlin",
+            "queue": "reports",
+            "payload": "run",
+        },
+        answer=NextTick,
+        errors=(Exists, *STORE),
+        audit="S.PUT",
+    ),
+    Route(
+        "DELETE",
+        SCHEDULE,
+        "S.DELETE",
+        ScheduleRoutes.delete,
+        answer=ScheduleDeleted,
+        errors=(NotFound, *STORE),
+    ),
 )

@@ -9,12 +9,22 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, Rights
-from tidewarden.errors import BadArg, Denied, Error, NotFound
+from tidewarden.errors import (
+    BadArg,
+    Denied,
+    Error,
+    NoQuorum,
+    NotFound,
+    StoreDown,
+    Timeout,
+)
 from tidewarden.server.http.params import check_path, flag, query_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
@@ -30,11 +40,403 @@ from tidewarden.server.verbs.token import (
     steered,
 )
 from tidewarden.tokens import AccountToken, Tokens
+from tidewarden.tokens.accounts.names import GrantFields
+from tidewarden.tokens.tokens import GENERATION_MAX
 
 Answer = TypeVar("Answer")
 COUNT = 100
+LIST_MAX = 1000
 BATCH_MAX = 1000
 DIGITS_MAX = 10
+
+
+AccountName: TypeAlias = Annotated[
+    str, Meta(description="`provider/account`.", examples=["shop/ada@example.com"])
+]
+UnixMs: TypeAlias = Annotated[
+    int,
+    Meta(description="Unix time in milliseconds; 0: none.", examples=[1_795_258_800_000]),
+]
+AccountState: TypeAlias = Annotated[
+    Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation"],
+    Meta(
+        description="`fresh`: no refresh is due; `expiring`: one is; `late`: overdue; `failing`:"
+        " the last try failed; `stopped`: failed for too long, not tried by itself; `dead`: the"
+        " provider refuses it; `lost_rotation`: its new refresh token was in an answer that never"
+        " came."
+    ),
+]
+TokenState: TypeAlias = Annotated[
+    Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"],
+    Meta(description="As of the account; `stale`: the store is away, and this is what is known."),
+]
+Generation: TypeAlias = Annotated[
+    int, Meta(description="How often the account got a new pair of tokens.", examples=[7])
+]
+Grant: TypeAlias = Annotated[
+    int, Meta(description="The number of its consent: a new one is a new grant.", examples=[1])
+]
+Extras: TypeAlias = Annotated[
+    dict[str, str | int | float | bool],
+    Meta(
+        description="What else its provider said and is kept.",
+        examples=[{"instance_url": "https://shop.example"}],
+    ),
+]
+AccessToken: TypeAlias = Annotated[
+    str, Meta(description="A secret: it is kept in no cache but yours.", examples=["at-77d0"])
+]
+TokenType: TypeAlias = Annotated[str, Meta(examples=["Bearer"])]
+Class: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="The class of what went wrong, as in docs/providers.md; empty: nothing.",
+        examples=["invalid_grant"],
+    ),
+]
+Message: TypeAlias = Annotated[
+    str, Meta(description="The same for people.", examples=["HTTP 400 invalid_grant"])
+]
+Advice: TypeAlias = Annotated[
+    str, Meta(description="What a person can do; empty: nothing need be done.", examples=[""])
+]
+
+
+class Token(msgspec.Struct, kw_only=True):
+    """Holds an access token."""
+
+    access_token: AccessToken
+    token_type: TokenType
+    expires_at_ms: UnixMs
+    generation: Generation
+    state: TokenState
+    extras: Extras
+
+
+class ReadToken(msgspec.Struct, kw_only=True):
+    """
+    Holds one of several access tokens that were asked for, or why there is none.
+
+    There are ``error`` and ``message``, or all the others.
+    """
+
+    account: AccountName
+    access_token: AccessToken | UnsetType = UNSET
+    token_type: TokenType | UnsetType = UNSET
+    expires_at_ms: UnixMs | UnsetType = UNSET
+    generation: Generation | UnsetType = UNSET
+    state: TokenState | UnsetType = UNSET
+    extras: Extras | UnsetType = UNSET
+    keep_ms: (
+        Annotated[
+            int,
+            Meta(
+                description="How long it may be used without asking again, in milliseconds.",
+                examples=[1_740_000],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    error: Annotated[str, Meta(description="As of `Error`.")] | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class ReadTokens(msgspec.Struct):
+    """Holds access tokens, or why there are none, in the order of the request."""
+
+    tokens: list[ReadToken]
+
+
+class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a token has to be."""
+
+    min_ttl: Annotated[
+        float, Meta(ge=0, description="Seconds that it must have left.", examples=[60])
+    ] = 0
+    wait: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Seconds that its refresh is waited for; at most limits.wait_ms.",
+            examples=[5],
+        ),
+    ] = 0
+    max_stale: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="It may be what was stored so many seconds ago, and come from the node's"
+            " own copy.",
+            examples=[1],
+        ),
+    ] = 0
+
+
+class OneTokenOptions(TokenOptions, forbid_unknown_fields=True, kw_only=True):
+    """What a token has to be."""
+
+    newer: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=GENERATION_MAX,
+            description="The generation of a token that does not work: only a later one will do.",
+            examples=[7],
+        ),
+    ] = 0
+
+
+class TokenHeaders(msgspec.Struct, kw_only=True):
+    """What the reader has."""
+
+    if_none_match: Annotated[
+        str,
+        Meta(
+            description="The `ETag` of the token that the reader has: it is not sent again.",
+            examples=['"1.7.fresh"'],
+        ),
+    ] = msgspec.field(name="If-None-Match", default="")
+
+
+class ReadAccounts(TokenOptions, forbid_unknown_fields=True, kw_only=True):
+    """Whose tokens are read, and what they have to be."""
+
+    accounts: Annotated[
+        list[AccountName],
+        Meta(min_length=1, description="At most limits.batch_max, which is 1000."),
+    ]
+
+
+class PutOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How an account is put."""
+
+    keep: Annotated[
+        bool, Meta(description="An account that is there and not dead stays as it is.")
+    ] = False
+
+
+class AccountPut(msgspec.Struct):
+    """Says what came of a put."""
+
+    generation: Generation
+    change: Annotated[
+        Literal["new", "renewed", "same"],
+        Meta(
+            description="`new`: there was no such account; `renewed`: it has another grant now;"
+            " `same`: nothing was stored."
+        ),
+    ]
+    state: AccountState
+
+
+class AccountDeleted(msgspec.Struct):
+    """Says that the account is gone."""
+
+    deleted: bool = True
+
+
+class RefreshOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which token is refreshed."""
+
+    generation: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=GENERATION_MAX,
+            description="Of the token that does not work: an account that has another is left"
+            " alone; 0: whichever.",
+            examples=[7],
+        ),
+    ] = 0
+
+
+class RefreshAsked(msgspec.Struct):
+    """Says what becomes of a refresh that was asked for."""
+
+    refresh: Annotated[
+        Literal["queued", "leased", "recent", "moved"],
+        Meta(
+            description="`leased`: somebody is at it; `recent`: that was done less than five"
+            " seconds ago and is done again when these are over; `moved`: the generation is"
+            " another."
+        ),
+    ]
+
+
+class ListOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which accounts are listed."""
+
+    provider: Annotated[
+        str, Meta(description="Of this provider alone; empty: of all.", examples=["shop"])
+    ] = ""
+    state: Annotated[
+        str,
+        Meta(
+            description="In this state alone. A page may then be short, or empty, before the end.",
+            examples=["dead"],
+        ),
+    ] = ""
+    count: Annotated[int, Meta(ge=1, le=LIST_MAX, description="How many at most.")] = COUNT
+    after: Annotated[
+        str, Meta(description="`after` of the page before; empty: from the beginning.")
+    ] = ""
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """Shows how an account is, without its tokens."""
+
+    account: AccountName
+    provider: Annotated[str, Meta(examples=["shop"])]
+    state: AccountState
+    since_ms: UnixMs
+    grant: Grant
+    generation: Generation
+    stored_ms: UnixMs
+    expires_at_ms: UnixMs
+    due_ms: UnixMs
+    consent_expires_ms: UnixMs
+    parameters: Annotated[dict[str, str], Meta(description="For the provider's placeholders.")]
+    tries: Annotated[int, Meta(description="That failed since the last good refresh.")]
+    error: Class
+    message: Message
+    next_ms: UnixMs
+    advice: Advice
+
+
+class WholeAccount(Account, kw_only=True):
+    """Shows how an account is, and more of it, without its tokens."""
+
+    token_type: TokenType
+    scope: Annotated[str, Meta(examples=["read write"])]
+    extras: Extras
+    consent_moves: Annotated[
+        bool, Meta(description="Whether each refresh puts off the end of its consent.")
+    ]
+    access_token: Annotated[bool, Meta(description="Whether it has one.")]
+    refreshed: Annotated[bool, Meta(description="Whether its pair came from a refresh.")]
+
+
+class AccountPage(msgspec.Struct):
+    """Holds a page of accounts, in no order."""
+
+    accounts: list[Account]
+    after: Annotated[str, Meta(description="For the next page; empty: there is none.")]
+
+
+class Answered(msgspec.Struct):
+    """Says what was answered to one request."""
+
+    at_ms: UnixMs
+    outcome: Class
+    brief: Message
+
+
+class Finding(msgspec.Struct):
+    """Says what was concluded, and beside it the figures that docs/protocol.md lists by code."""
+
+    code: Annotated[str, Meta(examples=["token"])]
+    text: Annotated[str, Meta(description="For people.")]
+
+
+class NextStep(msgspec.Struct):
+    """Says what happens next if nobody does anything."""
+
+    code: Annotated[str, Meta(examples=["refresh"])]
+    text: Annotated[str, Meta(description="For people.")]
+    at_ms: UnixMs
+
+
+class Story(msgspec.Struct):
+    """Tells why an account, or a provider as a whole, is as it is."""
+
+    name: Annotated[
+        str, Meta(description="Of the account or provider.", examples=["shop/ada@example.com"])
+    ]
+    state: Annotated[
+        str,
+        Meta(
+            description="As of the account or the provider; `unknown`: the store does not answer;"
+            " of a provider also `quarantined` or `held`.",
+            examples=["fresh"],
+        ),
+    ]
+    since_ms: UnixMs
+    now_ms: UnixMs
+    summary: Annotated[str, Meta(description="One sentence.")]
+    asked: Annotated[list[Answered], Meta(description="The latest at the end.")]
+    concluded: Annotated[
+        list[Annotated[Finding, Meta(extra_json_schema={"additionalProperties": True})]], Meta()
+    ]
+    next: NextStep
+    advice: Annotated[list[str], Meta(description="Sentences; none: nothing need be done.")]
+
+
+class UnreadableAnswer(msgspec.Struct, kw_only=True):
+    """Shows a successful answer of a provider that could not be read; it may hold a token."""
+
+    node: Annotated[str, Meta(description="Which keeps it.", examples=["n1"])]
+    at_ms: UnixMs
+    grant: Grant
+    generation: Generation
+    current: Annotated[bool, Meta(description="Whether nothing was stored since its request.")]
+    body: Annotated[str, Meta(examples=["<p>OK</p>"])] | UnsetType = UNSET
+    body_base64: Annotated[bytes, Meta(description="Where it is no UTF-8.")] | UnsetType = UNSET
+
+
+class UnreadableAnswers(msgspec.Struct):
+    """Shows what was answered for an account and could not be read, the newest first."""
+
+    answers: list[UnreadableAnswer]
+    silent: Annotated[list[str], Meta(description="Nodes that could not be asked.")]
+
+
+class Provider(msgspec.Struct, kw_only=True):
+    """Shows a provider: its accounts by state, and how it stands with us."""
+
+    provider: Annotated[str, Meta(examples=["shop"])]
+    grant: Annotated[
+        str,
+        Meta(
+            description="How its tokens are got, as RFC 6749 names it.", examples=["refresh_token"]
+        ),
+    ]
+    total: Annotated[int, Meta(description="Of accounts.", examples=[2000])]
+    fresh: int
+    expiring: int
+    late: int
+    failing: int
+    stopped: int
+    dead: int
+    lost_rotation: int
+    intents: Annotated[int, Meta(description="Requests that are under way, or were.")]
+    spares: Annotated[int, Meta(description="Former pairs that are kept aside.")]
+    consents_1d: Annotated[int, Meta(description="Consents that end within a day.")]
+    consents_7d: Annotated[int, Meta(description="Within seven.")]
+    consents_30d: Annotated[int, Meta(description="Within thirty.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="`answers`; `silent`: it does not answer; `erring`: with errors of its own;"
+            " `limiting`: it wants fewer requests; `refusing`: it refuses our client.",
+            examples=["answers"],
+        ),
+    ]
+    since_ms: UnixMs
+    next_ms: UnixMs
+    error: Class
+    message: Message
+    nodes: Annotated[list[str], Meta(description="That see this.")]
+    well_ms: Annotated[int, Meta(description="When one of its accounts was last refreshed well.")]
+    quarantined_since_ms: UnixMs
+    held_until_ms: UnixMs
+    failures: Annotated[int, Meta(description="Probes that failed in a row, while all wait.")]
+    advice: Advice
+
+
+class ProviderList(msgspec.Struct):
+    """Shows every provider."""
+
+    providers: list[Provider]
 
 
 def _everything(request: web.Request) -> Rights:
@@ -293,20 +695,127 @@ def _milliseconds(query: dict[str, Any], name: str) -> int:
 
 
 ACCOUNT = "/{provider}/{account}"
+STORE = (StoreDown, NoQuorum)
+OF_ONE = (NotFound, *STORE)
+KEPT = (
+    ("Cache-Control", "How long the token may be used without asking again: `private, max-age`."),
+    ("ETag", "Changes with grant, generation and state."),
+    ("Vary", "`Authorization`"),
+)
 ROUTES = (
-    Route("GET", "/v1/tokens", "T.LIST", TokenRoutes.list),
-    Route("POST", "/v1/tokens:read", "T.MGET", TokenRoutes.read, reads=True),
-    Route("GET", f"/v1/accounts{ACCOUNT}/why", "T.WHY", TokenRoutes.why),
-    Route("GET", f"/v1/accounts{ACCOUNT}", "T.PEEK", TokenRoutes.peek),
-    Route("GET", f"/v1/answers{ACCOUNT}", "T.ANSWERS", TokenRoutes.answers),
-    Route("GET", "/v1/providers", "T.STATS", TokenRoutes.providers),
-    Route("GET", "/v1/providers/{provider}/why", "T.WHY", TokenRoutes.why),
+    Route(
+        "GET",
+        "/v1/tokens",
+        "T.LIST",
+        TokenRoutes.list,
+        query=ListOptions,
+        answer=AccountPage,
+        errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        "/v1/tokens:read",
+        "T.MGET",
+        TokenRoutes.read,
+        reads=True,
+        body=ReadAccounts,
+        example={"accounts": ["shop/ada@example.com"], "min_ttl": 60, "wait": 5},
+        answer=ReadTokens,
+        errors=STORE,
+    ),
+    Route(
+        "GET",
+        f"/v1/accounts{ACCOUNT}/why",
+        "T.WHY",
+        TokenRoutes.why,
+        name="why_account",
+        answer=Story,
+        errors=OF_ONE,
+    ),
+    Route(
+        "GET",
+        f"/v1/accounts{ACCOUNT}",
+        "T.PEEK",
+        TokenRoutes.peek,
+        answer=WholeAccount,
+        errors=OF_ONE,
+    ),
+    Route(
+        "GET",
+        f"/v1/answers{ACCOUNT}",
+        "T.ANSWERS",
+        TokenRoutes.answers,
+        answer=UnreadableAnswers,
+        errors=OF_ONE,
+    ),
+    Route(
+        "GET",
+        "/v1/providers",
+        "T.STATS",
+        TokenRoutes.providers,
+        answer=ProviderList,
+        errors=STORE,
+    ),
+    Route(
+        "GET",
+        "/v1/providers/{provider}/why",
+        "T.WHY",
+        TokenRoutes.why,
+        name="why_provider",
+        answer=Story,
+        errors=OF_ONE,
+    ),
     *(
-        Route("POST", f"/v1/providers/{{provider}}/{action}", "T.PROVIDER", TokenRoutes.steer)
+        Route(
+            "POST",
+            f"/v1/providers/{{provider}}/{action}",
+            "T.PROVIDER",
+            TokenRoutes.steer,
+            name=f"{action}_provider",
+            answer=Story,
+            errors=OF_ONE,
+        )
         for action in STEERED
     ),
-    Route("POST", f"/v1/tokens{ACCOUNT}/refresh", "T.REFRESH", TokenRoutes.refresh),
-    Route("GET", f"/v1/tokens{ACCOUNT}", "T.GET", TokenRoutes.get),
-    Route("PUT", f"/v1/tokens{ACCOUNT}", "T.PUT", TokenRoutes.put),
-    Route("DELETE", f"/v1/tokens{ACCOUNT}", "T.DELETE", TokenRoutes.delete),
+    Route(
+        "POST",
+        f"/v1/tokens{ACCOUNT}/refresh",
+        "T.REFRESH",
+        TokenRoutes.refresh,
+        query=RefreshOptions,
+        answer=RefreshAsked,
+        status=202,
+        errors=OF_ONE,
+    ),
+    Route(
+        "GET",
+        f"/v1/tokens{ACCOUNT}",
+        "T.GET",
+        TokenRoutes.get,
+        query=OneTokenOptions,
+        headers=TokenHeaders,
+        answer=Token,
+        answer_headers=KEPT,
+        others=((304, None),),
+        errors=(Timeout, *OF_ONE),
+    ),
+    Route(
+        "PUT",
+        f"/v1/tokens{ACCOUNT}",
+        "T.PUT",
+        TokenRoutes.put,
+        query=PutOptions,
+        body=GrantFields,
+        example={"refresh_token": "rt-8f2c", "access_token": "at-77d0", "expires_in": 3600},
+        answer=AccountPut,
+        errors=OF_ONE,
+    ),
+    Route(
+        "DELETE",
+        f"/v1/tokens{ACCOUNT}",
+        "T.DELETE",
+        TokenRoutes.delete,
+        answer=AccountDeleted,
+        errors=OF_ONE,
+    ),
 )

@@ -1,0 +1,105 @@
+"""Describes the errors of the HTTP door: one schema, and a response for each set of words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from tidewarden.errors import (
+    BY_CODE,
+    BadArg,
+    ConfigError,
+    Denied,
+    Error,
+    Full,
+    Internal,
+    NoAuth,
+    Timeout,
+    TooBig,
+    Unreachable,
+    WrongPass,
+)
+from tidewarden.server.http.route import Route
+
+from .schemas import REF, prose
+
+NEVER_ANSWERED = (Error, ConfigError, Unreachable)
+ALWAYS: tuple[type[Error], ...] = (BadArg, Denied, Full, Internal)
+"""A request may be malformed, come from a foreign page, find no room, or meet a defect of ours."""
+OF_USERS = (NoAuth, WrongPass)
+OF_BODIES = (TooBig, Timeout)
+SCHEMA = "Error"
+
+WORDS = tuple(sorted(word for word, kind in BY_CODE.items() if kind not in NEVER_ANSWERED))
+
+
+def schema() -> dict[str, Any]:
+    """The schema of every error."""
+    return {
+        "description": "What went wrong. Programs decide by the word, people read the message.",
+        "type": "object",
+        "properties": {
+            "error": {
+                "description": "\n".join(
+                    f"- `{word}`: {_meaning(BY_CODE[word])}" for word in WORDS
+                ),
+                "enum": list(WORDS),
+            },
+            "message": {
+                "description": "A sentence that names what was wrong, and what is allowed.",
+                "type": "string",
+                "examples": ["There is no parameter 'x' here; there are count, after."],
+            },
+        },
+        "required": ["error", "message"],
+    }
+
+
+def kinds_of(route: Route[Any]) -> set[type[Error]]:
+    """Every error that a route may answer."""
+    found: set[type[Error]] = {*ALWAYS, *route.errors}
+    if route.verb:
+        found |= {*OF_USERS}
+    if route.body is not None:
+        found |= {*OF_BODIES}
+    return found
+
+
+def by_status(kinds: Iterable[type[Error]]) -> dict[int, tuple[str, ...]]:
+    """The words of errors by the status that they are answered with."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for kind in kinds:
+        found[kind.http_status].append(kind.code)
+    return {status: tuple(sorted(words)) for status, words in sorted(found.items())}
+
+
+def response_name(words: tuple[str, ...]) -> str:
+    """Under what name a response of these words is kept."""
+    return "_".join(words)
+
+
+def response(words: tuple[str, ...]) -> dict[str, Any]:
+    """The response of one status, which is one of the words."""
+    text = "\n".join(f"- `{word}`: {_meaning(BY_CODE[word])}" for word in words)
+    found: dict[str, Any] = {
+        "description": text.removeprefix("- ") if len(words) == 1 else text,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "allOf": [
+                        {"$ref": REF.format(name=SCHEMA)},
+                        {"type": "object", "properties": {"error": {"enum": list(words)}}},
+                    ]
+                },
+                "example": {"error": words[0], "message": _meaning(BY_CODE[words[0]])},
+            }
+        },
+    }
+    if BY_CODE[words[0]].http_status == NoAuth.http_status:
+        found["headers"] = {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}}}
+    return found
+
+
+def _meaning(kind: type[Error]) -> str:
+    return prose(kind.__doc__)[1].replace("\n\n", " ")
