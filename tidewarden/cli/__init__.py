@@ -20,6 +20,8 @@ VERBS = (
     "node",
     "store",
     "status",
+    "top",
+    "tap",
     "doctor",
     "worker",
     "sandbox",

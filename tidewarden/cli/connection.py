@@ -85,6 +85,19 @@ class NodeLine:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
         return [plain(answer) for answer in pipeline.execute(raise_on_error=False)]
 
+    def stream(self, *command: str | bytes | int) -> Iterator[Any]:
+        """
+        Send one verb, and give what it pushes, each as a list, and at last its answer.
+
+        Raises: as :meth:`call`.
+        """
+        connection: Any = self._client.connection
+        connection.send_command(*command)
+        found: Any = []
+        while isinstance(found, list):
+            found = plain(connection.read_response(push_request=True))
+            yield found
+
     def close(self) -> None:
         """Close it. Whatever it holds under a lease is ready again at once."""
         self._client.close()

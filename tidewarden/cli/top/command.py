@@ -1,0 +1,145 @@
+"""``tidewarden top``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from tidewarden.cli.connection import NodeLine, connected
+from tidewarden.cli.options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.output import print_json
+from tidewarden.clock import SystemClock
+
+from .keys import Keys, terminal_keys
+from .view import FIELDS, head, lines_for, render, table
+
+SORTS = {"r": "requests", "b": "bytes", "e": "errors", "t": "time"}
+SIDES = {"a": "request", "u": "user", "v": "verb", "n": "queue", "p": "peer"}
+OVERS = {"m": "minute", "s": "start"}
+LEAVE = ("q", "\x03", "\x04")
+WIDE = 200
+
+
+def top(
+    by: Annotated[str, typer.Option("--by", help=f"What rows are of: {', '.join(FIELDS)}.")] = (
+        "request"
+    ),
+    sort: Annotated[
+        str, typer.Option("--sort", help=f"What is the first: {', '.join(SORTS.values())}.")
+    ] = "requests",
+    over: Annotated[
+        str, typer.Option("--over", help="The last minute, or since each node's start: start.")
+    ] = "minute",
+    node: Annotated[str, typer.Option("--node", help="One node alone, by its name.")] = "all",
+    rows: Annotated[
+        int, typer.Option("--top", min=0, max=100, help="How many rows; 0: those that fit.")
+    ] = 0,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.2, max=60, help="Seconds from look to look.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show who sends most, live: users, verbs, queues, providers, hosts.
+
+    Keys: r b e t sort by requests, bytes, errors, time; a u v n p show requests, users, verbs,
+    names, peers; m and s the last minute, or all since the start; q or Ctrl-C leaves.
+
+    What may have been more than is shown has a + behind it; docs/traffic.md says how much.
+
+    It needs the right admin.
+
+    Examples:
+
+    tidewarden top
+
+    tidewarden top --by user --sort bytes
+
+    tidewarden top --by queue --once --json
+    """
+    for name, value, allowed in (
+        ("--by", by, SIDES.values()),
+        ("--sort", sort, SORTS.values()),
+        ("--over", over, OVERS.values()),
+    ):
+        if value not in allowed:
+            raise stop(f"{name} {value!r}: allowed are {', '.join(allowed)}", USAGE)
+    look = Look(by, sort, over, node, rows)
+    console = Console()
+    with connected(url, data_dir) as line:
+        if as_json:
+            print_json(look.ask(line, rows or 20))
+        elif once or not console.is_terminal:
+            print_once(look.ask(line, rows or 20), console)
+        else:
+            watch(look, line, console, every_s)
+
+
+class Look:
+    """What is looked at, which keys change."""
+
+    def __init__(self, by: str, sort: str, over: str, node: str, rows: int) -> None:
+        self._by = by
+        self._sort = sort
+        self._over = over
+        self._node = node
+        self._rows = rows
+
+    def press(self, key: str) -> None:
+        """Look at something else."""
+        self._sort = SORTS.get(key, self._sort)
+        self._by = SIDES.get(key, self._by)
+        self._over = OVERS.get(key, self._over)
+
+    def ask(self, line: NodeLine, fit: int) -> dict[str, Any]:
+        """What a node answers; ``fit`` rows, unless so many were asked for."""
+        words = ("BY", self._by, "SORT", self._sort, "OVER", self._over, "NODE", self._node)
+        found: dict[str, Any] = line.call("R.TRAFFIC", *words, "TOP", min(fit, self._rows or fit))
+        return found
+
+
+def print_once(report: dict[str, Any], console: Console) -> None:
+    """One table; where no terminal cuts lines, as wide as it needs to be."""
+    console = console if console.is_terminal else Console(width=WIDE)
+    console.print(*head(report), sep="\n")
+    if not report["rows"]:
+        raise stop("nothing was sent", NOTHING)
+    console.print(table(report))
+
+
+def watch(look: Look, line: NodeLine, console: Console, every_s: float) -> None:
+    """Draw until somebody leaves; then the terminal is as it was."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    clock = SystemClock()
+    try:
+        with (
+            terminal_keys() as keys,
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
+            while True:
+                live.update(render(look.ask(line, lines_for(console.height))), refresh=True)
+                if not goes_on(look, keys, clock.monotonic() + every_s, clock):
+                    return
+    except KeyboardInterrupt:
+        return
+
+
+def goes_on(look: Look, keys: Keys, until: float, clock: SystemClock) -> bool:
+    """Wait for the next look, which a key brings at once; whether there is to be one."""
+    while (left_s := until - clock.monotonic()) > 0:
+        key = keys.wait(left_s)
+        if key in LEAVE:
+            return False
+        if key:
+            look.press(key.lower())
+            return True
+    return True
