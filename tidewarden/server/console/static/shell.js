@@ -37,6 +37,7 @@ export function showNav(current) {
   show(nav, h("ul", {}, PAGES.filter(([, , worth]) => worth()).map(([name, title]) =>
     h("li", {}, h("a", { href: link(name ? [name] : []),
       "aria-current": name === current ? "page" : null }, title)))));
+  nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 /** The address of a node's console: its host, and the port beside the one of Redis clients. */
@@ -52,8 +53,13 @@ export function showHealth(found) {
   const own = whoami()?.node;
   known = found.nodes.filter((node) => node.name !== own && consoleOf(node));
   const wrong = found.problems.length + found.alerts.length;
-  show(place("health"), h("a", { href: "#/", class: found.healthy ? "well" : "ill" },
+  show(place("health"), h("a", { href: "#/", class: gradeOf(found) },
     found.healthy ? "Healthy" : `${wrong || ""} wrong`.trim()));
+}
+
+function gradeOf({ healthy, problems, alerts }) {
+  const isCritical = [...problems, ...alerts].some((one) => one.severity === "critical");
+  return healthy ? "well" : isCritical ? "ill" : "warn";
 }
 
 /** Shows since when the node has not answered, and where to go on; 0: it answers. */
@@ -73,7 +79,7 @@ export function showBanner(since_ms, others) {
   show(banner,
     h("p", {}, h("b", {}, `${name} does not answer since ${clockTime(since_ms)} ${zoneName()}. `),
       h("span", { "aria-hidden": "true" }, `${passed.replace(".0", "")} by now. `),
-      "It is asked again and again; what is below may be old."),
+      "It is asked again and again; what is below may be old. "),
     links.length ? h("p", {}, "Go on at ") : null,
     links.length ? h("ul", { class: "row" }, links) : null);
   banner.hidden = false;

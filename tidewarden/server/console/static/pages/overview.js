@@ -52,21 +52,25 @@ function sentence(overview) {
   else if (primary) said.push(`the store of ${primary} is the primary in view ${overview.view}`);
   else said.push("no store takes writes");
   if (stores.length > 1) said.push(`${inSync} of ${stores.length} stores are in sync`);
-  const wrong = problems.length || alerts.length;
-  const first = healthy ? "Healthy." : wrong ? `${counted(wrong, "thing is", "things are")} wrong.`
-    : "Not healthy.";
-  return h("section", { class: `sentence ${healthy ? "well" : "ill"}`, "aria-label": "Health" },
+  const wrong = [...problems.map((one) => [one.what, one.severity]),
+    ...alerts.map((one) => [one.summary, one.severity])];
+  const grade = healthy ? "well" : wrong.every(([, word]) => severity(word) === "warn")
+    && wrong.length ? "warn" : "ill";
+  return h("section", { class: `sentence ${grade}`, "aria-label": "Health" },
     h("p", { class: "big" }, h("span", { class: "sign", "aria-hidden": "true" },
-      healthy ? "✓" : "!"), first),
+      healthy ? "✓" : "!"), healthy ? "Healthy." : wrong[0]?.[0] ?? "Not healthy."),
+    wrong.length > 1 ? h("p", { class: "more" }, h("b", {},
+      `And ${counted(wrong.length - 1, "thing")} more; what can be done is below.`)) : null,
     h("p", {}, `${overview.cluster ? `${overview.cluster}: ` : ""}`
-      + `${counted(nodes.length, "node")}, ${up} up. ${said.join("; ")}.`));
+      + `${counted(nodes.length, "node")}, ${up} up; ${said.join("; ")}.`));
 }
 
 function problems(found) {
   if (!found.length) return null;
   return h("section", {}, h("h2", {}, "What is wrong"), h("ul", { class: "problems" },
     found.map((one) => h("li", { class: severity(one.severity), "data-key": `p ${one.what}` },
-      h("p", {}, h("span", { class: "tag" }, one.severity), " ", h("b", {}, one.what)),
+      h("p", {}, h("span", { class: `tag ${severity(one.severity)}` }, one.severity), " ",
+        h("b", {}, one.what)),
       h("p", {}, one.since_ms ? ["Since ", time(one.since_ms, true), ". "] : null,
         one.action ? [h("b", {}, "What to do: "), one.action] : null)))));
 }

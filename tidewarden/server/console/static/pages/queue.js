@@ -21,18 +21,16 @@ export function queuePage(queue, query) {
   const state = STATES.includes(query.get("state")) ? query.get("state") : "";
   const after = query.get("after") ?? "";
   const of = path`/v1/queues/${queue}`;
-  let [history, settings, asked_ms] = [null, null, 0];
+  let [history, asked_ms] = [null, 0];
   return {
     title: queue,
     every_ms: 3000,
     async load(signal) {
-      const told = await get(of, signal);
+      const { stats, settings } = await get(of, signal);
       if (Date.now() - asked_ms >= HISTORY_EVERY_MS) {
         history = await getIf(`${of}/history`, signal);
-        settings = told.settings ?? told.config ?? (await getIf(`${of}/settings`, signal));
         asked_ms = Date.now();
       }
-      const stats = told.stats ?? told;
       const shown = state || (stats.buried ? "buried" : "ready");
       const tasks = may(["take", "admin"], queue)
         ? await getIf(`${of}/tasks${queryOf({ state: shown, count: PAGE, after })}`, signal)
@@ -41,22 +39,15 @@ export function queuePage(queue, query) {
     },
     view: ({ stats, settings: set, history: past, tasks, shown }, again) => [
       h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
-      stats.topic ? topic(stats) : [
-        health(stats),
-        buttons(queue, stats, again),
-        past ? h("section", {}, h("h2", {}, "The last hour"),
-          h("div", { class: "plots" }, figures(past).map(plot))) : null,
-        taskSection(queue, stats, tasks, shown, after, again),
-        set ? settingsOf(set) : null,
-      ],
+      health(stats),
+      buttons(queue, stats, again),
+      past ? h("section", {}, h("h2", {}, "The last hour"),
+        h("div", { class: "plots" }, figures(past).map(plot))) : null,
+      taskSection(queue, stats, tasks, shown, after, again),
+      settingsOf(set),
     ],
+    without: () => h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
   };
-}
-
-function topic(stats) {
-  return h("section", {}, h("p", {}, "A topic: what is put there reaches each of its queues."),
-    h("ul", {}, (stats.queues ?? []).map((one) =>
-      h("li", {}, h("a", { href: link(["queues", one]) }, one)))));
 }
 
 function health(stats) {

@@ -7,7 +7,14 @@ import { counted, number } from "../format.js";
 import { may } from "../session.js";
 
 const code = (text) => h("code", {}, text);
-const moved = (answer) => answer.kicked ?? answer.moved ?? answer.purged ?? answer.released ?? 0;
+const SELECTION = [
+  { name: "reason", label: "Only those whose reason begins with", hint: "Empty: any reason." },
+  { name: "count", label: "At most how many", type: "number", min: 1, hint: "Empty: all." },
+];
+const selected = ({ reason, count }) => ({
+  ...(reason ? { reason_prefix: reason } : {}),
+  ...(count ? { count: Number(count) } : { all: true }),
+});
 
 /** Whether the user may administrate the queue. */
 export const mayAdmin = (queue) => may("admin", queue);
@@ -46,36 +53,27 @@ export async function purge(queue, counts) {
   if (!answer) return false;
   const state = answer.state === "all" ? {} : { state: answer.state };
   return act(() => post(path`/v1/queues/${queue}/purge`, state),
-    (told) => `Removed: ${number(moved(told))}.`);
+    (told) => `Removed: ${number(told.purged)}.`);
 }
 
-const SELECTION = [
-  { name: "reason", label: "Only those whose reason begins with", hint: "Empty: any reason." },
-  { name: "count", label: "At most how many", type: "number", min: 1, hint: "Empty: all." },
-];
-const selected = ({ reason, count }) => ({
-  ...(reason ? { reason } : {}),
-  ...(count ? { count: Number(count) } : { all: true }),
-});
-
 /** Makes buried tasks ready. */
-export async function kickMany(queue, reason = "") {
+export async function kickMany(queue) {
   const answer = await ask({
     title: "Make buried tasks ready?",
     text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
       " get them again, those buried longest first."],
     verb: "Kick",
-    fields: [{ ...SELECTION[0], value: reason }, SELECTION[1]],
+    fields: SELECTION,
   });
   if (!answer) return false;
   return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
-    (told) => `Made ready: ${number(moved(told))}.`);
+    (told) => `Made ready: ${number(told.kicked)}.`);
 }
 
 /** Makes one buried task ready. */
 export const kickOne = (queue, id) =>
   act(() => post(path`/v1/queues/${queue}/buried/kick`, { id }),
-    (told) => (moved(told) ? `${id} is ready.` : `${id} was not buried any more.`));
+    (told) => (told.kicked ? `${id} is ready.` : `${id} was not buried any more.`));
 
 /** Moves buried tasks to another queue. */
 export async function moveMany(queue) {
@@ -88,7 +86,7 @@ export async function moveMany(queue) {
   if (!answer?.to) return false;
   return act(
     () => post(path`/v1/queues/${queue}/buried/move`, { to: answer.to, ...selected(answer) }),
-    (told) => `Moved to ${answer.to}: ${number(moved(told))}.`);
+    (told) => `Moved to ${answer.to}: ${number(told.moved)}.`);
 }
 
 /** Deletes one task, whoever holds it. */

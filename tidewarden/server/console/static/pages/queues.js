@@ -1,6 +1,6 @@
 /** The list of queues: counts by state, rates, and how long tasks have waited. */
 
-import { get, query as queryOf } from "../api.js";
+import { get, getIf, query as queryOf } from "../api.js";
 import { h } from "../dom.js";
 import { duration, now, number, rounded } from "../format.js";
 import { change, link } from "../router.js";
@@ -15,6 +15,7 @@ const SORTS = {
   total: (one, other) => other.total - one.total,
 };
 const PAGE = 200;
+const TOPICS_EVERY_MS = 30_000;
 
 /** Makes the page. */
 export function queuesPage(query) {
@@ -22,17 +23,23 @@ export function queuesPage(query) {
   const filter = query.get("find") ?? "";
   const after = query.get("after") ?? "";
   let before = null;
+  let [topics, topics_ms] = [null, 0];
   return {
     title: "Queues",
     every_ms: 3000,
     async load(signal) {
       const page = await get(`/v1/queues${queryOf({ count: PAGE, after })}`, signal);
       const rows = page.queues;
-      const found = { rows, next: page.after, rates: ratesOf(rows, before) };
+      if (Date.now() - topics_ms >= TOPICS_EVERY_MS) {
+        topics = await getIf("/v1/topics", signal);
+        topics_ms = Date.now();
+      }
+      const found = { rows, next: page.after, topics: topics?.topics ?? [],
+        rates: ratesOf(rows, before) };
       before = { at_ms: Date.now(), rows: new Map(rows.map((row) => [row.queue, row])) };
       return found;
     },
-    view({ rows, rates, next }) {
+    view({ rows, rates, next, topics: linked }) {
       const wanted = rows.filter((row) => row.queue.includes(filter))
         .sort(SORTS[sort] ?? SORTS.name);
       return [
@@ -46,9 +53,20 @@ export function queuesPage(query) {
             : null,
           next ? h("a", { class: "button", href: link(["queues"], { sort, after: next }) },
             `Queues after ${next}`) : null),
+        linked.length ? topicsOf(linked) : null,
       ];
     },
   };
+}
+
+function topicsOf(topics) {
+  return h("section", {}, h("h2", {}, "Topics"),
+    h("p", { class: "quiet" }, "What is put into a topic reaches each of its queues."),
+    table("Topics", [
+      { title: "Topic", cell: (one) => one.topic },
+      { title: "Queues", cell: (one) => one.queues.map((queue, index) =>
+        [index ? ", " : "", h("a", { href: link(["queues", queue]) }, queue)]) },
+    ], topics, { key: (one) => `topic ${one.topic}` }));
 }
 
 /** How late the oldest ready task is, or null. */

@@ -17,6 +17,7 @@ const SCAN_PAGE = 500;
 const SCAN_MAX = 20_000;
 const FOUND_MAX = 200;
 const FORECAST_EVERY_MS = 30_000;
+const SEARCH_EVERY_MS = 15_000;
 
 /** How a state is marked, by the colour that goes with its word. */
 export const markOf = (state) =>
@@ -37,7 +38,7 @@ export function tokensPage(query) {
   const wanted = { provider: query.get("provider") ?? "", state: query.get("state") ?? "",
     find: query.get("find") ?? "" };
   const searching = Boolean(wanted.provider || wanted.state || wanted.find);
-  let [forecast, forecast_ms, result] = [null, 0, null];
+  let [forecast, forecast_ms, result, result_ms] = [null, 0, null, 0];
   return {
     title: "Tokens",
     every_ms: 4000,
@@ -47,7 +48,12 @@ export function tokensPage(query) {
         forecast = await getIf("/v1/forecast", signal);
         forecast_ms = Date.now();
       }
-      if (searching) result ??= await search(wanted, signal);
+      // What took many pages is not looked for again and again.
+      const isCheap = !result || result.seen <= SCAN_PAGE;
+      if (searching && isCheap && Date.now() - result_ms >= SEARCH_EVERY_MS) {
+        result = await search(wanted, signal);
+        result_ms = Date.now();
+      }
       const troubled = searching ? [] : await troubledOf(providers, signal);
       return { providers, troubled, forecast, result };
     },
@@ -86,7 +92,8 @@ async function search({ provider, state, find }, signal) {
     seen += page.accounts.length;
     after = page.after;
   } while (after && seen < SCAN_MAX && found.size < FOUND_MAX);
-  return { accounts: [...found.values()], seen, whole: !after };
+  const accounts = [...found.values()].sort((one, other) => (one.account < other.account ? -1 : 1));
+  return { accounts, seen, whole: !after };
 }
 
 function searchFields(wanted, providers) {
