@@ -49,11 +49,16 @@ export function consoleOf(node) {
 
 /** Shows in the head how the cluster is. */
 export function showHealth(found) {
-  overview = found;
+  if (found) overview = found;
+  if (connection.since_ms || !overview) {
+    return show(place("health"), h("a", { href: "#/", class: "ill" }, "No answer"));
+  }
+  found = overview;
   const own = whoami()?.node;
-  known = found.nodes.filter((node) => node.name !== own && consoleOf(node));
+  known = found.nodes.filter((node) => node.name !== own && consoleOf(node))
+    .sort((one, other) => (other.state === "up") - (one.state === "up"));
   const wrong = found.problems.length + found.alerts.length;
-  show(place("health"), h("a", { href: "#/", class: gradeOf(found) },
+  return show(place("health"), h("a", { href: "#/", class: gradeOf(found) },
     found.healthy ? "Healthy" : `${wrong || ""} wrong`.trim()));
 }
 
@@ -65,6 +70,8 @@ function gradeOf({ healthy, problems, alerts }) {
 /** Shows since when the node has not answered, and where to go on; 0: it answers. */
 export function showBanner(since_ms, others) {
   const banner = place("banner");
+  document.body.classList.toggle("away", since_ms > 0);
+  showHealth(null);
   if (!since_ms) {
     banner.hidden = true;
     show(banner);

@@ -5,10 +5,11 @@ import { h } from "../dom.js";
 import { bytes, counted, duration, number, time } from "../format.js";
 import { plot } from "../plot.js";
 import { link } from "../router.js";
-import { whoami } from "../session.js";
+import { mayAll, whoami } from "../session.js";
 import { consoleOf } from "../shell.js";
 import { facts, table } from "../table.js";
 import { figures } from "./history.js";
+import { nodeActions } from "./node_actions.js";
 
 const HISTORY_EVERY_MS = 10_000;
 
@@ -28,11 +29,11 @@ export function overviewPage() {
       }
       return { overview, history };
     },
-    view: ({ overview, history: found }) => [
+    view: ({ overview, history: found }, again) => [
       sentence(overview),
       problems(overview.problems),
       alerts(overview.alerts),
-      nodesOf(overview),
+      nodesOf(overview, again),
       figuresOf(overview),
       found ? h("section", {}, h("h2", {}, "The last hour"), h("div", { class: "plots" },
         figures(found).map(plot))) : null,
@@ -96,8 +97,9 @@ function about({ queue, provider }) {
   return null;
 }
 
-function nodesOf(overview) {
+function nodesOf(overview, again) {
   const own = whoami()?.node;
+  const isOperator = mayAll("admin") && overview.nodes.length > 1;
   return h("section", {}, h("h2", {}, "Nodes"),
     table("The nodes of the cluster", [
       { title: "Node", cell: (node) => nameOf(node, own) },
@@ -114,6 +116,8 @@ function nodesOf(overview) {
         (node.behind_bytes == null || node.behind_bytes < 0 ? "–" : bytes(node.behind_bytes)) },
       { title: "Heard", number: true, cell: (node) => heard(node, own) },
       { title: "Address", cell: (node) => h("code", {}, node.address) },
+      ...(isOperator ? [{ title: "What can be done", cell: (node) =>
+        nodeActions(node, overview, again) }] : []),
     ], overview.nodes, { key: (node) => node.name }));
 }
 
