@@ -350,3 +350,18 @@ def comparison_of(age: Any) -> Any:
 
 # Traffic
 pending_of = attrgetter("_pending")  # notes of requests that are in no table yet
+
+
+# What the web console keeps
+names_of_files = attrgetter("_files")
+since_of_alerts = attrgetter("_since")
+
+
+def kept_of_queues(choice: Any) -> list[int]:
+    """How many names a choice of queues keeps: of those at work, the busy, those asked for."""
+    return [len(known) for known in (choice._work, choice._busy, choice._asked)]
+
+
+def kept_of_nodes(timeline: Any) -> list[int]:
+    """How many nodes a time line keeps anything of."""
+    return [len(known) for known in (timeline._states, timeline._boots, timeline._silent_ms)]

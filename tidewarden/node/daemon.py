@@ -32,6 +32,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.console.login_cookie import login_key
+from tidewarden.server.console.timeline import Timeline
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
 from tidewarden.server.traffic.node_traffic import NodeTraffic
@@ -324,7 +325,6 @@ class Daemon:
         refreshing: set[asyncio.Task[None]],
     ) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
-        status = doors.status
         refresh = asyncio.create_task(tokens.run(), name="tokens")
         refreshing.add(refresh)
         jobs: list[asyncio.Task[None]] = [
@@ -333,8 +333,9 @@ class Daemon:
             asyncio.create_task(rooms.leader.leadership.run(), name="leadership"),
             asyncio.create_task(rooms.leader.raft.watch(), name="membership"),
             asyncio.create_task(doors.traffic.own.run(), name="traffic"),
-            asyncio.create_task(tell_watchdog(self.clock, status.dead), name="watchdog"),
-            *self._start_store_events(rooms.access, tokens),
+            asyncio.create_task(tell_watchdog(self.clock, doors.status.dead), name="watchdog"),
+            asyncio.create_task(doors.figures.run(), name="figures of the console"),
+            *self._start_store_events(rooms.access, tokens, doors.figures.timeline),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
@@ -345,12 +346,14 @@ class Daemon:
             tell_supervisor("STOPPING=1")
             await self._hand_over(rooms)
         finally:
-            rooms.parts.queues.drain.started = status.stopping = True
+            rooms.parts.queues.drain.started = doors.status.stopping = True
             for future in everything:
                 future.cancel()
             await asyncio.gather(*everything - refreshing, return_exceptions=True)
 
-    def _start_store_events(self, access: StoreAccess, tokens: Tokens) -> list[asyncio.Task[None]]:
+    def _start_store_events(
+        self, access: StoreAccess, tokens: Tokens, timeline: Timeline
+    ) -> list[asyncio.Task[None]]:
         """Begin to tell readers of events what changes among replicated stores."""
         replication, name = access.replication, self.config.node.name
         if replication is None:
@@ -362,7 +365,9 @@ class Daemon:
 
         async def note() -> None:
             while True:
-                events.note(await access.changes.get())
+                change = await access.changes.get()
+                events.note(change)
+                timeline.note(change.kind, change.text)
 
         return [
             asyncio.create_task(note(), name="changes of the stores"),

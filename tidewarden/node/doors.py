@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +16,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
 from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.beanstalkd.server import BeanstalkdServer
+from tidewarden.server.console.recorder import FigureRecorder
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services, StoreOperations
@@ -87,9 +89,12 @@ class Doors:
             connections_max=budget.resp,
             others=lambda: secondaries.stats("resp"),
         )
+        self.figures = FigureRecorder(
+            config.node.name, clock, status, self._resp.stats, queues, tokens
+        )
         self._http = HttpServer(
             config,
-            services,
+            dataclasses.replace(services, figures=self.figures),
             clock,
             users,
             alive=status.dead,

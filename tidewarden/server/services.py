@@ -13,6 +13,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.tokens import Tokens
 
+from .console.recorder import FigureRecorder
 from .traffic.cluster_traffic import ClusterTraffic
 from .traffic.recorder import Recorder
 
@@ -75,3 +76,5 @@ class Services:
     """Adds up what all nodes count; None in a further process."""
     audit: AuditLog | None = None
     """None: nothing is noted."""
+    figures: FigureRecorder | None = None
+    """Has what the console shows of the last hour; None: nothing is recorded."""

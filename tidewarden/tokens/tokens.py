@@ -280,6 +280,19 @@ class Tokens:
         """
         return await self._figures.all()
 
+    def providers(self) -> Sequence[str]:
+        """Return the names of the configured providers, in their order."""
+        return sorted(self._directory.providers)
+
+    async def due(self, provider: str, step_ms: int, steps: int) -> Sequence[int]:
+        """
+        Count a provider's accounts whose refreshes fall due in each of the next steps of time.
+
+        About, where there are many, for the cost does not grow with them. Those that are due
+        already count as of the first step. Raises: NotFound.
+        """
+        return await self._listing.due(self._directory.provider(provider).name, step_ms, steps)
+
     async def latest_stats(self, wait_s: float) -> tuple[dict[str, dict[str, Any]], float] | None:
         """
         Return :meth:`stats` within ``wait_s``, or as they were before, and their age in seconds.

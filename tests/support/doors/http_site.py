@@ -12,8 +12,35 @@ from support.doors import doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.server import HttpServer
+from tidewarden.server.console.recorder import FigureRecorder
 
 ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
+
+
+class FixedNode:
+    """A node alone, all of which is well."""
+
+    def status(self) -> dict[str, Any]:
+        alone = {"address": "127.0.0.1:7420", "votes": True, "met": True, "boot": 1}
+        return {
+            "node": "n0",
+            "leader": "n0",
+            "epoch": 3,
+            "view": 1,
+            "primary": "embedded",
+            "store": {"up": True},
+            "members": {"n0": {**alone, "store_age_ms": 100, "raft_heard_s": None}},
+            "raft": {"members": {"n0": {}}},
+        }
+
+    def stats(self) -> dict[str, Any]:
+        return {"waiting_takes": 0}
+
+    def complaint(self) -> str:
+        return ""
+
+    def warning(self) -> str:
+        return ""
 
 
 class Site:
@@ -43,7 +70,10 @@ async def site(
     door = doubles.Door(users=known, traffic=traffic, audit=audit)
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
-    server = HttpServer(config, door.services, SystemClock(), **more)
+    rooms: tuple[Any, ...] = (door.queues, door.tokens)
+    figures = FigureRecorder("n0", SystemClock(), FixedNode(), door.server.stats, *rooms)
+    services = replace(door.services, figures=figures)
+    server = HttpServer(config, services, SystemClock(), **more)
     await server.start()
     try:
         async with aiohttp.ClientSession() as session:

@@ -269,6 +269,9 @@ class RecordingQueues:
     async def names(self) -> list[str]:
         return ["mail", "_tokens:x"]
 
+    async def exists(self, queue: str) -> bool:
+        return queue != "none"
+
     async def settings(self, queue: str) -> dict[str, Any]:
         return {"shards": 1, "order": "bands"}
 
@@ -337,6 +340,12 @@ class RecordingTokens:
         self.custody = RecordingCustody(self.calls)
         self.events: Any = None
         self.extras: Mapping[str, Any] = {}
+
+    def providers(self) -> list[str]:
+        return ["p"]
+
+    async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
+        return [2] + [0] * (steps - 1)
 
     async def put_told(self, account: str, fields: dict[str, Any], *, keep: bool = False) -> Put:
         self.calls.append(("put", account, fields, *(["keep"] if keep else [])))

@@ -18,6 +18,7 @@ from tidewarden.server.access.required_rights import (
     missing_for,
 )
 from tidewarden.server.access.users import Users
+from tidewarden.server.console import data_routes
 from tidewarden.server.console import routes as console
 from tidewarden.server.console.login_cookie import COOKIE, LoginCookies
 from tidewarden.server.console.same_origin import check_same_origin
@@ -28,7 +29,7 @@ from .route import Route
 from .routes import TABLES
 
 ROUTES: dict[tuple[str, str], Route[Any]] = {}
-for _table in (*TABLES, console.ROUTES, console.FILES):
+for _table in (*TABLES, console.ROUTES, console.FILES, data_routes.ROUTES):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
 OPEN_PREFIX = "/console/"

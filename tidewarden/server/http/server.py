@@ -27,6 +27,7 @@ from tidewarden.server.access.peer import host_of, peer_of
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import UNKNOWN, AnsweredRequests
+from tidewarden.server.console import data_routes
 from tidewarden.server.console import routes as console
 from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
@@ -115,6 +116,18 @@ class HttpServer:
             config.node.name, self._users, logins, lambda request: request[USER]
         )
         self._audit = HttpAudit(services.audit, ROUTES)
+        self._data = (
+            None
+            if services.figures is None
+            else data_routes.DataRoutes(
+                config.cluster.name,
+                services.figures,
+                services.queues,
+                services.tokens,
+                clock,
+                lambda request: request[RIGHTS],
+            )
+        )
         self._node_routes = NodeRoutes(
             services,
             clock,
@@ -145,6 +158,8 @@ class HttpServer:
         add_routes(app.router, description.ROUTES, describing)
         add_routes(app.router, console.ROUTES, self._console)
         add_routes(app.router, console.FILES, StaticFiles())
+        if self._data is not None:
+            add_routes(app.router, data_routes.ROUTES, self._data)
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
         check = self._authorization.check_right

@@ -334,6 +334,15 @@ class AccountStore:
         )
         return [(moved, due) for moved, due in found]
 
+    async def due(self, queue: str, shards: int, step_ms: int, steps: int) -> list[int]:
+        """
+        Count the accounts whose refreshes fall due in each of the next steps of time.
+
+        About, where there are many: see ``tokens/lua/due.lua``.
+        """
+        parts = await self._each("tokens.due", queue, shards, (step_ms, steps))
+        return [sum(column) for column in zip(*parts, strict=True)]
+
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """
         Accounts by state, ``total``, ``intents`` (open ones), ``spares``.

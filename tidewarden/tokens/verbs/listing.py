@@ -164,6 +164,10 @@ class Listing:
         stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
         return stats | await self._stands(provider, stats.pop("next_ms"))
 
+    async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
+        """How many accounts of a provider fall due in each of the next steps of time, about."""
+        return await self._ledger.due(self._queue_of[provider], SHARDS, step_ms, steps)
+
     async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
         """See :func:`tidewarden.tokens.limits.provider_status.figures`."""
         record, now = await read_client(self._queue_of[provider], self._ledger.script)

@@ -169,6 +169,7 @@ ROUTES_OF_NONE = {
     "POST /v1/tokens:read": 400,
     "GET /v1/providers": 200,
     "GET /v1/events": 400,
+    "GET /v1/forecast": 200,
     "POST /v1/take": 400,
     "GET /v1/traffic": 404,  # of a node that counts none
     "GET /v1/tap": 404,

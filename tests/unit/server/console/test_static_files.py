@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.doors.http_site import Site, site
+from support.inspect import names_of_files
 
 from tidewarden.server.console import static_files
 from tidewarden.server.console.static_files import StaticFiles
@@ -80,7 +81,7 @@ def test_what_is_no_page_is_not_taken_in(tmp_path: Path) -> None:
     (tmp_path / "notes.py").write_text("x")
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "plot.js").write_text("x" * 5000)
-    assert sorted(StaticFiles(tmp_path)._files) == ["index.html", "parts/plot.js"]
+    assert sorted(names_of_files(StaticFiles(tmp_path))) == ["index.html", "parts/plot.js"]
 
 
 def test_a_mistake_in_packaging_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

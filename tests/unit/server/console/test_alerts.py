@@ -1,0 +1,153 @@
+"""The console's alerts are those of the rules for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.inspect import since_of_alerts
+
+from tidewarden.config.rights import ALL, Rights
+from tidewarden.server.console.alerts import CASES_MAX, CONDITIONS, AlertFigures, Alerts
+from tidewarden.server.console.history import History
+from tidewarden.server.console.overview import alerts_of
+
+RULES = Path(__file__).parents[4] / "examples" / "prometheus" / "alerts.yml"
+SLOT = 10_000
+WELL: dict[str, Any] = {
+    "store_up": 1,
+    "stores_voting": 3,
+    "stores_in_sync": 3,
+    "certificate_expires_ms": 40 * 86_400_000,
+}
+
+
+def seconds(text: str) -> int:
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
+
+
+def history(**figures: tuple[float, float]) -> History:
+    """Each figure a minute ago, and now."""
+    made = History()
+    for name, (before, now) in figures.items():
+        made.put(SLOT - 6, {name: before})
+        made.put(SLOT, {name: now})
+    return made
+
+
+def figures(**changes: Any) -> AlertFigures:
+    seen: dict[str, Any] = {
+        "node": "n0",
+        "slot": SLOT,
+        "now_s": 0.0,
+        "stats": WELL,
+        "own": history(store_clock_steps_total=(3, 3)),
+        "users": {},
+        "webhooks": {},
+        "queues": {"mails": history(buried=(5, 5))},
+        "accounts": {"shop": history(dead=(5, 4))},
+        "standing": {"shop": "answers"},
+        "unreadable": 0,
+        "leader": "n0",
+        "silent": {},
+    }
+    return AlertFigures(**{**seen, **changes})
+
+
+def stats(**changes: Any) -> Mapping[str, Any]:
+    return {"stats": {**WELL, **changes}}
+
+
+WRONG: dict[str, Mapping[str, Any]] = {
+    "TidewardenNodeDown": {"silent": {"n1": 5.0}},
+    "TidewardenStoreAway": stats(store_up=0),
+    "TidewardenStoreRefuses": stats(store_refuses=1),
+    "TidewardenStoreFull": stats(store_full=1),
+    "TidewardenStoreClockStepped": {"own": history(store_clock_steps_total=(3, 4))},
+    "TidewardenStoresBelowMajority": stats(stores_in_sync=1),
+    "TidewardenStoreNotInSync": stats(stores_in_sync=2),
+    "TidewardenStoreLoss": stats(store_loss=1),
+    "TidewardenStoreFailovers": {"own": history(store_failovers_total=(1, 5))},
+    "TidewardenStoreProblems": stats(store_problems=2),
+    "TidewardenNoLeader": {"leader": ""},
+    "TidewardenLeaderStandsStill": stats(leader_duty_late_seconds={"sweep": 31.0, "reaper": 1}),
+    "TidewardenDurabilityMissed": {"own": history(commit_missed_total=(0, 1))},
+    "TidewardenTasksBuried": {"queues": {"mails": history(buried=(5, 6))}},
+    "TidewardenAccounts": {"accounts": {"shop": history(dead=(5, 6))}},
+    "TidewardenProvider": {"standing": {"shop": "silent"}},
+    "TidewardenAnswersUnreadable": {"unreadable": 1},
+    "TidewardenWebhooks": {"webhooks": {"hook": history(failed=(0, 1))}},
+    "TidewardenLogins": {"own": history(logins_refused_total=(0, 40))},
+    "TidewardenDenied": {"users": {"alice": history(denied=(0, 40))}},
+    "TidewardenCertificate": stats(certificate_expires_ms=6 * 86_400_000),
+}
+"""For each alert what makes it, and it alone, fire; but where one implies another."""
+IMPLIED = {"TidewardenStoresBelowMajority": "TidewardenStoreNotInSync"}
+
+
+def rules() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_the_alerts_are_those_of_the_rules_for_prometheus() -> None:
+    there = {one.name: one.for_s for one in CONDITIONS}
+    assert there == {name: seconds(rule.get("for", "0s")) for name, rule in rules().items()}
+    assert set(WRONG) == set(there)
+
+
+def test_nothing_fires_where_all_is_well() -> None:
+    subject = Alerts()
+    for now_ms in (0, 10**7):
+        subject.judge(figures(), now_ms)
+        assert subject.firing == []
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_each_fires_after_its_time_and_ends(name: str) -> None:
+    for_s = next(one.for_s for one in CONDITIONS if one.name == name)
+    subject, wrong = Alerts(), figures(**WRONG[name])
+    expected = {name, IMPLIED.get(name, name)}
+    subject.judge(wrong, 50_000)
+    assert bool({one.name for one in subject.firing} & {name}) is (for_s == 0)
+    subject.judge(wrong, 50_000 + for_s * 1000)
+    firing = {one.name for one in subject.firing}
+    assert name in firing <= expected
+    one = next(one for one in subject.firing if one.name == name)
+    assert one.since_ms == 50_000
+    assert one.case.summary.endswith(".")
+    assert one.case.action.endswith((".", "?"))
+    assert "{" not in one.case.summary
+    subject.judge(figures(), 60_000 + for_s * 1000)
+    assert subject.firing == []
+    subject.judge(wrong, 10**9)
+    subject.judge(wrong, 10**9 + for_s * 1000)
+    assert {one.since_ms for one in subject.firing if one.name == name} == {10**9}
+
+
+def test_of_thousands_that_go_wrong_so_many_are_told() -> None:
+    subject = Alerts()
+    wrong = {f"q{number}": history(buried=(0, 1)) for number in range(10 * CASES_MAX)}
+    for now_ms in (0, 1000):
+        subject.judge(figures(queues=wrong), now_ms)
+        assert len(subject.firing) == len(since_of_alerts(subject)) == CASES_MAX
+
+
+def test_of_queues_and_providers_those_are_told_who_may_see_them() -> None:
+    subject = Alerts()
+    wrong = {**WRONG["TidewardenTasksBuried"], **WRONG["TidewardenAccounts"], "unreadable": 1}
+    subject.judge(figures(**wrong), 0)
+    told = {
+        rights: {one.name for one in alerts_of(subject.firing, rights)}
+        for rights in (ALL, Rights(("take:mails",)), Rights(("token:read:shop/*",)), Rights(()))
+    }
+    general = "TidewardenAnswersUnreadable"
+    assert list(told.values()) == [
+        {"TidewardenTasksBuried", "TidewardenAccounts", general},
+        {"TidewardenTasksBuried", general},
+        {"TidewardenAccounts", general},
+        {general},
+    ]

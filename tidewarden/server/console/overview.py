@@ -1,0 +1,172 @@
+"""Puts together what the console's overview shows, once a second however many look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidewarden import __version__
+from tidewarden.clock import Clock
+from tidewarden.config.rights import AccountRights, Rights
+
+from .alerts import Firing
+from .answers import Alert, NodeLine, Overview, Problem, QueueSums
+from .recorder import FigureRecorder, NodeView
+from .timeline import heard_ms_of, state_of
+
+AGE_S = 1.0
+PROBLEMS_MAX = 50
+LOOK = ("token:read", "token:write", "token:admin")
+"""Whoever has one of these to all accounts of a provider may see how many are in which state."""
+ACTION = "tidewarden doctor says more, and so does this node's log."
+
+
+class OverviewPage:
+    """Makes overviews from what a node knows and its recorder has recorded."""
+
+    def __init__(
+        self, cluster: str, node: NodeView, recorder: FigureRecorder, clock: Clock
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._recorder = recorder
+        self._clock = clock
+        self._since: dict[str, int] = {}
+        self._made_at = float("-inf")
+        self._made: Overview | None = None
+
+    def of(self, rights: Rights) -> Overview:
+        """Return the overview as a user with these rights may see it."""
+        self._recorder.watched()
+        now_s = self._clock.monotonic()
+        if self._made is None or now_s - self._made_at >= AGE_S:
+            self._made, self._made_at = self._make(), now_s
+        whole = self._made
+        alerts = alerts_of(self._recorder.alerts.firing, rights)
+        return Overview(
+            whole.at_ms,
+            whole.cluster,
+            whole.node,
+            whole.version,
+            not whole.problems and not alerts,
+            whole.problems,
+            whole.nodes,
+            whole.leader,
+            whole.epoch,
+            whole.view,
+            whole.primary,
+            alerts,
+            whole.timeline,
+            self._sums(rights),
+            self._accounts(rights.accounts(*LOOK)),
+        )
+
+    def _make(self) -> Overview:
+        status, now_ms = self._node.status(), self._clock.unix_ms()
+        # of one store its kind is told there, not whose it is
+        primary = str(status["primary"]) if "in_sync" in status else ""
+        return Overview(
+            now_ms,
+            self._cluster,
+            str(status["node"]),
+            __version__,
+            True,
+            self._problems(status, now_ms),
+            [_line(name, status) for name in sorted(status["members"])],
+            str(status["leader"]),
+            int(status["epoch"]),
+            int(status["view"]),
+            primary,
+            [],
+            self._recorder.timeline.all(),
+            QueueSums(0, 0, 0, 0, 0, 0),
+            {},
+        )
+
+    def _problems(self, status: Mapping[str, Any], now_ms: int) -> list[Problem]:
+        found: list[tuple[str, bool, str]] = []
+        if complaint := self._node.complaint():
+            found.append(
+                (complaint, True, "This node gets no traffic until that is over. " + ACTION)
+            )
+        found += [
+            (warning, False, ACTION) for warning in self._node.warning().split("; ") if warning
+        ]
+        for name in status["members"]:
+            if state_of(name, status) == "silent":
+                action = f"Look at the host of {name}, and at its log; start it again."
+                found.append((f"{name} is not heard any more", False, action))
+        self._since = {
+            what: self._since.get(_stem(what), now_ms) for what in {_stem(one[0]) for one in found}
+        }
+        return [
+            Problem(
+                f"{what[:1].upper()}{what[1:]}.".replace("..", "."),
+                self._since[_stem(what)],
+                "critical" if is_critical else "warning",
+                action,
+            )
+            for what, is_critical, action in found[:PROBLEMS_MAX]
+        ]
+
+    def _sums(self, rights: Rights) -> QueueSums:
+        recorder = self._recorder
+        names = [name for name in recorder.queues if not name.startswith("_") and rights.see(name)]
+        ready, delayed, leased, buried = (
+            round(sum(recorder.queues[name].latest(figure, recorder.slot) for name in names))
+            for figure in ("ready", "delayed", "leased", "buried")
+        )
+        return QueueSums(recorder.choice.count(rights), ready, delayed, leased, buried, len(names))
+
+    def _accounts(self, seen: AccountRights) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for provider, states in self._recorder.states.items():
+            if seen.allow(provider):
+                for state, number in states.items():
+                    sums[state] = sums.get(state, 0) + number
+        return sums
+
+
+def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
+    """Return the alerts that a user may see: those of queues and providers by right alone."""
+    seen = rights.accounts(*LOOK)
+    return [
+        Alert(
+            one.name,
+            one.severity,
+            one.since_ms,
+            one.case.summary,
+            one.case.action,
+            one.case.queue,
+            one.case.provider,
+        )
+        for one in firing
+        if (not one.case.queue or rights.see(one.case.queue))
+        and (not one.case.provider or seen.allow_part(one.case.provider))
+    ]
+
+
+def _line(name: str, status: Mapping[str, Any]) -> NodeLine:
+    member = status["members"][name]
+    copy = member.get("store") or {}
+    leads = name == status["leader"]
+    voter = "follower" if member["votes"] else "learner"
+    is_worker = not member["votes"] and name not in status["raft"].get("members", {name: 0})
+    behind, own = copy.get("behind"), name == status["node"]
+    return NodeLine(
+        name=name,
+        address=member["address"],
+        role="leader" if leads else "worker" if is_worker else voter,
+        state=state_of(name, status),
+        epoch=int(status["epoch"]) if leads else 0,
+        store=copy.get("role", ""),
+        in_sync=name in str(status["in_sync"]).split() if "in_sync" in status else None,
+        behind_bytes=None if behind is None else int(behind),
+        heard_ms=None if own else heard_ms_of(member),
+        why=copy.get("why", ""),
+    )
+
+
+def _stem(text: str) -> str:
+    """Return a sentence without its numbers, by which it is the same one a second later."""
+    return "".join("0" if char.isdigit() else char for char in text)
