@@ -106,7 +106,7 @@ async function ask(method, where, body, signal) {
 
 export const get = (where, signal) => ask("GET", where, undefined, signal);
 export const post = (where, body) => ask("POST", where, body);
-export const put = (where, body) => ask("PUT", where, body);
+export const patch = (where, body) => ask("PATCH", where, body);
 export const remove = (where) => ask("DELETE", where);
 
 /** What `/v1/…` answers, or null where this user may not see it or this node has no such path. */

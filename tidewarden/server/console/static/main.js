@@ -3,7 +3,7 @@
 import { Away, Refused, connection, get } from "./api.js";
 import { toldOf } from "./dialog.js";
 import { h, show } from "./dom.js";
-import { ageTimes, learnClock } from "./format.js";
+import { ageTimes, learnClock, now, time } from "./format.js";
 import { loginPage } from "./login.js";
 import { pageOf } from "./pages.js";
 import { Poll } from "./poll.js";
@@ -51,13 +51,26 @@ async function refresh(shown, signal) {
     const found = await shown.load(signal);
     if (page !== shown) return;
     if (shown.overview) seen(found.overview);
-    show(main, h("h1", { tabindex: "-1" }, shown.title), shown.view(found, again));
+    shown.last = { found, at_ms: now() };
+    view(shown, shown.view(found, again));
   } catch (error) {
     if (page !== shown || error.name === "AbortError" || error instanceof Away) return;
     if (!(error instanceof Refused)) console.error(error);
-    show(main, h("h1", { tabindex: "-1" }, shown.title),
-      h("p", { class: "note wrong" }, toldOf(error)), shown.without?.(error));
+    failed(shown, error);
   }
+}
+
+/** Shows an error: above what the page had, if it may pass, for the store is away at times. */
+function failed(shown, error) {
+  const wrong = h("p", { class: "note wrong", role: "alert" }, toldOf(error));
+  if (error.status < 500 || !shown.last) return view(shown, [wrong, shown.without?.(error)]);
+  const { found, at_ms } = shown.last;
+  return view(shown, [wrong, h("p", { class: "quiet" }, "What is below is as of ",
+    time(at_ms, true), "."), shown.view(found, again)]);
+}
+
+function view(shown, children) {
+  show(main, h("h1", { tabindex: "-1" }, shown.title), children);
 }
 
 /** Asks at once: something was done that the page should show. */

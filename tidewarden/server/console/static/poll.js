@@ -11,16 +11,19 @@ export class Poll {
     this.stopped = new AbortController();
     this.timer = 0;
     this.running = false;
+    this.again = false;
     document.addEventListener("visibilitychange", () => this.now(), {
       signal: this.stopped.signal,
     });
     this.now();
   }
 
-  /** Runs at once, unless hidden or running, and goes on from there. */
+  /** Runs at once, or once more after the run under way, and goes on from there; not if hidden. */
   async now() {
     clearTimeout(this.timer);
-    if (document.hidden || this.running || this.stopped.signal.aborted) return;
+    if (document.hidden || this.stopped.signal.aborted) return;
+    this.again = this.running;
+    if (this.running) return;
     this.running = true;
     try {
       await this.step(this.stopped.signal);
@@ -28,7 +31,7 @@ export class Poll {
       this.running = false;
     }
     if (!document.hidden && !this.stopped.signal.aborted) {
-      this.timer = setTimeout(() => this.now(), this.every_ms);
+      this.timer = setTimeout(() => this.now(), this.again ? 0 : this.every_ms);
     }
   }
 

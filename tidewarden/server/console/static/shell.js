@@ -5,7 +5,7 @@ import { act } from "./dialog.js";
 import { h, show } from "./dom.js";
 import { absolute, clockTime, duration, inUtc, setUtc, zoneName } from "./format.js";
 import { link } from "./router.js";
-import { logout, may, whoami } from "./session.js";
+import { logout, may, mayAll, whoami } from "./session.js";
 
 const place = (id) => document.getElementById(id);
 const QUEUE = ["put", "take", "stats", "admin"];
@@ -19,8 +19,8 @@ const PAGES = [
   ["schedules", "Schedules", () => may("schedule")],
   ["locks", "Locks", () => may("lock")],
   ["events", "Events", () => may(TOKEN) || whoami().open],
-  ["traffic", "Traffic", () => may("admin")],
-  ["audit", "Audit", () => may("admin") || may("token:admin")],
+  ["traffic", "Traffic", () => mayAll("admin")],
+  ["audit", "Audit", () => mayAll("admin") && !whoami().open],
 ];
 
 let known = [];

@@ -105,8 +105,8 @@ function nodesOf(overview, again) {
       { title: "Node", cell: (node) => nameOf(node, own) },
       { title: "State", cell: (node) => h("span", { class: `tag ${stateOf(node)}` },
         node.state || "unknown") },
-      { title: "Role", cell: (node) => [node.role || "–",
-        node.name === overview.leader ? [" ", h("span", { class: "tag lead" }, "leads")] : null] },
+      { title: "Role", cell: (node) => (node.name === overview.leader
+        ? h("span", { class: "tag lead" }, "leader") : node.role || "–") },
       { title: "Epoch", number: true, cell: (node) => (node.epoch ? number(node.epoch) : "–") },
       { title: "Store", cell: (node) => [node.store || "–",
         node.why ? h("span", { class: "illtext" }, ` ${node.why}`) : null] },
@@ -115,7 +115,6 @@ function nodesOf(overview, again) {
       { title: "Behind", number: true, cell: (node) =>
         (node.behind_bytes == null || node.behind_bytes < 0 ? "–" : bytes(node.behind_bytes)) },
       { title: "Heard", number: true, cell: (node) => heard(node, own) },
-      { title: "Address", cell: (node) => h("code", {}, node.address) },
       ...(isOperator ? [{ title: "What can be done", cell: (node) =>
         nodeActions(node, overview, again) }] : []),
     ], overview.nodes, { key: (node) => node.name }));
@@ -126,8 +125,10 @@ const stateOf = (node) => ({ up: "well", silent: "ill" })[node.state] ?? "warn";
 function nameOf(node, own) {
   const there = consoleOf(node);
   const name = h("b", {}, node.name);
-  if (node.name === own) return [name, " ", h("span", { class: "quiet" }, "(this one)")];
-  return there ? h("a", { href: `${there}/${location.hash}` }, name) : name;
+  return [
+    node.name !== own && there ? h("a", { href: `${there}/${location.hash}` }, name) : name,
+    node.name === own ? h("span", { class: "quiet" }, " (this one)") : null,
+    h("br"), h("code", { class: "quiet" }, node.address)];
 }
 
 function heard(node, own) {

@@ -44,7 +44,7 @@ export function queuePage(queue, query) {
       past ? h("section", {}, h("h2", {}, "The last hour"),
         h("div", { class: "plots" }, figures(past).map(plot))) : null,
       taskSection(queue, stats, tasks, shown, after, again),
-      settingsOf(set),
+      settingsOf(queue, set, again),
     ],
     without: () => h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
   };
@@ -154,8 +154,11 @@ function buriedTable(queue, tasks, again) {
   ], tasks, { key: (task) => task.id });
 }
 
-function settingsOf(settings) {
+function settingsOf(queue, settings, again) {
+  const edit = async () => (await actions.changeSetting(queue, settings)) && again();
   return h("section", {}, h("details", {}, h("summary", {}, "Settings"),
     h("div", { class: "card" }, facts(Object.entries(settings).map(([name, value]) =>
-      [name, h("code", {}, String(value))])))));
+      [name, h("code", {}, String(value))]))),
+    actions.mayAdmin(queue) ? h("p", {}, h("button", { type: "button", on: { click: edit } },
+      "Change a setting …")) : null));
 }

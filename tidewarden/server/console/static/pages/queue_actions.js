@@ -1,6 +1,6 @@
 /** What can be done to a queue and its tasks, each asked for in a dialog and told when done. */
 
-import { path, post, query, remove } from "../api.js";
+import { patch, path, post, query, remove } from "../api.js";
 import { act, ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { counted, number } from "../format.js";
@@ -37,6 +37,24 @@ export async function pause(queue) {
 /** Lets takes go on. */
 export const resume = (queue) =>
   act(() => post(path`/v1/queues/${queue}/resume`, {}), "Takes go on.");
+
+/** Changes one setting; what it may be is said by the node. */
+export async function changeSetting(queue, settings) {
+  const answer = await ask({
+    title: "Change a setting?",
+    text: ["It is in force in every shard of ", code(queue), " once this is answered."],
+    verb: "Change",
+    fields: [
+      { name: "name", label: "Setting", options: Object.keys(settings) },
+      { name: "value", label: "New value", required: true },
+    ],
+  });
+  if (!answer?.value) return false;
+  const isNumber = typeof settings[answer.name] === "number";
+  const value = isNumber && answer.value !== "" ? Number(answer.value) : answer.value;
+  return act(() => patch(path`/v1/queues/${queue}`, { [answer.name]: value }),
+    (told) => `${answer.name} is ${told.settings?.[answer.name] ?? value}.`);
+}
 
 /** Removes tasks; the queue's name must be typed. */
 export async function purge(queue, counts) {

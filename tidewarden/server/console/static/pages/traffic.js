@@ -68,8 +68,10 @@ function whoOf(row) {
   if (row.user !== undefined) parts.push(row.user || "(nobody in particular)");
   if (row.verb !== undefined) parts.push(h("code", {}, row.verb));
   if (row.name) {
-    parts.push(row.kind === "queue" ? h("a", { href: link(["queues", row.name]) }, row.name)
-      : [row.name, row.kind ? h("span", { class: "quiet" }, ` (${row.kind})`) : null]);
+    const place = { queue: ["queues", row.name], provider: ["tokens", "provider", row.name] };
+    const way = place[row.kind];
+    parts.push([way ? h("a", { href: link(way) }, row.name) : row.name,
+      row.kind && row.kind !== "queue" ? h("span", { class: "quiet" }, ` (${row.kind})`) : null]);
   }
   if (row.peer !== undefined) parts.push(h("code", {}, row.peer || "–"));
   return parts.length ? parts.map((part, index) => [index ? " · " : "", part]) : "(no name)";
