@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ROOM_OF = {"__main__": "cli"}
 # The same within tokens, by folder or file; those that put them together import all of them.
-PUT_TOKENS_TOGETHER = {"tokens", "__init__", "open_tokens", "system_queues"}
+PUT_TOKENS_TOGETHER = {"tokens", "__init__", "open_tokens", "provider_clients", "system_queues"}
 ALLOWED_IN_TOKENS: dict[str, set[str]] = {
     "provider": set(),
     "vault": set(),

@@ -41,7 +41,7 @@ def node(
     as_json: AsJson = False,
 ) -> None:
     """
-    Run one node of a cluster, until SIGINT or SIGTERM. SIGHUP has it read its users anew.
+    Run one node of a cluster, until SIGINT or SIGTERM. SIGHUP reloads parts of its file.
 
     The file overrides the defaults, TIDEWARDEN_SECTION_KEY in the environment overrides the file,
     --set overrides both.

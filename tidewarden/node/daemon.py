@@ -15,7 +15,7 @@ import dataclasses
 import errno
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ AGAIN_S = 0.2
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
+OF_TOKENS = ("providers", "webhooks", "companions")
+TAKEN_OVER = ("users", *OF_TOKENS)
+"""Sections of the configuration that SIGHUP has read anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rooms:
     """Holds the rooms of a node that is built, and has not opened its doors yet."""
@@ -89,6 +94,11 @@ class Daemon:
         self._secret = cluster_secret(config)
         self._doors: Doors | None = None
         """None while the node starts, which may be told to reload already."""
+        self._tokens: Tokens | None = None
+        self._served = config
+        """What the tokens, and the doors, go by."""
+        self._turn = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
 
     @property
     def _is_worker(self) -> bool:
@@ -139,26 +149,74 @@ class Daemon:
 
     def reload(self, read: Callable[[], Config]) -> None:
         """
-        Read the users again; every other change needs a restart, and a faulty file changes nothing.
+        Take over what :data:`TAKEN_OVER` names as the file has it now, as a whole or not at all.
+
+        A faulty file changes nothing; every other change needs a restart, which the log says.
         """
         try:
             fresh = read()
         except ConfigError as error:
             log.error("the configuration was not read anew: %s", "; ".join(error.problems))
             return
+        if self._doors is not None and (fault := self._doors.fault_of(fresh.users)):
+            log.error("the configuration was not read anew: %s", fault)
+            return
         other = [
             item.name
             for item in dataclasses.fields(Config)
-            if item.name != "users" and getattr(fresh, item.name) != getattr(self.config, item.name)
+            if item.name not in TAKEN_OVER
+            and getattr(fresh, item.name) != getattr(self.config, item.name)
         ]
         if other:
             log.warning(
-                "only users are read anew; what changed of %s needs a restart", ", ".join(other)
+                "only %s are read anew; what changed of %s needs a restart",
+                ", ".join(TAKEN_OVER),
+                ", ".join(other),
             )
+        parts = {name: getattr(fresh, name) for name in TAKEN_OVER}
         if self._doors is None:
-            self.config = dataclasses.replace(self.config, users=fresh.users)
+            self.config = dataclasses.replace(self.config, **parts)
+        elif self._reloads or any(getattr(self._served, name) != parts[name] for name in OF_TOKENS):
+            self._prepare(parts)
         else:
-            self._doors.reload(fresh.users)
+            self._take_over(parts)
+
+    def _prepare(self, parts: Mapping[str, Any]) -> None:
+        """Take over ``parts`` once the store has what their providers need."""
+        task = asyncio.create_task(self._take_over_when_ready(parts), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+        task.add_done_callback(heard_error)
+
+    async def _take_over_when_ready(self, parts: Mapping[str, Any]) -> None:
+        async with self._turn:
+            assert self._tokens is not None
+            try:
+                await self._tokens.prepare(parts["providers"])
+            except Error as error:
+                log.error(
+                    "the configuration was not taken over, nothing has changed: its providers'"
+                    " queues cannot be made: %s %s",
+                    error.code,
+                    error,
+                )
+            else:
+                self._take_over(parts)
+
+    def _take_over(self, parts: Mapping[str, Any]) -> None:
+        """Go on with ``parts`` in one turn of the loop."""
+        assert self._doors is not None
+        assert self._tokens is not None
+        before, self.config = self._served, dataclasses.replace(self.config, **parts)
+        self._served = self.config
+        changed = {name: _differences(before, self.config, name) for name in OF_TOKENS}
+        if any(changed.values()):
+            self._tokens.change(self.config.providers, self.config.webhooks, self.config.companions)
+            for kind, words in changed.items():
+                for name, what in words.items():
+                    log.info("%s %s: %s by SIGHUP", kind, name, what)
+                    self._doors.note(kind, name, what)
+        self._doors.reload(self.config.users)
 
     # --- building
 
@@ -215,6 +273,7 @@ class Daemon:
     async def _open_tokens(self, rooms: Rooms) -> Tokens:
         parts, accounts, raft = rooms.parts, rooms.accounts, rooms.leader.raft
         nodes = parts.nodes
+        self._served = self.config
         told = dataclasses.replace(
             self.config, node=dataclasses.replace(self.config.node, advertise=nodes.address)
         )
@@ -245,6 +304,9 @@ class Daemon:
             await stack.enter_async_context(audit.running())
         # from here to the first door nothing waits: no reload is missed
         self._doors = doors = self._build_doors(rooms, tokens, audit)
+        self._tokens = tokens
+        if any(getattr(self._served, name) != getattr(self.config, name) for name in OF_TOKENS):
+            self._prepare({name: getattr(self.config, name) for name in TAKEN_OVER})
         self._warn_of_doors()
         refreshing: set[asyncio.Task[None]] = set()
         await doors.open(stack, rooms.access.url, refreshing)
@@ -253,6 +315,8 @@ class Daemon:
         log.info("READY %s: %s", self.config.node.name, doors.shown())
         await self._until_stopped(rooms, tokens, doors, beating, refreshing)
         log.info("going down")
+        for reload in self._reloads:
+            reload.cancel()
 
     def _build_doors(self, rooms: Rooms, tokens: Tokens, audit: AuditLog | None) -> Doors:
         config, clock, replication = self.config, self.clock, rooms.access.replication
@@ -390,6 +454,17 @@ class Daemon:
                 await raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
+
+
+def _differences(before: Config, now: Config, kind: str) -> dict[str, str]:
+    """Say of each provider, webhook or companion that is another now what became of it."""
+    old, new = getattr(before, kind), getattr(now, kind)
+    found: dict[str, str] = {}
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            found[name] = "changed" if name in old and name in new else ""
+            found[name] = found[name] or ("removed" if name in old else "added")
+    return found
 
 
 def _look_again(queues: Queues, sweep: Sweep) -> None:

@@ -148,14 +148,19 @@ class Doors:
             await asyncio.wait(refreshing)
         await closing
 
+    def fault_of(self, users: Sequence[User]) -> str:
+        """Say why these users cannot take over; empty: they can."""
+        if users or self._resp.users.open:
+            return ""
+        return "there are no users any more, which only a restart lets everybody in for"
+
+    def note(self, *words: str) -> None:
+        """Note in the audit log that the node's files were changed."""
+        if self._audit is not None:
+            self._audit.change("", "", "SIGHUP", words)
+
     def reload(self, users: Sequence[User]) -> None:
         """Go on with these users, in every process, and with what the certificate's files hold."""
-        if not users and not self._resp.users.open:
-            log.error(
-                "the users were not read anew: there are none any more, which only a restart lets"
-                " everybody in for"
-            )
-            return
         before = self._resp.users.names()
         changed = self._resp.reload(users)
         self._http.reload(changed)
@@ -167,14 +172,11 @@ class Doors:
 
     def _note_users(self, before: Mapping[str, tuple[str, ...]], users: Sequence[User]) -> None:
         """Note in the audit log who came, went, or has other rights."""
-        if self._audit is None:
-            return
         now = {user.name: user.rights for user in users}
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 rights = now.get(name)
-                words = ["users", name, *(["gone"] if rights is None else rights)]
-                self._audit.change("", "", "SIGHUP", words)
+                self.note("users", name, *(["gone"] if rights is None else rights))
 
     def shown(self) -> str:
         """Return the ports, for people."""

@@ -34,7 +34,7 @@ def main(config: Config, read: Callable[[], Config]) -> None:
     """
     Run one node until SIGINT or SIGTERM.
 
-    At SIGHUP it reads the configuration again, by ``read``, for its users.
+    At SIGHUP it reads the configuration again, by ``read``, for its users and providers.
 
     Raises: ConfigError: what stops the start, every reason that was found.
     """

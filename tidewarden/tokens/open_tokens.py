@@ -40,6 +40,7 @@ from .limits.host_rate_limit import HostRateLimits
 from .limits.node_limits import NodeLimits
 from .policy import failures
 from .provider.token_endpoint import TokenEndpoint
+from .provider_clients import ProviderClient, ProviderClients
 from .refresh.journal_replay import JournalReplay
 from .refresh.offline_refresh import OfflineClient, OfflineRefresher
 from .refresh.outcome_notifier import Counts, OutcomeNotifier
@@ -50,7 +51,7 @@ from .refresh.token_request import TokenRequest
 from .refresh.under_way import UnderWay
 from .refresh.unknown_outcome import UnknownOutcomes
 from .refresh.write_back import WriteBack
-from .tokens import FORCED_MS, Job, Tokens
+from .tokens import FORCED_MS, Job, TokenParts, Tokens
 from .vault.key_store import KeyStore
 from .vault.keyring import Keyring
 from .vault.vault import Vault, open_vault
@@ -81,6 +82,8 @@ class _Ground:
     endpoint: TokenEndpoint
     peers: Peers
     cache: Cache
+    whole: set[str]
+    """The providers whose rows the cache keeps whole."""
     settled: SettledAccounts
     counts: Counts
     patience: failures.Patience
@@ -103,17 +106,6 @@ class _Outside:
     consents: Consents
     lifecycle: AccountLifecycle
     revoker: Revoker
-
-
-@dataclass(frozen=True, slots=True)
-class _Client:
-    """Holds what refreshes the accounts of one provider's client."""
-
-    provider: Provider
-    queue: str
-    limits: ClientLimits
-    request: TokenRequest
-    write_back: WriteBack
 
 
 async def open_tokens(
@@ -165,7 +157,8 @@ async def open_tokens(
         closing.push_async_callback(journal.close)
         journal.open()
         await restore_keys(journal, vault)
-        cache = Cache(config.tokens.cache_max, clock, _served_offline(config))
+        whole: set[str] = set()
+        cache = Cache(config.tokens.cache_max, clock, whole)
         ground = _Ground(
             config,
             queues,
@@ -183,6 +176,7 @@ async def open_tokens(
             endpoint,
             peers,
             cache,
+            whole,
             SettledAccounts(cache),
             Counts(),
             failures.Patience(confirm_s, config.tokens.give_up_s),
@@ -192,11 +186,6 @@ async def open_tokens(
     except BaseException:
         await closing.aclose()
         raise
-
-
-def _served_offline(config: Config) -> frozenset[str]:
-    """The providers whose accounts are refreshed while the store is away."""
-    return frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
 
 
 async def _open_queues(queues: Queues, names: list[str]) -> None:
@@ -223,14 +212,18 @@ async def _put_together(
     await custody.start()
     closing.push_async_callback(custody.stop)
     closing.push_async_callback(outside.outbox.stop)
-    listing = Listing(accounts, directory.queues, directory.providers)
-    figures = Figures(directory.queues, listing.stats, clock)
+    listing = Listing(accounts, directory.queues, directory.known)
+    figures = Figures(directory.providers, listing.stats, clock)
     closing.push_async_callback(figures.stop)
     notifier = OutcomeNotifier(
         ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
     )
-    clients = _clients(ground, outside, notifier)
-    offline = _offline(ground, clients, notifier)
+    alone: dict[str, OfflineClient] = {}
+    under_way = UnderWay()
+    shared = _shared_limits(ground, outside)
+    make = functools.partial(_client, ground, shared, notifier, under_way)
+    clients = ProviderClients(make, directory, ground.endpoint, alone, ground.whole)
+    offline = OfflineRefresher(alone, ground.cache, notifier, clock, ground.dice)
     closing.push_async_callback(offline.stop)
     reader = Reader(
         accounts,
@@ -244,12 +237,11 @@ async def _put_together(
         _near(ground.queues),
     )
     closing.callback(reader.stop)
-    under_way = UnderWay()
-    pools = {name: _pool(ground, one, notifier, under_way) for name, one in clients.items()}
     replay = JournalReplay(
-        ground.node, ground.journal, ground.vault, clock, notifier, under_way, pools, mac
+        ground.node, ground.journal, ground.vault, clock, notifier, under_way, clients.pools, mac
     )
     await replay.replay()
+    rescue = Rescue(directory.providers, directory.queues, accounts.script, clock, ground.nodes)
     return Tokens(
         config=ground.config,
         directory=directory,
@@ -260,7 +252,7 @@ async def _put_together(
         figures=figures,
         stories=_stories(ground),
         custody=custody,
-        pools=pools,
+        parts=_changing(ground, outside, clients, shared, figures, rescue),
         replay=replay,
         journal=ground.journal,
         cache=ground.cache,
@@ -270,12 +262,31 @@ async def _put_together(
         companions=outside.companions,
         forced_ms=forced_ms,
         jobs=(
-            *(pool.run for pool in pools.values()),
             replay.run,
             *custody.jobs(),
+            rescue.run,
             *_other_jobs(ground, outside),
         ),
         closing=closing,
+    )
+
+
+def _changing(
+    ground: _Ground,
+    outside: _Outside,
+    clients: ProviderClients,
+    shared: NodeLimits,
+    figures: Figures,
+    rescue: Rescue,
+) -> TokenParts:
+    return TokenParts(
+        functools.partial(_open_queues, ground.queues),
+        clients,
+        shared.hosts,
+        figures,
+        rescue,
+        outside.revoker,
+        outside.cleanup,
     )
 
 
@@ -288,13 +299,10 @@ def _near(queues: Queues) -> NearAccounts | None:
 
 
 def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:
-    accounts, clock, directory = ground.accounts, ground.clock, ground.directory
-    rescue = Rescue(directory.providers, directory.queues, accounts.script, clock, ground.nodes)
     unconfigured = UnconfiguredAccounts(
-        accounts, ground.queues.catalog.names, directory.queues.values()
+        ground.accounts, ground.queues.catalog.names, ground.directory.queues.values()
     )
     return (
-        rescue.run,
         outside.outbox.run,
         outside.consents.run,
         outside.webhooks.run,
@@ -303,17 +311,6 @@ def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:
         unconfigured.say,
         outside.revoker.run,
     )
-
-
-def _offline(
-    ground: _Ground, clients: Mapping[str, _Client], notifier: OutcomeNotifier
-) -> OfflineRefresher:
-    served = {
-        name: OfflineClient(one.request, one.write_back, one.limits)
-        for name, one in clients.items()
-        if name in _served_offline(ground.config)
-    }
-    return OfflineRefresher(served, ground.cache, notifier, ground.clock, ground.dice)
 
 
 def _outside(ground: _Ground) -> _Outside:
@@ -383,11 +380,8 @@ def _stories(ground: _Ground) -> Stories:
     )
 
 
-def _clients(
-    ground: _Ground, outside: _Outside, notifier: OutcomeNotifier
-) -> Mapping[str, _Client]:
-    """By provider."""
-    shared = NodeLimits(
+def _shared_limits(ground: _Ground, outside: _Outside) -> NodeLimits:
+    return NodeLimits(
         ground.queues.admin,
         ground.accounts.script,
         ground.clock,
@@ -399,56 +393,56 @@ def _clients(
         refreshes=ground.counts.refreshes,
         quarantines=ground.counts.quarantines,
     )
-    found = {}
-    for name, provider in ground.directory.providers.items():
-        queue = ground.directory.queues[name]
-        found[name] = _Client(
-            provider,
-            queue,
-            ClientLimits(provider, queue, shared, lease_ms_of(provider)),
-            TokenRequest(provider, ground.endpoint, ground.vault, ground.clock),
-            WriteBack(
-                provider,
-                queue,
-                ground.node,
-                ground.accounts,
-                ground.vault,
-                ground.journal,
-                ground.cache,
-                notifier,
-                ground.clock,
-                ground.dice,
-            ),
-        )
-    return found
 
 
-def _pool(ground: _Ground, client: _Client, notifier: OutcomeNotifier, under_way: UnderWay) -> Pool:
-    provider, queue, write_back = client.provider, client.queue, client.write_back
+def _client(
+    ground: _Ground,
+    shared: NodeLimits,
+    notifier: OutcomeNotifier,
+    under_way: UnderWay,
+    provider: Provider,
+) -> ProviderClient:
+    """Make what refreshes the accounts of one provider."""
+    queue = ground.directory.queues[provider.name]
+    limits = ClientLimits(provider, queue, shared, lease_ms_of(provider))
+    request = TokenRequest(provider, ground.endpoint, ground.vault, ground.clock)
+    write_back = WriteBack(
+        provider,
+        queue,
+        ground.node,
+        ground.accounts,
+        ground.vault,
+        ground.journal,
+        ground.cache,
+        notifier,
+        ground.clock,
+        ground.dice,
+    )
     refresher = Refresher(
         provider,
         queue,
         ground.accounts,
         ground.journal,
-        client.request,
+        request,
         UnknownOutcomes(provider, queue, ground.node, ground.accounts, ground.peers, write_back),
         write_back,
         notifier,
-        client.limits,
+        limits,
         under_way,
         ground.clock,
         ground.dice,
         ground.patience,
     )
-    return Pool(
+    pool = Pool(
         provider,
         queue,
         ground.queues,
         ground.accounts,
         ground.vault,
         ground.journal,
-        client.limits,
+        limits,
         refresher,
         write_back,
         ground.clock,
     )
+    return ProviderClient(provider, pool, OfflineClient(request, write_back, limits))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.config.load import Config
+from tidewarden.config.load import Companion, Config, Provider, Webhook
+from tidewarden.config.provider import queue_of
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.queue.task import check_range
 
@@ -16,18 +18,22 @@ from .accounts.account_store import AccountStore
 from .accounts.cache import Cache
 from .accounts.directory import Directory
 from .custody.vault_admin import VaultAdmin
+from .events.companion_cleanup import CompanionCleanup
 from .events.companions import Companions
 from .events.events import Events
+from .events.revocation import Revoker
 from .events.webhooks import Webhooks
 from .journal.journal import Journal
 from .limits import judgement
 from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord
 from .limits.client_store import read_client
+from .limits.host_rate_limit import HostRateLimits
+from .provider_clients import ProviderClients
 from .refresh.journal_replay import JournalReplay
 from .refresh.outcome_notifier import Counts
-from .refresh.pool import Pool
 from .refresh.pool import figures as pool_figures
+from .refresh.rescue import Rescue
 from .verbs.figures import Figures
 from .verbs.grants import Grants, Put
 from .verbs.listing import Listing
@@ -43,6 +49,19 @@ GENERATION_MAX = 4_294_967_295
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 """Runs for ever, or returns when there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenParts:
+    """Holds the parts that go on with other providers while a node runs."""
+
+    open_queues: Callable[[list[str]], Awaitable[None]]
+    clients: ProviderClients
+    hosts: HostRateLimits
+    figures: Figures
+    rescue: Rescue
+    revoker: Revoker
+    cleanup: CompanionCleanup
 
 
 class Tokens:
@@ -67,7 +86,7 @@ class Tokens:
         figures: Figures,
         stories: Stories,
         custody: VaultAdmin,
-        pools: Mapping[str, Pool],
+        parts: TokenParts,
         replay: JournalReplay,
         journal: Journal,
         cache: Cache,
@@ -90,7 +109,8 @@ class Tokens:
         self._stories = stories
         self.custody = custody
         """What an operator does with the vault."""
-        self._pools = pools
+        self._parts = parts
+        self._pools = parts.clients.pools
         self._replay = replay
         self._journal = journal
         self._cache = cache
@@ -114,6 +134,7 @@ class Tokens:
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
+                self._parts.clients.start(group)
                 for job in self._jobs:
                     group.create_task(job())
         finally:
@@ -130,6 +151,34 @@ class Tokens:
             running.cancel()
             await asyncio.wait([running])
         await self._closing.aclose()
+
+    async def prepare(self, providers: Mapping[str, Provider]) -> None:
+        """
+        Make what the store needs for these providers, before :meth:`change`.
+
+        Raises what the store raises; nothing has changed then.
+        """
+        await self._parts.open_queues(
+            [queue_of(name, one.client_id) for name, one in providers.items()]
+        )
+
+    def change(
+        self,
+        providers: Mapping[str, Provider],
+        webhooks: Mapping[str, Webhook],
+        companions: Mapping[str, Companion],
+    ) -> None:
+        """Go on with these from now on. Returns at once; what is under way ends as it began."""
+        parts = self._parts
+        parts.hosts.change(providers.values())
+        parts.clients.change(providers)
+        parts.figures.change(providers)
+        parts.rescue.change(providers)
+        parts.revoker.change(providers)
+        parts.cleanup.change(companions, providers)
+        self._companions.change(companions)
+        self.events.change(webhooks)
+        self._webhooks.change(webhooks)
 
     def answer_peer(self, raw: bytes) -> bytes | None:
         """The reply to another node's question; None: it is not of this cluster."""

@@ -183,7 +183,7 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
         assert ADA["password"] not in n0.log()
         # Half written, or not there at all.
         for state, said in (
-            ("", "there are none any more"),
+            ("", "there are no users any more"),
             (None, "cannot be read: No such file"),
         ):
             since = len(n0.log())
@@ -201,3 +201,47 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
                 ):
                     stranger.ping()
     reload(made)
+
+
+PROVIDER = """
+[providers.p]
+token_url = "http://127.0.0.1:9/"
+client_id = "c"
+client_secret = "never-shown"
+"""
+COMPANION = '[companions.c]\nqueue = "work"\n'
+
+
+def test_providers_are_taken_over_as_a_whole_or_not_at_all(made: Cluster, n0: Node) -> None:
+    reload(made)
+    grant = '{"refresh_token": "r", "access_token": "x", "expires_in": 3600}'
+    with n0.client() as client:
+        with pytest.raises(redis.ResponseError, match="NOTFOUND there is no provider 'p'"):
+            client.execute_command("T.PUT", "p/a", grant)
+        reload(made, PROVIDER, COMPANION)
+        assert client.execute_command("T.PUT", "p/a", grant) == 1
+        until(lambda: "work" in client.execute_command("Q.LIST"), what="a companion task")
+        since = len(n0.log())
+        write(made, PROVIDER.replace("providers.p", "providers.q"), "[companions.c]\n")
+        os.kill(n0.pid, signal.SIGHUP)
+        until(lambda: "was not read anew" in n0.log()[since:], what="a complaint")
+        assert "companions.c.queue" in n0.log()[since:]
+        assert client.execute_command("T.GET", "p/a")[0] == "x"
+        with pytest.raises(redis.ResponseError, match="NOTFOUND there is no provider 'q'"):
+            client.execute_command("T.PUT", "q/a", grant)
+        reload(made, PROVIDER + "[limits]\nwait_ms = 5\n")
+        assert "what changed of limits needs a restart" in n0.log()[since:]
+        reload(made)
+        with pytest.raises(redis.ResponseError, match="removed from this node's configuration"):
+            client.execute_command("T.GET", "p/a")
+        reload(made, PROVIDER)
+        assert client.execute_command("T.GET", "p/a")[0] == "x"
+        reload(made)
+
+        def noted() -> list[list[str]]:
+            rows, _ = client.execute_command("R.AUDIT", "COUNT", 1000)
+            return [row["words"] for row in rows if row["action"] == "SIGHUP"]
+
+        until(lambda: ["companions", "c", "removed"] in noted(), what="the audit log")
+        assert noted().count(["providers", "p", "added"]) == 2
+    assert "never-shown" not in n0.log()

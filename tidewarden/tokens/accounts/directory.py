@@ -13,16 +13,35 @@ from . import names
 
 
 class Directory:
-    """Holds the configured providers, and the queue in which the accounts of each lie."""
+    """
+    Holds the configured providers, and the queue in which the accounts of each lie.
+
+    ``known`` and ``queues`` have those, too, that were removed since the start: something of theirs
+    may be under way.
+    """
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:
-        self.providers = providers
-        self.queues = {name: queue_of(name, one.client_id) for name, one in providers.items()}
+        self.providers: dict[str, Provider] = {}
+        self.known: dict[str, Provider] = {}
+        self.queues: dict[str, str] = {}
         """By provider."""
+        self.change(providers)
+
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """Go on with these, in the same mappings, which others hold."""
+        self.known.update(providers)
+        self.queues.update({name: queue_of(name, one.client_id) for name, one in providers.items()})
+        self.providers.clear()
+        self.providers.update(providers)
 
     def provider(self, name: str) -> Provider:
         """The provider of that name. Raises: NotFound."""
         found = self.providers.get(name)
+        if found is None and name in self.known:
+            raise errors.NotFound(
+                f"the provider {name!r} was removed from this node's configuration; its accounts"
+                " are kept, and not refreshed until it is configured again"
+            )
         if found is None:
             known = ", ".join(sorted(self.providers)) or "none"
             raise errors.NotFound(f"there is no provider {name[:60]!r}; configured: {known}")

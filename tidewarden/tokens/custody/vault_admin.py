@@ -46,7 +46,7 @@ class VaultAdmin:
         node = config.node.name
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
-        self._exporting = Export(ledger, vault, config.providers, directory.queues)
+        self._exporting = Export(ledger, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
             node, directory.queues, journal, vault, shelf, ledger, peers, clock
         )

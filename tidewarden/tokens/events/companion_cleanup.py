@@ -48,13 +48,8 @@ class CompanionCleanup:
         ``providers``: the names of all that are configured; ``call`` sends one command to the
         store.
         """
-        every = tuple(providers)
-        self._own = {
-            f"{one.name}\t{one.queue}\t{provider}"
-            for one in companions.values()
-            for provider in one.providers or every
-            if provider in every
-        }
+        self._own: set[str] = set()
+        self.change(companions, providers)
         self._queues = queues
         self._call = call
         self._key = f"{{{cluster}}}:companions"
@@ -64,6 +59,16 @@ class CompanionCleanup:
         Of those that this node does not have: their number, and since when (monotonic seconds) it
         stands.
         """
+
+    def change(self, companions: Mapping[str, Companion], providers: Iterable[str]) -> None:
+        """Go on with these companions and providers."""
+        every = frozenset(providers)
+        self._own = {
+            f"{one.name}\t{one.queue}\t{provider}"
+            for one in companions.values()
+            for provider in one.providers or every
+            if provider in every
+        }
 
     async def run(self) -> None:
         """Count and watch, for ever."""

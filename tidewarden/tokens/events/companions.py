@@ -47,16 +47,46 @@ class Companions:
     def __init__(
         self, companions: Mapping[str, Companion], put: Put, drop: Drop, clock: Clock
     ) -> None:
-        self._lines = [_Line(companion, put, drop, clock) for companion in companions.values()]
+        self._put = put
+        self._drop = drop
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._lost = 0
+        """Of those that are gone."""
+        self.change(companions)
+
+    def change(self, companions: Mapping[str, Companion]) -> None:
+        """Go on with these; what waits for one that has changed waits for it as it is now."""
+        for name, line in list(self._lines.items()):
+            if companions.get(name) == line.companion:
+                continue
+            del self._lines[name]
+            self._lost += line.lost
+            if (task := self._tasks.pop(name, None)) is not None:
+                task.cancel()
+            if name in companions:
+                self._add(companions[name], line)
+        for name, companion in companions.items():
+            if name not in self._lines:
+                self._add(companion)
+
+    def _add(self, companion: Companion, former: _Line | None = None) -> None:
+        line = self._lines[companion.name] = _Line(companion, self._put, self._drop, self._clock)
+        if former is not None:
+            line.take_over(former)
+        if self._group is not None:
+            self._tasks[companion.name] = self._group.create_task(line.run())
 
     def fresh(self, account: str) -> None:
         """The token of ``provider/name`` lives, and can be refreshed."""
-        for line in self._lines:
+        for line in self._lines.values():
             line.note(account, True)
 
     def over(self, account: str) -> None:
         """The account is dead, or gone."""
-        for line in self._lines:
+        for line in self._lines.values():
             line.note(account, False)
 
     @property
@@ -64,20 +94,22 @@ class Companions:
         """
         Notes that came while too many waited for the store: the next refresh makes up for them.
         """
-        return sum(line.lost for line in self._lines)
+        return self._lost + sum(line.lost for line in self._lines.values())
 
     async def run(self) -> None:
         """Put and drop tasks, for ever."""
         async with asyncio.TaskGroup() as group:
-            for line in self._lines:
-                group.create_task(line.run())
+            self._group = group
+            for name, line in self._lines.items():
+                self._tasks[name] = group.create_task(line.run())
+            await asyncio.Event().wait()
 
 
 class _Line:
     """Queues the notes for one companion, so that one whose queue is full holds up no other."""
 
     def __init__(self, companion: Companion, put: Put, drop: Drop, clock: Clock) -> None:
-        self._companion = companion
+        self.companion = companion
         self._put = put
         self._drop = drop
         self._clock = clock
@@ -86,9 +118,14 @@ class _Line:
         self._complaints = OncePer(clock, SAY_S)
         self.lost = 0
 
+    def take_over(self, former: _Line) -> None:
+        """Do what was noted for a companion that this one takes the place of."""
+        for account, lives in former._waiting.items():
+            self.note(account, lives)
+
     def note(self, account: str, lives: bool) -> None:
         """Whether the account lives, from now on."""
-        providers = self._companion.providers
+        providers = self.companion.providers
         if providers and account.partition("/")[0] not in providers:
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -120,7 +157,7 @@ class _Line:
 
     async def _do(self, account: str, lives: bool) -> None:
         """Raises: Error: it can be tried again."""
-        companion, (provider, _, name) = self._companion, account.partition("/")
+        companion, (provider, _, name) = self.companion, account.partition("/")
         task_id = f"{companion.name}:{account}"
         if len(task_id) > ID_BYTES_MAX:
             self._say(f"cannot be put for accounts with so long a name as {account}")
@@ -141,7 +178,7 @@ class _Line:
     def _say(self, what: str) -> None:
         """In the log, once a minute."""
         if self._complaints.passes():
-            log.warning("companion tasks of %s %s", self._companion.name, what)
+            log.warning("companion tasks of %s %s", self.companion.name, what)
 
 
 def next_time(account: str, now_ms: int, interval_ms: int) -> int:

@@ -68,7 +68,7 @@ class Consents:
 
     async def look(self) -> None:
         """Leave all that are due now. Raises what the store raises; what is left stays due."""
-        for queue, shard in await self._having(self._queues, CONSENTS):
+        for queue, shard in await self._having(list(self._queues), CONSENTS):
             more = True
             while more:
                 left, more = await self._ledger.consents(queue, shard, PAGE, self._days)

@@ -80,6 +80,10 @@ class Events:
         self._news = asyncio.Event()
         self.told: Counter[tuple[str, str]] = Counter()
 
+    def change(self, webhooks: Mapping[str, Webhook]) -> None:
+        """Go on with these webhooks."""
+        self._webhooks = webhooks
+
     async def tell(
         self,
         event_id: str,

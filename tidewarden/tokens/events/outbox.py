@@ -79,7 +79,7 @@ class Outbox:
 
         Events of a whole provider are in its first shard.
         """
-        queue = self._queues[provider]
+        queue = self._queues[provider]  # also of one that is removed
         self._places[queue, self._shard_of(queue, account) if account else 0] = None
         self._noted.set()
 
@@ -129,7 +129,7 @@ class Outbox:
     async def _look_everywhere(self) -> None:
         while True:
             try:
-                if found := await self._having(self._queues.values(), OUTBOX):
+                if found := await self._having(list(self._queues.values()), OUTBOX):
                     self._places.update(dict.fromkeys(found))
                     self._noted.set()
             except errors.Error as error:
@@ -139,7 +139,9 @@ class Outbox:
             await sleep(self._clock, LOOK_S)
 
     async def _tell(self, queue: str, shard: int) -> None:
-        provider = next(name for name, one in self._queues.items() if one == queue)
+        provider = next((name for name, one in self._queues.items() if one == queue), "")
+        if not provider:
+            return  # of a client that this node is not configured for any more: another tells it
         entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS)
         while entries:
             for entry in entries:

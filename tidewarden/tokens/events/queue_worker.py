@@ -41,6 +41,12 @@ class QueueWorker:
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
 
+    def resize(self, at_once: int, lease_ms: int) -> None:
+        """Hold at most so many from now on, for so long each; 0: take none."""
+        self._at_once = at_once
+        self._lease_ms = lease_ms
+        self._freed.set()
+
     async def run(self, do: Callable[[Taken], Coroutine[Any, Any, None]]) -> None:
         """
         Take tasks and ``do`` them side by side, until cancelled.

@@ -87,27 +87,23 @@ class Revoker:
         clock: Clock,
         done: Counter[tuple[str, str]],
     ) -> None:
-        self._providers = {
-            name: one for name, one in providers.items() if one.on_delete == "revoke"
-        }
+        self._providers: dict[str, Provider] = {}
         self._queue_of = queue_of
         self._queues = queues
         self._ledger = ledger
         self._vault = vault
         self._exchange = exchange
-        longest_s = (
-            max((2 * one.timeout_s for one in self._providers.values()), default=0.0)
-            + LEASE_SLACK_S
-        )
-        self._errands = QueueWorker(
-            queues,
-            QUEUE,
-            clock,
-            at_once=AT_ONCE * len(self._providers),
-            lease_ms=int(longest_s * 1000),
-        )
+        self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
         self._session = self._errands.session
         self._done = done
+        self.change(providers)
+
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """Go on with these providers; what is on its way ends as it began."""
+        wanted = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
+        longest_s = max((2 * one.timeout_s for one in wanted.values()), default=0.0) + LEASE_SLACK_S
+        self._providers = wanted
+        self._errands.resize(AT_ONCE * len(wanted), int(longest_s * 1000))
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
         """
@@ -151,9 +147,7 @@ class Revoker:
         )
 
     async def run(self) -> None:
-        """Revoke what is queued, for ever; at once where no provider wants it."""
-        if not self._providers:
-            return
+        """Revoke what is queued, for ever, while any provider wants it."""
         await self._errands.run(self._settle)
 
     async def _settle(self, task: Taken) -> None:

@@ -61,22 +61,25 @@ class Webhooks:
 
     def __init__(self, queues: Queues, webhooks: Mapping[str, Webhook], clock: Clock) -> None:
         self._queues = queues
-        self._webhooks = webhooks
         self._clock = clock
-        longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
-        self._at_once = AT_ONCE * len(webhooks)
-        self._errands = QueueWorker(
-            queues, QUEUE, clock, at_once=self._at_once, lease_ms=int(longest_s * 1000)
-        )
+        self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
         self._session = self._errands.session
-        self._complaints = {name: OncePer(clock, SAY_S) for name in webhooks}
+        self._complaints: dict[str, OncePer] = {}
+        self._webhooks: Mapping[str, Webhook] = {}
         self.sent: Counter[tuple[str, str]] = Counter()
+        self.change(webhooks)
+
+    def change(self, webhooks: Mapping[str, Webhook]) -> None:
+        """Go on with these; what is on its way ends as it began."""
+        longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
+        self._webhooks = webhooks
+        self._complaints = {name: OncePer(self._clock, SAY_S) for name in webhooks}
+        self._errands.resize(AT_ONCE * len(webhooks), int(longest_s * 1000))
 
     async def run(self) -> None:
         """Deliver what is queued, for ever."""
-        if not self._webhooks:
-            return
-        connector = aiohttp.TCPConnector(limit=self._at_once, ttl_dns_cache=30)
+        # as many connections as deliveries are under way
+        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30)
         async with aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as client:
@@ -111,7 +114,7 @@ class Webhooks:
                 attempt,
                 fault,
             )
-        elif self._complaints[name].passes():
+        elif name in self._complaints and self._complaints[name].passes():
             log.warning(
                 "webhook %s does not take events (%s): event %s, try %d of %d; tried again by"
                 " itself, for a minute nothing more is said",

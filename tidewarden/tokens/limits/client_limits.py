@@ -93,6 +93,16 @@ class ClientLimits:
         self._telling: asyncio.Task[None] | None = None
         shared.hosts.add(provider)
 
+    def carry_over(self, former: ClientLimits) -> None:
+        """
+        Go on with what this node has learnt of the same client, whose settings have changed.
+
+        What all nodes know of it lies in the store.
+        """
+        self.breaker = former.breaker
+        if former.provider.crew == self.provider.crew:
+            self.concurrency = former.concurrency
+
     async def change(self, change: Change) -> None:
         """Change what all nodes know of the client. Raises what the store raises."""
         await self.known.change(change)

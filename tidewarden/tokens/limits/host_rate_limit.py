@@ -8,7 +8,7 @@ While the store is away each node keeps to its part, by how many nodes there wer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from tidewarden.config.load import Provider
@@ -35,6 +35,12 @@ class HostRateLimits:
         self._rates: dict[str, float] = {}
         self._buckets: dict[str, RateBucket] = {}
         """By host: of what is sent without the store."""
+
+    def change(self, providers: Iterable[Provider]) -> None:
+        """Mind the rates of these providers alone."""
+        self._rates.clear()
+        for provider in providers:
+            self.add(provider)
 
     def add(self, provider: Provider) -> None:
         """Mind the rate of this provider."""

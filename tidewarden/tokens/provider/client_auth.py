@@ -36,6 +36,16 @@ class Credentials:
         self._preferred: dict[str, int] = {}
         self._proofs: dict[tuple[str, int], tuple[Provider, Proof]] = {}
 
+    def forget(self, provider: Provider) -> None:
+        """Its settings have changed, or it is gone."""
+        self._preferred.pop(provider.name, None)
+        for number in (0, 1):
+            self._proofs.pop((provider.name, number), None)
+
+    def forget_keys(self) -> None:
+        """Read the files of keys again where they are needed next."""
+        self._keys.clear()
+
     def order(self, provider: Provider) -> tuple[int, ...]:
         """Numbers of the secrets to try, the one that was last taken first."""
         if len(provider.secrets) == 1:

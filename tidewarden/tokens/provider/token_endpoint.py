@@ -186,6 +186,13 @@ class TokenEndpoint:
             return Revoked("failed", f"no answer ({type(error.__cause__ or error).__name__})")
         return found
 
+    async def forget(self, provider: Provider) -> None:
+        """Drop what is kept of a provider whose settings have changed, or that is gone."""
+        self.credentials.forget(provider)
+        line = self._lines.pop(provider.name, None)
+        if line is not None:
+            await line.client.aclose()  # And the session under it.
+
     async def close(self) -> None:
         """Close every connection."""
         lines, self._lines = self._lines, {}

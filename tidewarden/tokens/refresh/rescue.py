@@ -50,22 +50,35 @@ class Rescue:
         clock: Clock,
         nodes: Callable[[], int],
     ) -> None:
-        self._graces = {
-            queues[name]: int(one.grace_s * 1000)
-            for name, one in providers.items()
-            if _concerned(one)
-        }
+        self._queues = queues
+        self._graces: dict[str, int] = {}
+        self._concerned = asyncio.Event()
+        self.change(providers)
         self._script = script
         self._clock = clock
         self._nodes = nodes
 
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """Go on with these providers."""
+        self._graces = {
+            self._queues[name]: int(one.grace_s * 1000)
+            for name, one in providers.items()
+            if _concerned(one)
+        }
+        if self._graces:
+            self._concerned.set()
+        else:
+            self._concerned.clear()
+
     async def run(self) -> None:
         """
-        Look when fewer nodes live than before, for ever; at once where no provider is concerned.
+        Look when fewer nodes live than before, for ever, while any provider is concerned.
         """
-        most = int((DEAD_S + max(self._graces.values(), default=0) / 1000) / LOOK_S)
-        living, rounds = 0, most  # One may have died before this one began.
-        while self._graces:
+        living, rounds = 0, -1
+        while True:
+            await self._concerned.wait()
+            most = int((DEAD_S + max(self._graces.values()) / 1000) / LOOK_S)
+            rounds = most if rounds < 0 else rounds  # one may have died before this one began
             now = self._nodes()
             rounds = most if now < living else rounds
             living = now
@@ -80,7 +93,7 @@ class Rescue:
     async def look(self) -> int:
         """Look once everywhere: how many accounts go on. Raises what the store raises."""
         found = 0
-        for queue, grace_ms in self._graces.items():
+        for queue, grace_ms in list(self._graces.items()):
             args = (grace_ms, LEFT_MS, MOST)
             looks = (self._script("tokens.rescue", queue, shard, args) for shard in range(SHARDS))
             found += sum(await asyncio.gather(*looks))

@@ -31,13 +31,18 @@ class Figures:
         one: Callable[[str], Awaitable[dict[str, Any]]],
         clock: Clock,
     ) -> None:
-        self._providers = sorted(providers)
+        self._providers: list[str] = []
+        self.change(providers)
         self._one = one
         self._clock = clock
         self._under_way: asyncio.Task[Stats] | None = None
         self._next: asyncio.Task[Stats] | None = None
         self._found: Stats = {}
         self._found_at = float("-inf")
+
+    def change(self, providers: Iterable[str]) -> None:
+        """Go on with these providers."""
+        self._providers = sorted(providers)
 
     async def all(self) -> Stats:
         """Read now. Raises what the store raises."""
@@ -79,19 +84,20 @@ class Figures:
         # Who asks from here on is told what is read later.
         self._under_way, self._next = self._next, None
         began = self._clock.monotonic()
-        left, found = iter(self._providers), Stats()
+        names = self._providers
+        left, found = iter(names), Stats()
 
         async def read() -> None:
             for name in left:
                 found[name] = await self._one(name)
 
-        readers = [asyncio.ensure_future(read()) for _ in range(min(AT_ONCE, len(self._providers)))]
+        readers = [asyncio.ensure_future(read()) for _ in range(min(AT_ONCE, len(names)))]
         try:
             await asyncio.gather(*readers)
         finally:
             for reader in readers:
                 reader.cancel()
-        self._found, self._found_at = {name: found[name] for name in self._providers}, began
+        self._found, self._found_at = {name: found[name] for name in names}, began
         return self._found
 
 

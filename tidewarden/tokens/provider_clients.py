@@ -1,0 +1,127 @@
+"""Runs the refreshers of every configured provider, and takes over changed ones while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidewarden.config.load import Provider
+
+from .accounts.directory import Directory
+from .provider.token_endpoint import TokenEndpoint
+from .refresh.offline_refresh import OfflineClient
+from .refresh.pool import Pool
+
+log = logging.getLogger("tidewarden.tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderClient:
+    """Holds what refreshes the accounts of one provider's client."""
+
+    provider: Provider
+    pool: Pool
+    offline: OfflineClient
+
+
+class ProviderClients:
+    """
+    Holds the clients of one node by provider.
+
+    A changed one begins when what its former self had under way has ended: two of one name never
+    run at a time.
+
+    Args:
+        make: makes a provider's client.
+        directory: knows what is configured; others look there, too.
+        endpoint: forgets what it kept of former settings.
+        offline: the clients that refresh without the store, which others read.
+        whole: the providers whose rows are cached whole, likewise.
+
+    ``pools``: by provider, which others read.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Provider], ProviderClient],
+        directory: Directory,
+        endpoint: TokenEndpoint,
+        offline: dict[str, OfflineClient],
+        whole: set[str],
+    ) -> None:
+        self._make = make
+        self._directory = directory
+        self._endpoint = endpoint
+        self._offline = offline
+        self._whole = whole
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.pools: dict[str, Pool] = {}
+        for provider in directory.providers.values():
+            self._add(provider)
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin to refresh, in tasks of ``group``."""
+        self._group = group
+        for name, pool in self.pools.items():
+            self._tasks[name] = group.create_task(pool.run())
+
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """
+        Go on with these providers: begin those that are new, end those that are gone or changed.
+
+        What is the same in every setting goes on untouched. Accounts of those that are gone stay.
+        """
+        before = dict(self._directory.providers)
+        self._directory.change(providers)
+        self._endpoint.credentials.forget_keys()
+        for name, old in before.items():
+            if providers.get(name) != old:
+                self._replace(old, providers.get(name))
+        for name, new in providers.items():
+            if name not in before:
+                self._add(new)
+                self._begin(name)
+
+    def _add(self, provider: Provider, former: Pool | None = None) -> None:
+        client = self._make(provider)
+        if former is not None and former.queue == client.pool.queue:
+            client.pool.limits.carry_over(former.limits)
+        self.pools[provider.name] = client.pool
+        if provider.orphan == "refresh":
+            self._offline[provider.name] = client.offline
+            self._whole.add(provider.name)
+
+    def _replace(self, old: Provider, new: Provider | None) -> None:
+        former, running = self.pools.pop(old.name), self._tasks.pop(old.name, None)
+        self._offline.pop(old.name, None)
+        self._whole.discard(old.name)
+        if new is not None:
+            self._add(new, former)
+        if self._group is None:
+            return
+        if running is not None:
+            running.cancel()
+        ending = self._group.create_task(self._end(old, running))
+        if new is not None:
+            self._begin(old.name, ending)
+
+    def _begin(self, name: str, after: asyncio.Task[None] | None = None) -> None:
+        if self._group is None:
+            return
+        pool = self.pools[name]
+
+        async def run() -> None:
+            if after is not None:
+                await asyncio.wait([after])
+            await pool.run()
+
+        self._tasks[name] = self._group.create_task(run())
+
+    async def _end(self, provider: Provider, running: asyncio.Task[None] | None) -> None:
+        """Wait until what was under way has ended, then drop the connections."""
+        if running is not None:
+            await asyncio.wait([running])
+        await self._endpoint.forget(provider)
