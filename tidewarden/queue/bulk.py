@@ -11,7 +11,7 @@ from .admin import ALL
 from .catalog import Catalog
 from .partitioning import in_lane, shard_for
 from .shards.shard import Shard
-from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range
+from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range, traceparent
 
 PIECE = 500  # tasks that one script removes or releases
 PICK_MAX = 100  # tasks read at a time
@@ -122,7 +122,9 @@ class Bulk:
         if len(row) == 1:
             return False  # no body: nothing to move
         task_id = row[0].decode("utf-8", "surrogateescape")
-        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload, lane = row[1:]
+        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload, lane, trace = row[
+            1:
+        ]
         task = TaskSpec(
             id=task_id,
             at_ms=due_ms,
@@ -132,6 +134,7 @@ class Bulk:
             attempts=attempts,
             backoff_ms=backoff_ms,
             lane=lane.decode() or None,
+            trace=traceparent(trace) if trace else "",
         )
         if task.lane:
             task_id = in_lane(task_id, task.lane, len(targets), moved=True)

@@ -30,6 +30,7 @@ STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
 NAME_PATTERN = "[A-Za-z0-9_.:/-]+"
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _NAME = re.compile(NAME_PATTERN)
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts as the numbers do
 
@@ -100,6 +101,27 @@ def check_lane(lane: str) -> str:
     return lane
 
 
+def trace_digits(traceparent: str) -> str:
+    """
+    The trace id, span id and flags of a traceparent, one behind the other (W3C Trace Context, 3.2).
+
+    Raises: BadArg: it is none of version 00, or one of its ids is zero.
+    """
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None or not int(found[1], 16) or not int(found[2], 16):
+        raise BadArg(
+            f"TRACE is {traceparent[:60]!r}; allowed is a W3C traceparent: 00, 32 digits, 16 digits"
+            " and 2 digits, hexadecimal in lower case, with - between them"
+        )
+    return found[1] + found[2] + found[3]
+
+
+def traceparent(trace: bytes) -> str:
+    """The traceparent of the 25 bytes that a task's record has of it."""
+    digits = trace.hex()
+    return f"00-{digits[:32]}-{digits[32:48]}-{digits[48:]}"
+
+
 @dataclass(slots=True)
 class TaskSpec:
     """
@@ -112,6 +134,7 @@ class TaskSpec:
     ``ttl_ms`` (how long after the put it may still be taken; then it is buried). Without an id we
     make one, which sorts by time. ``lane``: the tasks of one lane run as few at a time and as
     slowly as the queue's ``lane_limit`` and ``lane_rate`` say, lanes in turn; None: no lane.
+    ``trace``: the W3C traceparent of the put, which its takers get; empty: none.
     """
 
     payload: bytes = b""
@@ -127,6 +150,7 @@ class TaskSpec:
     if_exists: Mode = "keep"
     ttl_ms: int = 0
     lane: str | None = None
+    trace: str = ""
 
     def check(self, payload_max: int) -> None:
         """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
@@ -157,6 +181,8 @@ class TaskSpec:
             )
         if self.lane is not None:
             check_lane(self.lane)
+        if self.trace:
+            trace_digits(self.trace)
         if self.if_exists not in ("keep", "fail", "replace"):
             raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
 
@@ -172,7 +198,8 @@ class TaskSpec:
             and self.deadline_ms is None
             and self.within_ms is None
             and self.priority == 50
-            and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms or self.lane)
+            and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms)
+            and not (self.lane or self.trace)
         ):
             return ""
         due = (
@@ -195,6 +222,7 @@ class TaskSpec:
             f"{int(own)}"
             f" {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}"
             f"{' ' * (waits and not self.ttl_ms)}{'w' * waits}"
+            f"{'#' + trace_digits(self.trace) if self.trace else ''}"
             f"{f'@{self.lane}' if self.lane else ''}"
         )
 
@@ -213,6 +241,8 @@ class Taken(msgspec.Struct):
     attempt: int
     deadline_ms: int
     lease_end_ms: int
+    trace: bytes = b""
+    """The trace context of its put, see :func:`traceparent`; empty: none."""
 
 
 @dataclass(slots=True)
@@ -291,6 +321,7 @@ FIELDS = (
     "backoff_ms",
     "expires_ms",
     "lane",
+    "trace",
     "history",
 )
 
@@ -315,6 +346,9 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
                 }
                 for ms, how, attempt, reason in value
             ]
+        elif name == "trace":
+            if value:
+                shown["traceparent"] = traceparent(value)
         else:
             shown[name] = value
     holder = shown.pop("holder")

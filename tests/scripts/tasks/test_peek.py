@@ -92,6 +92,7 @@ def test_a_task_as_it_lies(desk: Any) -> None:
         "expires_ms": 0,
         "history": [],
         "lane": b"",
+        "trace": b"",
     }
     row = desk.take_one(task_id="a")
     shown = desk.peek("a")

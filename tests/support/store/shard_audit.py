@@ -209,6 +209,9 @@ def _behind_times(record: bytes) -> int:
     )
 
 
+TRACED = 255  # instead of the length of a lane's name: a trace context comes first
+
+
 def expires_of(record: bytes) -> int:
     """When the task with this static record expires; 0: never."""
     at = _behind_times(record)
@@ -223,6 +226,10 @@ def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
     if not record[0] & 64:
         return b"", b""
     at = _behind_times(record) + (6 if record[0] & 32 else 0)
+    if record[at] == TRACED:
+        at += 1 + 25
+    if record[at] == 0:
+        return b"", b""
     behind = at + 1 + record[at]
     due_at = _due_at(record)
     deadline = record[due_at + 6 : due_at + 12] if record[0] & 1 else record[due_at : due_at + 6]

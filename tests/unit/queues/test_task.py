@@ -176,6 +176,7 @@ def test_a_task_as_peek_shows_it() -> None:
         10,
         11,
         b"tenant",
+        bytes(range(1, 26)),
         [[12, b"fail", 1, b"no \xff"]],
     ]
     shown = described("q", row)
@@ -191,6 +192,7 @@ def test_a_task_as_peek_shows_it() -> None:
         6,
         "tenant",
     )
+    assert shown["traceparent"] == ("00-0102030405060708090a0b0c0d0e0f10-1112131415161718-19")
     assert shown["history"] == [{"at_ms": 12, "how": "fail", "attempt": 1, "reason": "no \ufffd"}]
     for state, name in ((b"buried", "buried_ms"), (b"delayed", "next_ms"), (b"ready", "")):
         shown = described("q", [b"a", state, *row[2:]])

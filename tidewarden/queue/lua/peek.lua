@@ -8,8 +8,8 @@
 --         5 cursor ("": from the start)
 -- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline,
 --         attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max,
---         backoff_ms, expires (0: never), lane ("": none), history} where history is a list of {ms,
---         how, attempt, reason}, the oldest first
+--         backoff_ms, expires (0: never), lane ("": none), trace context (likewise), history}
+--         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
 -- Bytes of payloads in one page, and the task with which it goes past them.
 local tasks, room = {}, 16777216
@@ -68,6 +68,7 @@ local function show(id, state, score)
     t.backoff_ms,
     t.expires,
     t.lane or '',
+    t.trace or '',
     history,
   }
 end

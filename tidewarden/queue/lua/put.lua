@@ -5,8 +5,8 @@
 -- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1
 --         delay, 2 at), due ms, deadline mode (0 none, 1 at, 2 within), deadline ms, priority,
 --         lease ms, attempts, backoff ms, own 0|1, then the mode keep|fail|replace, then the TTL ms
---         where there is one, and `w` when the caller waits for room; the rest behind `@` is the
---         lane), payload
+--         where there is one, and `w` when the caller waits for room, and the trace context
+--         behind `#`, 50 hexadecimal digits; the rest behind `@` is the lane), payload
 -- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD, FULL: the
 --         shard is at its capacity)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
@@ -37,12 +37,17 @@ for i = 3, #ARGV, 3 do
   if options ~= '' then
     t = fresh(payload)
     local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl,
-      waits, lane =
+      waits, trace, lane =
       string.match(
         options,
-        '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$'
+        '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(#?%x*)(.*)$'
       )
-    if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then
+    if
+      not dm
+      or not MODES[word]
+      or trace ~= '' and (#trace ~= 51 or string.byte(trace) ~= 35)
+      or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1)
+    then
       refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options)
     end
     if dm == '1' then
@@ -62,6 +67,13 @@ for i = 3, #ARGV, 3 do
       refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200')
     end
     if lane ~= '' then t.lane = string.sub(lane, 2) end
+    if trace ~= '' then
+      t.trace = string.gsub(
+        string.sub(trace, 2),
+        '%x%x',
+        function(pair) return string.char(tonumber(pair, 16)) end
+      )
+    end
     if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
       refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
     end

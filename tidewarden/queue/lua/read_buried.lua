@@ -9,7 +9,7 @@
 --         7 only those buried by then (unix ms; 0: by now)
 --         8 less so many ms
 -- RETURNS {tasks as {id, priority, due, deadline, lease_ms, attempts_max, backoff_ms, payload, lane
---         ("": none)}, strays as {id}; the rank behind them | -1: there are no more}
+--         ("": none), trace context (likewise)}, strays as {id}; the rank behind them | -1: there are no more}
 open()
 local most, bytes, from, till =
   int(3, 'tasks', 1, 1000),
@@ -32,6 +32,7 @@ for i = 1, #ids do
         t.backoff_ms,
         t.payload,
         t.lane or '',
+        t.trace or '',
       }
     or { ids[i] }
   size = size + (t and #t.payload or 0)

@@ -18,6 +18,7 @@ from tidewarden.queue.task import (
     Changes,
     Taken,
     TaskSpec,
+    traceparent,
 )
 
 from .payloads import bytes_of, readable, text_or_base64
@@ -88,6 +89,16 @@ IfExists: TypeAlias = Annotated[
 ]
 
 
+Traceparent = Annotated[
+    str,
+    Meta(
+        pattern="^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?$",
+        description="W3C trace context of the put, which the takers of the task get.",
+        examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
+    ),
+]
+
+
 class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a task to put is, beside its payload."""
 
@@ -104,6 +115,7 @@ class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     lane: Annotated[str, Meta(min_length=1, max_length=LANE_MAX)] | UnsetType = UNSET
     if_exists: IfExists = "keep"
     wait_ms: WaitMs = 0
+    traceparent: Traceparent = ""
 
     def spec(self, payload: bytes) -> TaskSpec:
         """The task with this payload."""
@@ -121,6 +133,7 @@ class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             self.if_exists,
             self.ttl_ms,
             _or(self.lane, None),
+            self.traceparent,
         )
 
 
@@ -173,6 +186,7 @@ class TakenTask(msgspec.Struct, kw_only=True):
     attempt: int
     deadline_ms: UnixMs
     lease_end_ms: UnixMs
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 def taken(task: Taken) -> TakenTask:
@@ -187,6 +201,7 @@ def taken(task: Taken) -> TakenTask:
         attempt=task.attempt,
         deadline_ms=task.deadline_ms,
         lease_end_ms=task.lease_end_ms,
+        traceparent=traceparent(task.trace) if task.trace else UNSET,
     )
 
 
@@ -224,6 +239,7 @@ class SeenTask(msgspec.Struct, kw_only=True):
     lease_end_ms: int | UnsetType = UNSET
     buried_ms: int | UnsetType = UNSET
     next_ms: int | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
     history: list[PastTry]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidewarden.errors import NotHeld
 from tidewarden.queue.put import put_error
-from tidewarden.queue.task import Taken
+from tidewarden.queue.task import Taken, traceparent
 from tidewarden.server.verbs.options import DIGITS_MAX
 
 from . import encoder
@@ -23,6 +23,7 @@ from .reply_slot import Slot
 
 FROM = (b"FROM", b"from")
 WAIT = (b"WAIT", b"wait")
+TRACEPARENT_BYTES = 55
 
 
 class PutSlot(Slot):
@@ -73,7 +74,7 @@ class AckSlot(Slot):
 
 
 def taken(tasks: list[Taken]) -> bytes:
-    """The reply of every take: seven fields of each task."""
+    """The reply of every take: seven fields of each task, an eighth where its put was traced."""
     if not tasks:
         return encoder.EMPTY
     out = [b"*%d\r\n" % len(tasks)]
@@ -81,8 +82,9 @@ def taken(tasks: list[Taken]) -> bytes:
         queue = task.queue.encode()
         task_id = task.id.encode("utf-8", "surrogateescape")
         out.append(
-            b"*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
+            b"*%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n"
             % (
+                8 if task.trace else 7,
                 len(queue),
                 queue,
                 len(task_id),
@@ -95,6 +97,8 @@ def taken(tasks: list[Taken]) -> bytes:
                 task.lease_end_ms,
             )
         )
+        if task.trace:
+            out.append(b"$%d\r\n%b\r\n" % (TRACEPARENT_BYTES, traceparent(task.trace).encode()))
     return b"".join(out)
 
 

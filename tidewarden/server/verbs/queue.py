@@ -32,7 +32,9 @@ TASK_OPTIONS = {
     "LANE": Option("lane", text),
     "WAIT": Option("wait_ms", unsupported),
 }
-PUT = Options("Q.PUT", {**TASK_OPTIONS, "WAIT": Option("wait_ms", number)})
+PUT = Options(
+    "Q.PUT", {**TASK_OPTIONS, "WAIT": Option("wait_ms", number), "TRACE": Option("trace", text)}
+)
 TAKE = Options(
     "Q.TAKE",
     {
@@ -212,7 +214,7 @@ COMMANDS = (
         on(("put",), 1),
         "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] [PRIORITY n]"
         " [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace]"
-        " [WAIT ms]",
+        " [WAIT ms] [TRACE traceparent]",
         group="queue",
     ),
     Command(

@@ -1,6 +1,8 @@
 -- task: the two records of a task, as they are packed.
 -- Static record, written at the put: flags, the priority (with the flag 128 it is 50 and absent),
--- due, then only what differs from the default.
+-- due, then only what differs from the default. The last part of it begins with the bytes of the
+-- lane's name; TRACED instead of them says that the trace context of the put comes before.
+local TRACED, TRACE_BYTES = 255, 25
 local function encode(t)
   local flags, rest = 0, ''
   if t.deadline ~= t.due then
@@ -19,27 +21,32 @@ local function encode(t)
   if (t.expires or 0) > 0 then
     flags, rest = flags + 32, rest .. pack('>I6', t.expires)
   end
+  if t.trace then
+    flags, rest = flags + 64, rest .. string.char(TRACED) .. t.trace
+    if not t.lane then rest = rest .. '\0' end
+  end
   if t.lane then
     if not t.order then -- equals of a lane leave in the order of their puts
       t.order = (S.line or 0) + 1
       set('line', t.order)
     end
-    flags, rest = flags + 64, rest .. string.char(#t.lane) .. t.lane .. pack('>I6', t.order)
+    rest = rest .. string.char(#t.lane) .. t.lane .. pack('>I6', t.order)
+    if not t.trace then flags = flags + 64 end
   end
   if t.priority == 50 then return pack('>BI6', flags + 128, t.due) .. rest .. t.payload end
   return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
 end
 
 -- What such a record says: priority, due, deadline, lease_ms, attempts_max, backoff_ms, own,
--- expires, payload, lane, order. An error where this version cannot read it: it was cut short, is
+-- expires, payload, lane, order, trace. An error where this version cannot read it: it was cut short, is
 -- foreign, or a newer version's.
 local function said(raw)
   local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
   if flags < 128 then
     priority, due, at = unpack_struct('>BI6', raw, 2)
   end
-  local deadline, lease_ms, attempts_max, backoff_ms, expires, lane, order =
-    due, 0, 0, 0, 0, nil, nil
+  local deadline, lease_ms, attempts_max, backoff_ms, expires, lane, order, trace =
+    due, 0, 0, 0, 0, nil, nil, nil
   local rest = flags % 16
   if rest ~= 0 then
     if rest % 2 >= 1 then
@@ -59,9 +66,18 @@ local function said(raw)
     expires, at = unpack_struct('>I6', raw, at)
   end
   if flags % 128 >= 64 then
-    local behind = at + 1 + string.byte(raw, at)
-    lane = string.sub(raw, at + 1, behind - 1)
-    order, at = unpack_struct('>I6', raw, behind)
+    local length = string.byte(raw, at)
+    if length == TRACED then
+      trace, at = string.sub(raw, at + 1, at + TRACE_BYTES), at + 1 + TRACE_BYTES
+      length = string.byte(raw, at)
+    end
+    if length > 0 or not trace then
+      local behind = at + 1 + length
+      lane = string.sub(raw, at + 1, behind - 1)
+      order, at = unpack_struct('>I6', raw, behind)
+    else
+      at = at + 1
+    end
   end
   if
     priority > 99
@@ -84,13 +100,14 @@ local function said(raw)
     expires,
     string.sub(raw, at),
     lane,
-    order
+    order,
+    trace
 end
 
 -- The task; nil where its record cannot be read.
 local function decode(raw)
   local readable, priority, due, deadline, lease_ms, attempts_max, backoff_ms, own,
-    expires, payload, lane, order =
+    expires, payload, lane, order, trace =
     pcall(said, raw)
   if not readable then return nil end
   return {
@@ -105,6 +122,7 @@ local function decode(raw)
     payload = payload,
     lane = lane,
     order = order,
+    trace = trace,
   }
 end
 
