@@ -19,11 +19,22 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
 
-EVERYBODY = {"errors", "clock", "config", "log", "budget", "progress", "histograms", "peer_line"}
+EVERYBODY = {
+    "errors",
+    "clock",
+    "config",
+    "log",
+    "budget",
+    "progress",
+    "tracing",
+    "histograms",
+    "peer_line",
+}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "budget": set(),
+    "tracing": set(),
     "histograms": set(),
     "progress": {"clock"},
     "peer_line": set(),
@@ -36,8 +47,9 @@ ALLOWED: dict[str, set[str]] = {
     "tokens": EVERYBODY | {"queue"},
     "scheduler": EVERYBODY | {"queue"},
     "server": EVERYBODY | {"cluster", "tokens", "scheduler", "queue"},
-    "client": {"errors", "clock"},
+    "client": {"errors", "clock", "tracing"},
     "sandbox": EVERYBODY,
+    "telemetry": EVERYBODY,
     "node": (
         EVERYBODY
         | {
@@ -50,6 +62,7 @@ ALLOWED: dict[str, set[str]] = {
             "server",
             "sandbox",
             "client",
+            "telemetry",
         }
     ),
     # store: `up` runs one, see decision 6
@@ -94,6 +107,7 @@ MIRRORS = {
     "server/traffic": {"unit/server/traffic"},
     "server/verbs": {"unit/server/verbs"},
     "store": {"unit/store", "rooms/store", "live/store", "live/faults", "live/data_folders"},
+    "telemetry": {"unit/telemetry", "live/telemetry"},
     "tokens": {"unit/tokens", "rooms/tokens", "live/tokens"},
     "tokens/limits": {"unit/tokens/limits", "live/tokens/limits"},
     "tokens/lua": {"scripts/accounts"},

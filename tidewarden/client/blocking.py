@@ -91,6 +91,11 @@ class Task:
         return self.inner.lease_end_ms
 
     @property
+    def traceparent(self) -> str:
+        """The trace context of its put (W3C Trace Context); empty: that was not traced."""
+        return self.inner.traceparent
+
+    @property
     def settled(self) -> bool:
         """Whether a verb of ours has ended the lease."""
         return self.inner.settled

@@ -52,6 +52,8 @@ _WORDS = {
     "lane": "LANE",
     "if_exists": "IFEXISTS",
 }
+TRACE = "TRACE"
+"""The word before the traceparent of a put, which older nodes do not know."""
 
 
 @dataclass(frozen=True, slots=True)

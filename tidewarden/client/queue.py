@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tidewarden.errors import Error, NotFound
+from tidewarden.tracing import put_span
 
 from .connection import Arg
 from .failover import only
-from .options import NewTask, PutOptions, State, as_json, checked, encoded, put_words, words
+from .options import TRACE, NewTask, PutOptions, State, as_json, checked, encoded, put_words, words
 from .replies import Ending, Page, TaskInfo, mapped, task_info
 from .task import AsyncTask
 
@@ -91,7 +92,7 @@ class AsyncQueue:
         :class:`PutOptions`. Raises: Exists, NotHeld (by ``if_exists``), Full, TooBig, Unreachable.
         """
         again = options.get("if_exists", "keep") == "keep"
-        command = (
+        command: tuple[Arg, ...] = (
             "Q.PUT",
             self.name,
             payload,
@@ -101,7 +102,10 @@ class AsyncQueue:
         )
         if wait_ms:
             command = (*command, "WAIT", checked("wait_ms", wait_ms))
-        answer, _ = only(await self.client.wait([command], wait_ms, again=again))
+        with put_span(self.name) as trace:
+            if trace:
+                command = (*command, TRACE, trace)
+            answer, _ = only(await self.client.wait([command], wait_ms, again=again))
         task_id: str = answer.decode()
         return task_id
 
@@ -140,8 +144,11 @@ class AsyncQueue:
             else:
                 commands.append(("Q.PUT", name, task, "ID", make(), *fixed))
         answers: list[Any] = []
-        for piece in pieces(commands):
-            answers += (await self.client.line.run(piece, again=again))[0]
+        with put_span(name, len(commands)) as trace:
+            if trace:
+                commands = [(*command, TRACE, trace) for command in commands]
+            for piece in pieces(commands):
+                answers += (await self.client.line.run(piece, again=again))[0]
         ids: list[str] = [answer.decode() for answer in answers if not isinstance(answer, Error)]
         if len(ids) < len(answers):
             raise BatchError(

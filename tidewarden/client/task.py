@@ -83,6 +83,7 @@ class AsyncTask:
         "queue",
         "settled",
         "since",
+        "traceparent",
         "way",
     )
 
@@ -97,6 +98,8 @@ class AsyncTask:
         self.attempt: int = row[4]
         self.deadline_ms: int = row[5]
         self.lease_end_ms: int = row[6]
+        # of its put (W3C Trace Context); empty: that was not traced
+        self.traceparent: str = row[7].decode() if len(row) > 7 else ""
         self.lease_ms = lease_ms
         # our monotonic clock when the lease began or was renewed, in seconds; not later than it was
         self.since = since

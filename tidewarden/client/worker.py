@@ -9,10 +9,12 @@ import inspect
 import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Denied, Error, Full, NoAuth, NotHeld, Unreachable, WrongPass
+from tidewarden.tracing import handler_span
 
 from .blocking import Client, Task
 from .client import AsyncClient
@@ -304,12 +306,14 @@ class Worker:
     ) -> Any:
         """The function's result, as bytes or ``None``."""
         function: Callable[[Any], Any] = handler.function
-        if handler.is_async:
-            result = await function(task)
-        else:
-            result = await threads.run(functools.partial(function, Task(blocking, task)))
-            if inspect.isawaitable(result):
-                result = await result
+        with handler_span(task.queue, task.id, task.attempt, task.traceparent):
+            if handler.is_async:
+                result = await function(task)
+            else:  # in a thread, which sees the span as the current one, too
+                call = functools.partial(function, Task(blocking, task))
+                result = await threads.run(functools.partial(copy_context().run, call))
+                if inspect.isawaitable(result):
+                    result = await result
         return None if result is None else encoded(result)
 
     async def _failed(self, handler: Handler, task: AsyncTask, error: Exception) -> None:

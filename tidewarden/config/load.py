@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -41,6 +42,7 @@ from .settings import (
     Limits,
     Log,
     Node,
+    Otel,
     Queues,
     Raft,
     Store,
@@ -96,6 +98,7 @@ SECTIONS = {
     "limits": Limits,
     "queues": Queues,
     "beanstalkd": Beanstalkd,
+    "otel": Otel,
     "tokens": Tokens,
     "log": Log,
     "vault": Vault,
@@ -135,6 +138,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         limits=read(Limits, "limits", tables["limits"], problems),
         queues=read(Queues, "queues", tables["queues"], problems),
         beanstalkd=read(Beanstalkd, "beanstalkd", tables["beanstalkd"], problems),
+        otel=read(Otel, "otel", tables["otel"], problems),
         tokens=read(Tokens, "tokens", tables["tokens"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
@@ -204,6 +208,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     _check_members(config, problem)
     _check_doors(config.node, problem)
     _check_beanstalkd(config, problem)
+    _check_otel(config, problem)
     _check_secret(config, problem)
     _check_store(config, problem)
     if config.limits.request_bytes < config.limits.payload_bytes:
@@ -253,6 +258,21 @@ def _check_beanstalkd(config: Config, problem: Problem) -> None:
             "beanstalkd.port",
             f"found {door.port}, which is another of this node's ports; allowed: 0, or one outside"
             f" {node.base_port} to {node.base_port + BEANSTALKD_ABOVE - 1}",
+        )
+
+
+def _check_otel(config: Config, problem: Problem) -> None:
+    """Where telemetry goes, and whether what sends it is here."""
+    endpoint = config.otel.endpoint
+    if not endpoint:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        problem("otel.endpoint", f"found {endpoint!r}; allowed: http://HOST:PORT, or https://")
+    elif find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        problem(
+            "otel.endpoint",
+            "what sends it is not installed; allowed after: pip install 'tidewarden[otel]'",
         )
 
 

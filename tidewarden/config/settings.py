@@ -277,6 +277,25 @@ class Beanstalkd:
 
 
 @dataclass(frozen=True, slots=True)
+class Otel:
+    """What is sent to a receiver of OpenTelemetry; needs the extra ``tidewarden[otel]``."""
+
+    endpoint: str = setting("", allowed="an address like http://collector:4318, or nothing")
+    """
+    Where OTLP over HTTP is received; ``/v1/traces`` and ``/v1/metrics`` are added. Empty, the
+    default: nothing is sent.
+    """
+    traces: bool = setting(True)
+    """Whether spans of refreshes and webhooks are sent. They name the account."""
+    sample_share: float = setting(1.0, low=0, high=1)
+    """Of how many traces that begin here. One that came with a task goes on as it was begun."""
+    metrics: bool = setting(True)
+    """Whether the figures of ``/metrics`` are sent."""
+    metrics_interval_s: float = setting(60.0, low=1, high=3600)
+    """How often they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Settings for every provider's accounts."""
 
@@ -440,6 +459,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     queues: Queues = field(default_factory=Queues)
     beanstalkd: Beanstalkd = field(default_factory=Beanstalkd)
+    otel: Otel = field(default_factory=Otel)
     tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)

@@ -60,6 +60,8 @@ class Doors:
         traffic: ClusterTraffic,
         login_key: bytes,
     ) -> None:
+        self._config = config
+        self._clock = clock
         self.status = status
         self.traffic = traffic
         self._audit = audit
@@ -128,6 +130,8 @@ class Doors:
 
         Raises: OSError: a port is taken. ConfigError: not all processes serve.
         """
+        if self._config.otel.endpoint:
+            await self._start_telemetry(stack)
         stack.push_async_callback(self.traffic.close)
         await self._http.start()
         stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
@@ -137,6 +141,12 @@ class Doors:
             await self._beanstalkd.start()
         await self._secondaries.start(url, self.status.store.server, self._resp)
         self.status.ready = True
+
+    async def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:
+        from tidewarden.telemetry.telemetry import telemetry  # an extra: not everybody has it
+
+        text = self._http.metrics_text
+        await stack.enter_async_context(telemetry(self._config, self._clock, text))
 
     async def close(self, refreshing: set[asyncio.Task[None]]) -> None:
         """Answer those who wait at once, and wait for the refreshes that are under way."""

@@ -58,5 +58,5 @@ def test_a_replacing_put_has_a_trace_of_its_own(desk: Any) -> None:
     ],
 )
 def test_what_is_no_traceparent_is_refused(wrong: str) -> None:
-    with pytest.raises(BadArg, match="TRACE is .* allowed is a W3C traceparent"):
+    with pytest.raises(BadArg, match=r"TRACE is .* allowed is a W3C traceparent"):
         TaskSpec(trace=wrong).check(10)

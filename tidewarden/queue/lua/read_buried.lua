@@ -9,7 +9,8 @@
 --         7 only those buried by then (unix ms; 0: by now)
 --         8 less so many ms
 -- RETURNS {tasks as {id, priority, due, deadline, lease_ms, attempts_max, backoff_ms, payload, lane
---         ("": none), trace context (likewise)}, strays as {id}; the rank behind them | -1: there are no more}
+--         ("": none), trace context (likewise)}, strays as {id}; the rank behind them | -1: there
+--         are no more}
 open()
 local most, bytes, from, till =
   int(3, 'tasks', 1, 1000),

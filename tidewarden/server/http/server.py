@@ -20,6 +20,7 @@ from aiohttp import web
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config, is_loopback
+from tidewarden.config.rights import ALL
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
 from tidewarden.server.access.admission import AdmissionControl
@@ -214,6 +215,10 @@ class HttpServer:
         if self._listener is None:
             return told
         return {**self._listener.stats(), "waiting": self._long_polls.waiting, **told}
+
+    async def metrics_text(self) -> bytes:
+        """Return what ``/metrics`` answers somebody who may see all of it."""
+        return await self._node_routes.metrics_text(ALL)
 
     @property
     def port(self) -> int:

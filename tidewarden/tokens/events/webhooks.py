@@ -25,6 +25,7 @@ from tidewarden.log import OncePer
 from tidewarden.queue import Queues, Taken
 from tidewarden.tokens.provider.retry_after_header import retry_after
 from tidewarden.tokens.provider.token_endpoint import reason_of
+from tidewarden.tracing import client_span, failed
 
 from .events import ATTEMPTS, QUEUE, Delivery
 from .queue_worker import QueueWorker
@@ -95,7 +96,15 @@ class Webhooks:
                 self._session, QUEUE, task.id, task.lease, reason="no such webhook here"
             )
             return
-        fault, pause_s = await self._post(client, hook, delivery)
+        about: dict[str, str | int] = {
+            "tidewarden.webhook": name,
+            "tidewarden.event": delivery.event,
+            "tidewarden.attempt": task.attempt,
+        }
+        with client_span(f"webhook {name}", about) as span:
+            fault, pause_s = await self._post(client, hook, delivery)
+            if fault:
+                failed(span, fault)
         self.sent[name, "failed" if fault else "delivered"] += 1
         if not fault:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])

@@ -31,8 +31,9 @@ from tidewarden.tokens.policy.failures import Case, Patience
 from tidewarden.tokens.provider import token_response
 from tidewarden.tokens.provider.advice import after_refusal
 from tidewarden.tokens.provider.grant_request import Unfit
-from tidewarden.tokens.provider.token_response import Verdict
+from tidewarden.tokens.provider.token_response import Outcome, Verdict
 from tidewarden.tokens.vault.vault import Unsealable
+from tidewarden.tracing import client_span, failed
 
 from .log_sampler import LogSampler
 from .outcome_notifier import OutcomeNotifier
@@ -207,7 +208,7 @@ class Refresher:
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
             self._limits.began(late=behind)
         while True:
-            outcome, verdict = await self._request.ask(task.id, opened.row, token, until)
+            outcome, verdict = await self._ask(task, opened, token, until)
             if verdict.outcome == "late":  # As if it had been found out before.
                 await self._hold(task, 0, opened)
                 return
@@ -224,6 +225,23 @@ class Refresher:
                 return
             until, opened = lasts, replace(opened, troubles=failures.after_doubt(case))
             log.debug("%s/%s: %s; sent again in its place", provider.name, task.id, verdict.message)
+
+    async def _ask(
+        self, task: Taken, opened: Opened, token: str, until: float
+    ) -> tuple[Outcome, Verdict]:
+        """Ask the provider, and have it traced where spans are wanted."""
+        name = self.provider.name
+        about: dict[str, str | int] = {
+            "tidewarden.provider": name,
+            "tidewarden.account": f"{name}/{task.id}",
+            "tidewarden.generation": opened.row.generation,
+            "tidewarden.attempt": task.attempt,
+        }
+        with client_span(f"refresh {name}", about) as span:
+            outcome, verdict = await self._request.ask(task.id, opened.row, token, until)
+            if verdict.outcome != "ok":
+                failed(span, verdict.outcome, {"error.type": verdict.outcome})
+        return outcome, verdict
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """

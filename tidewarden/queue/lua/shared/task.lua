@@ -1,8 +1,8 @@
 -- task: the two records of a task, as they are packed.
 -- Static record, written at the put: flags, the priority (with the flag 128 it is 50 and absent),
 -- due, then only what differs from the default. The last part of it begins with the bytes of the
--- lane's name; TRACED instead of them says that the trace context of the put comes before.
-local TRACED, TRACE_BYTES = 255, 25
+-- lane's name; \255 instead of them says that the trace context of the put, 25 bytes, comes
+-- before.
 local function encode(t)
   local flags, rest = 0, ''
   if t.deadline ~= t.due then
@@ -22,7 +22,7 @@ local function encode(t)
     flags, rest = flags + 32, rest .. pack('>I6', t.expires)
   end
   if t.trace then
-    flags, rest = flags + 64, rest .. string.char(TRACED) .. t.trace
+    flags, rest = flags + 64, rest .. '\255' .. t.trace
     if not t.lane then rest = rest .. '\0' end
   end
   if t.lane then
@@ -38,8 +38,8 @@ local function encode(t)
 end
 
 -- What such a record says: priority, due, deadline, lease_ms, attempts_max, backoff_ms, own,
--- expires, payload, lane, order, trace. An error where this version cannot read it: it was cut short, is
--- foreign, or a newer version's.
+-- expires, payload, lane, order, trace. An error where this version cannot read it: it was cut
+-- short, is foreign, or a newer version's.
 local function said(raw)
   local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
   if flags < 128 then
@@ -67,8 +67,8 @@ local function said(raw)
   end
   if flags % 128 >= 64 then
     local length = string.byte(raw, at)
-    if length == TRACED then
-      trace, at = string.sub(raw, at + 1, at + TRACE_BYTES), at + 1 + TRACE_BYTES
+    if length == 255 then
+      trace, at = string.sub(raw, at + 1, at + 25), at + 26
       length = string.byte(raw, at)
     end
     if length > 0 or not trace then

@@ -241,16 +241,20 @@ class NodeRoutes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
+        return web.Response(
+            body=await self.metrics_text(self._rights(request)),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def metrics_text(self, rights: Rights) -> bytes:
+        """Return what somebody with these rights may see of the metrics."""
         samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
         for part, ask in self._stats.items():
             samples.append((part, {}, await _asked(ask)))
         # The node's own figures matter most just when the store is away.
-        async for found in metrics.of_store(self._queues, self._tokens, self._rights(request)):
+        async for found in metrics.of_store(self._queues, self._tokens, rights):
             samples += found
-        return web.Response(
-            body=await metrics.render(samples, self._clock),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
+        return await metrics.render(samples, self._clock)
 
 
 async def _asked(ask: Stats) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Sends spans and metrics to a receiver of OpenTelemetry, where one is configured."""
