@@ -112,14 +112,16 @@ def environ() -> dict[str, str]:
     }
 
 
-def test_every_module_and_script_is_inside(wheel: Path) -> None:
+def test_every_module_script_and_page_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tidewarden").rglob("*")
-        if path.suffix in (".py", ".lua") or path.name == "py.typed"
+        if path.suffix in (".py", ".lua", ".html", ".css", ".js", ".svg")
+        or path.name in ("py.typed", "uPlot.LICENSE.txt")
     }
     assert any(name.endswith(".lua") for name in wanted)
+    assert any(name.endswith("console/static/index.html") for name in wanted)
     assert wanted <= inside
     assert not [name for name in inside if name.startswith("tests/")]
 

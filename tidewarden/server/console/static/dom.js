@@ -48,7 +48,11 @@ export function show(parent, ...children) {
   morphChildren(parent, wanted);
 }
 
-const keyOf = (node) => node.dataset?.key;
+/** What a node is about: as it says, or a section by its heading, for sections come and go. */
+const keyOf = (node) => node.dataset?.key
+  ?? (node.nodeName === "SECTION" ? `section ${headingOf(node)}` : undefined);
+const headingOf = (section) =>
+  section.getAttribute("aria-label") ?? section.querySelector("h2")?.textContent ?? "";
 const alike = (old, wanted) =>
   old.nodeType === wanted.nodeType &&
   old.nodeName === wanted.nodeName &&

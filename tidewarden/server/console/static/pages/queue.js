@@ -156,7 +156,7 @@ function buriedTable(queue, tasks, again) {
 
 function settingsOf(queue, settings, again) {
   const edit = async () => (await actions.changeSetting(queue, settings)) && again();
-  return h("section", {}, h("details", {}, h("summary", {}, "Settings"),
+  return h("section", { "data-key": "settings" }, h("details", {}, h("summary", {}, "Settings"),
     h("div", { class: "card" }, facts(Object.entries(settings).map(([name, value]) =>
       [name, h("code", {}, String(value))]))),
     actions.mayAdmin(queue) ? h("p", {}, h("button", { type: "button", on: { click: edit } },
