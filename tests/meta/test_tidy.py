@@ -103,6 +103,7 @@ MIRRORS = {
     "server/console": {"unit/server/console"},
     "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd"},
     "server/http": {"unit/server/http"},
+    "server/http/openapi": {"live/openapi"},
     "server/resp": {"unit/server/resp"},
     "server/traffic": {"unit/server/traffic"},
     "server/verbs": {"unit/server/verbs"},

@@ -10,10 +10,8 @@ import hashlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +20,10 @@ from urllib.parse import quote_plus
 
 import httpx
 import pytest
+from support.run.npm_packages import npm_folder
 
 HERE = Path(__file__).parent
 START_S = 120.0
-INSTALL_S = 300.0
 ACCOUNTS_MAX = 300  # more, and django-oauth-toolkit's 80 refreshes a second are the test
 
 
@@ -155,38 +153,7 @@ def installed(folder_name: str, script: str) -> list[str]:
     ``folder_name`` asks for, which is installed into a cache folder once. Skips, saying why, where
     that cannot be had.
     """
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip(f"{script} needs node and npm on PATH: apt-get install nodejs npm")
-    package = (HERE / folder_name / "package.json").read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tidewarden" / f"{folder_name}-{hashlib.sha256(package).hexdigest()[:12]}"
-    if not (folder / "node_modules").is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f"{folder_name}-", dir=folder.parent))
-        (fresh / "package.json").write_bytes(package)
-        command = [
-            npm,
-            "install",
-            "--ignore-scripts",
-            "--no-audit",
-            "--no-fund",
-            "--no-package-lock",
-            "--loglevel=error",
-        ]
-        try:
-            done = subprocess.run(
-                command, cwd=fresh, capture_output=True, text=True, timeout=INSTALL_S, check=False
-            )
-            problem = done.stderr.strip()[-300:] if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            problem = f"not within {INSTALL_S:g} s"
-        if problem:
-            shutil.rmtree(fresh)
-            pytest.skip(f"npm could not install what {script} needs: {problem}")
-        with contextlib.suppress(OSError):  # another run was first
-            fresh.rename(folder)
-        shutil.rmtree(fresh, ignore_errors=True)
+    folder = npm_folder(folder_name, HERE / folder_name / "package.json", script)
     text = (HERE / script).read_bytes()
     # By its content: runs of another version of the file may share the folder.
     copy = folder / f"{hashlib.sha256(text).hexdigest()[:12]}-{script}"

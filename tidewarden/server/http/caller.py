@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg
@@ -20,6 +23,22 @@ from .params import check_path
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 USER: web.RequestKey[str] = web.RequestKey("user", str)
 SESSION = "Tidewarden-Session"
+
+
+class SessionHeader(msgspec.Struct, kw_only=True):
+    """In which session a request takes and holds."""
+
+    session: (
+        Annotated[
+            str,
+            Meta(
+                description="Which holds the leases; absent: they end by their time alone.",
+                examples=["2f1c5b9e-7d0a-4c38-9b6e-0a5d3c1e8f42"],
+                extra_json_schema={"format": "uuid"},
+            ),
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.field(name=SESSION, default=msgspec.UNSET)
 
 
 def user_of(request: web.Request) -> str:

@@ -33,6 +33,10 @@ class Whole(msgspec.Struct):
     left: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class Brief(msgspec.Struct, omit_defaults=True):
+    maybe: int = 0
+
+
 DOCUMENT = document(ROUTES.values())
 DESCRIBED = [route for route in ROUTES.values() if route.described]
 
@@ -134,10 +138,20 @@ def test_every_error_is_there_with_its_status_and_words() -> None:
 
 
 def test_a_sample_is_made_of_the_examples_of_its_parts() -> None:
-    schemas = Schemas([Whole])
+    schemas = Schemas([Whole], [])
     sample = schemas.sample(schemas.of(Whole))
     assert sample == {"part": {"word": "a"}, "parts": [{"word": "a"}], "named": {"name": 0}}
     assert "maybe" not in schemas.sample(schemas.of(Whole), whole=False)
+
+
+def test_what_is_only_answered_has_all_that_has_a_default() -> None:
+    answered = Schemas([], [Whole]).components["Whole"]
+    assert answered["required"] == ["part", "parts", "named", "maybe"]
+    assert "default" not in answered["properties"]["maybe"]
+    assert not Schemas([], [list[Brief]]).components["Brief"].get("required")
+    asked = Schemas([list[Whole]], [Whole]).components["Whole"]
+    assert asked["required"] == ["part", "parts", "named"]
+    assert asked["properties"]["maybe"]["default"] is None
 
 
 def test_docstrings_become_markdown() -> None:

@@ -10,7 +10,7 @@ from tidewarden import __version__
 from tidewarden.server.http.route import Route
 
 from . import problems
-from .operations import SCHEME, operation, tag_of, types_of
+from .operations import SCHEME, answers_of, bodies_of, operation, tag_of
 from .schemas import Schemas, prose
 
 ABOUT = """\
@@ -35,7 +35,10 @@ def document(routes: Iterable[Route[Any]]) -> dict[str, Any]:
     It is the same on all nodes of a version, and has nothing of a node in it.
     """
     listed = [route for route in routes if route.described]
-    schemas = Schemas(kind for route in listed for kind in types_of(route))
+    schemas = Schemas(
+        (kind for route in listed for kind in bodies_of(route)),
+        (kind for route in listed for kind in answers_of(route)),
+    )
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
         paths.setdefault(route.path, {})[route.method.lower()] = operation(route, schemas)

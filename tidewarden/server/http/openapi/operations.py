@@ -6,6 +6,8 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from tidewarden.server.access.required_rights import Permission
 from tidewarden.server.http.route import Route
 
@@ -20,10 +22,15 @@ _HAND_MADE = {"type": "string"}
 """Of a body that is text for people or programs of its own, such as a page or a stream."""
 
 
-def types_of(route: Route[Any]) -> list[Any]:
-    """The types whose schemas the operation refers to."""
-    asked = (route.body, route.answer, *(kind for _, kind in route.others))
+def answers_of(route: Route[Any]) -> list[Any]:
+    """The types of its answers, whose schemas the operation refers to."""
+    asked = (route.answer, *(kind for _, kind in route.others))
     return [kind for kind in asked if kind is not None and kind is not bytes]
+
+
+def bodies_of(route: Route[Any]) -> list[Any]:
+    """The same of its bodies."""
+    return [] if route.body is None or route.body is bytes else [route.body]
 
 
 def tag_of(route: Route[Any]) -> str:
@@ -51,7 +58,7 @@ def operation(route: Route[Any], schemas: Schemas) -> dict[str, Any]:
     if given := _parameters(route):
         found["parameters"] = given
     if route.body is not None:
-        found["requestBody"] = {"required": True, "content": _bodies(route, schemas)}
+        found["requestBody"] = {"required": _needs_body(route), "content": _bodies(route, schemas)}
     found["responses"] = _responses(route, schemas)
     return found
 
@@ -84,6 +91,17 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
     if route.headers is not None:
         found += parameters(route.headers, "header")
     return found
+
+
+def _needs_body(route: Route[Any]) -> bool:
+    """An empty body of POST is read as ``{}``."""
+    if route.method != "POST" or route.body is bytes:
+        return True
+    try:
+        msgspec.json.decode(b"{}", type=route.body)
+    except msgspec.ValidationError:
+        return True
+    return False
 
 
 def _bodies(route: Route[Any], schemas: Schemas) -> dict[str, Any]:

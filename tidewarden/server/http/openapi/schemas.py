@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 REF = "#/components/schemas/{name}"
 _ROLE = re.compile(r":\w+:`~?([^`]*)`")
@@ -18,11 +19,13 @@ class Schemas:
     """
     Holds the schemas of some types, and those they are made of.
 
-    ``components`` has each struct once, by its name.
+    ``components`` has each struct once, by its name. Of those that are never sent to the server
+    every field is there, but where it may be left out altogether.
     """
 
-    def __init__(self, types: Iterable[Any]) -> None:
-        unique = {repr(kind): kind for kind in types}
+    def __init__(self, bodies: Iterable[Any], answers: Iterable[Any]) -> None:
+        asked = {repr(kind): kind for kind in bodies}
+        unique = asked | {repr(kind): kind for kind in answers}
         found, components = msgspec.json.schema_components(list(unique.values()), ref_template=REF)
         self._by_type: dict[str, dict[str, Any]] = dict(
             zip(unique, map(_tidied, found), strict=True)
@@ -30,10 +33,26 @@ class Schemas:
         self.components: dict[str, Any] = {
             name: _tidied(components[name]) for name in sorted(components)
         }
+        sent: set[str] = set()
+        for kind in asked:
+            self._reach(self._by_type[kind], sent)
+        for name in self.components.keys() - sent - _omitting(list(unique.values())):
+            _always_there(self.components[name])
 
     def of(self, kind: Any) -> dict[str, Any]:
         """The schema of one of the types: mostly a reference."""
         return self._by_type[repr(kind)]
+
+    def _reach(self, schema: Any, reached: set[str]) -> None:
+        """Add the names of the components that a schema is made of."""
+        parts = schema.values() if isinstance(schema, dict) else schema
+        if isinstance(schema, dict) and "$ref" in schema:
+            name = str(schema["$ref"]).rpartition("/")[2]
+            if name not in reached:
+                reached.add(name)
+                self._reach(self.components[name], reached)
+        for part in parts if isinstance(schema, dict | list) else ():
+            self._reach(part, reached)
 
     def resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
         """What a schema refers to, or itself."""
@@ -116,6 +135,40 @@ def _tidied(schema: Any) -> Any:
             if name != "title" or not isinstance(value, str)
         }
     return [_tidied(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _omitting(types: list[Any]) -> set[str]:
+    """Names of the structs that leave out fields which have their defaults."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    left: list[Any] = list(msgspec.inspect.multi_type_info(types))
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if (
+            isinstance(part, msgspec.inspect.StructType)
+            and part.cls.__struct_config__.omit_defaults
+        ):
+            found.add(part.cls.__name__)
+        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+            left += [getattr(part, name) for name in part.__struct_fields__]
+        elif isinstance(part, tuple):
+            left += part
+    return found
+
+
+def _always_there(schema: dict[str, Any]) -> None:
+    """A field that has a default is written all the same."""
+    properties = schema.get("properties", {})
+    defaults = [name for name, part in properties.items() if "default" in part]
+    for name in defaults:
+        del properties[name]["default"]
+    if defaults:
+        schema["required"] = [
+            name for name in properties if name in {*schema.get("required", ()), *defaults}
+        ]
 
 
 def _is_text(name: str, value: Any) -> bool:

@@ -21,13 +21,20 @@ from tidewarden.errors import (
     NoQuorum,
     NotFound,
     NotHeld,
+    Stale,
     StoreDown,
     TooBig,
 )
 from tidewarden.queue import Queues
 from tidewarden.queue.task import Taken
 from tidewarden.server.access.required_rights import Requirement
-from tidewarden.server.http.caller import queue_in_path, session_of, task_in_path, user_of
+from tidewarden.server.http.caller import (
+    SessionHeader,
+    queue_in_path,
+    session_of,
+    task_in_path,
+    user_of,
+)
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.field_names import in_fields, renamed
 from tidewarden.server.http.long_polls import LongPolls
@@ -531,15 +538,28 @@ def _under_lease(request: web.Request) -> list[bytes]:
 
 PUT_BODY: Any = PutTask | Annotated[list[PutTask], Meta(min_length=1, max_length=TASKS_MAX)]
 STORE = (StoreDown, NoQuorum)
-HELD = (BadArg, NotHeld, NotFound, *STORE)
+HELD = (BadArg, NotHeld, NotFound, Full, Stale, *STORE)  # a session may be gone, or taken over
 QUEUE = "/v1/queues/{queue}"
 TASK = f"{QUEUE}/tasks/{{id}}"
+LEASED = tuple(
+    (f"Tidewarden-{name}", f"With Accept: {BYTES}: {what}.")
+    for name, what in (
+        ("Queue", "the task's queue"),
+        ("Id", "its id, percent-encoded"),
+        ("Lease", "the number of its lease"),
+        ("Attempt", "which attempt this is"),
+        ("Deadline-Ms", "its deadline, Unix milliseconds"),
+        ("Lease-End-Ms", "when the lease ends, Unix milliseconds"),
+    )
+)
 ROUTES = (
     Route(
         "POST",
         f"{QUEUE}/tasks",
         "Q.PUT",
         TaskRoutes.put,
+        raw=True,
+        example={"id": "welcome-7", "payload": "hello", "priority": 50},
         query=TaskOptions,
         body=PUT_BODY,
         answer=PutAnswer,
@@ -559,10 +579,15 @@ ROUTES = (
         f"{QUEUE}/take",
         "Q.TAKE",
         TaskRoutes.take,
+        example={"count": 1, "wait_ms": 20_000, "lease_ms": 30_000},
+        raw_answer=True,
+        others=((204, None),),
+        answer_headers=LEASED,
+        headers=SessionHeader,
         reads=True,
         body=TakeOne,
         answer=TakenTasks,
-        errors=(BadArg, Full, NotFound, Draining, *STORE),
+        errors=(BadArg, Full, NotFound, Draining, Stale, *STORE),
         arguments=_from,
     ),
     Route(
@@ -570,10 +595,15 @@ ROUTES = (
         "/v1/take",
         "Q.TAKE",
         TaskRoutes.take_any,
+        example={"queues": ["mail", "sms"], "wait_ms": 20_000},
+        raw_answer=True,
+        others=((204, None),),
+        answer_headers=LEASED,
+        headers=SessionHeader,
         reads=True,
         body=TakeAny,
         answer=TakenTasks,
-        errors=(BadArg, Full, NotFound, Draining, *STORE),
+        errors=(BadArg, Full, NotFound, Draining, Stale, *STORE),
         arguments=_from,
     ),
     Route(
@@ -581,27 +611,60 @@ ROUTES = (
         f"{QUEUE}/ack",
         "Q.ACK",
         TaskRoutes.ack_many,
+        example={"tasks": [{"id": "welcome-7", "lease": 68_719_476_737}]},
+        headers=SessionHeader,
         body=AckMany,
         answer=AckAnswers,
         errors=HELD,
     ),
-    Route("POST", f"{TASK}/ack", "Q.ACK", TaskRoutes.ack, body=Ack, answer=Acked, errors=HELD),
+    Route(
+        "POST",
+        f"{TASK}/ack",
+        "Q.ACK",
+        TaskRoutes.ack,
+        example={"lease": 68_719_476_737, "result": "sent"},
+        headers=SessionHeader,
+        body=Ack,
+        answer=Acked,
+        errors=HELD,
+    ),
     Route(
         "POST",
         f"{TASK}/release",
         "Q.RELEASE",
         TaskRoutes.release,
+        headers=SessionHeader,
         body=HandBack,
         answer=Done,
         errors=HELD,
     ),
-    Route("POST", f"{TASK}/fail", "Q.FAIL", TaskRoutes.fail, body=Fail, answer=Done, errors=HELD),
-    Route("POST", f"{TASK}/bury", "Q.BURY", TaskRoutes.bury, body=Bury, answer=Done, errors=HELD),
+    Route(
+        "POST",
+        f"{TASK}/fail",
+        "Q.FAIL",
+        TaskRoutes.fail,
+        example={"lease": 68_719_476_737, "reason": "550 no such mailbox"},
+        headers=SessionHeader,
+        body=Fail,
+        answer=Done,
+        errors=HELD,
+    ),
+    Route(
+        "POST",
+        f"{TASK}/bury",
+        "Q.BURY",
+        TaskRoutes.bury,
+        headers=SessionHeader,
+        body=Bury,
+        answer=Done,
+        errors=HELD,
+    ),
     Route(
         "POST",
         f"{TASK}/touch",
         "Q.TOUCH",
         TaskRoutes.touch,
+        headers=SessionHeader,
         body=Touch,
         answer=LeaseEnd,
         errors=HELD,
@@ -629,6 +692,7 @@ ROUTES = (
         TASK,
         "Q.UPDATE",
         TaskRoutes.update,
+        example={"payload": "hello again", "delay_ms": 60_000},
         query=LeaseOption,
         body=ChangeTask,
         answer=Done,

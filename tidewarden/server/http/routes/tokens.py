@@ -364,9 +364,7 @@ class Story(msgspec.Struct):
     now_ms: UnixMs
     summary: Annotated[str, Meta(description="One sentence.")]
     asked: Annotated[list[Answered], Meta(description="The latest at the end.")]
-    concluded: Annotated[
-        list[Annotated[Finding, Meta(extra_json_schema={"additionalProperties": True})]], Meta()
-    ]
+    concluded: list[Finding]
     next: NextStep
     advice: Annotated[list[str], Meta(description="Sentences; none: nothing need be done.")]
 
