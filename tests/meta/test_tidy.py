@@ -101,7 +101,7 @@ MIRRORS = {
     "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
     "server/console": {"unit/server/console"},
-    "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd"},
+    "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd", "live/beanstalkd"},
     "server/http": {"unit/server/http"},
     "server/http/openapi": {"live/openapi"},
     "server/resp": {"unit/server/resp"},

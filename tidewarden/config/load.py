@@ -253,6 +253,13 @@ def _check_beanstalkd(config: Config, problem: Problem) -> None:
             f"found {door.host!r}, which others can reach; allowed only with [[users]], so that not"
             " everybody may connect",
         )
+    if door.client_ca and not node.tls_cert:
+        problem("beanstalkd.client_ca", "found a file; allowed only with node.tls_cert")
+    elif door.client_ca and (fault := tls.fault_of_authorities(door.client_ca)):
+        problem(
+            "beanstalkd.client_ca",
+            f"found {door.client_ca!r}: {fault}; allowed: a PEM file of certificates",
+        )
     if node.base_port <= door.port < node.base_port + BEANSTALKD_ABOVE:
         problem(
             "beanstalkd.port",

@@ -274,6 +274,11 @@ class Beanstalkd:
     """
     connections_max: int = setting(1000, low=1, high=1_000_000)
     """Most connections of the door at a time; each may wait for a job."""
+    client_ca: str = setting("", path=True)
+    """
+    File (PEM) with the authorities that vouch for clients' certificates: one whose common name is
+    a user's lets that user in. Empty, the default: users say ``auth``.
+    """
 
 
 @dataclass(frozen=True, slots=True)

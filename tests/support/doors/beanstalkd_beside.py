@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from support.doors.beanstalkd_site import Talk
+from support.doors.beanstalkd_site import BeanstalkdSite, Talk
 
 BINARY = shutil.which("beanstalkd")
 TUBES = ("default", "a", "b;c", "d+(e)$")
@@ -53,6 +53,20 @@ async def beanstalkd() -> AsyncIterator[int]:
     finally:
         process.terminate()
         process.wait()
+
+
+def whoever_left(site: BeanstalkdSite | None) -> Callable[[], Awaitable[None]]:
+    """
+    A wait until the jobs of whoever hung up are ready again; of a beanstalkd (None) for nothing: it
+    reads what has come in its order, so who hung up is gone before who comes then.
+    """
+
+    async def settled() -> None:
+        context = None if site is None else site.server.context
+        while context and (context.closing or any(one.half_closed for one in context.connections)):
+            await asyncio.sleep(0.001)
+
+    return settled
 
 
 class Side:

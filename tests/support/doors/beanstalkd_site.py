@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -82,22 +83,26 @@ class BeanstalkdSite:
         self.queues = queues
         self.talks: list[Talk] = []
 
-    async def dial(self) -> Talk:
-        made = Talk(*await asyncio.open_connection("127.0.0.1", self.server.port))
+    async def dial(self, tls: ssl.SSLContext | None = None) -> Talk:
+        made = Talk(*await asyncio.open_connection("127.0.0.1", self.server.port, ssl=tls))
         self.talks.append(made)
         return made
 
 
 @asynccontextmanager
 async def beanstalkd_site(
-    queues: Any, *, users: tuple[User, ...] = (), **settings: Any
+    queues: Any,
+    *,
+    users: tuple[User, ...] = (),
+    certificate: tuple[str, str] = ("", ""),
+    **settings: Any,
 ) -> AsyncIterator[BeanstalkdSite]:
     """The door on a port that the system chooses; ``settings``: of ``[beanstalkd]``."""
     clock, config = SystemClock(), Config()
     config = replace(
         config,
         # so that its own port comes out as 0
-        node=replace(Node(), base_port=-4),
+        node=replace(Node(), base_port=-4, tls_cert=certificate[0], tls_key=certificate[1]),
         beanstalkd=Beanstalkd(enabled=True, **settings),
         users=users,
     )

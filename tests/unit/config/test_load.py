@@ -470,3 +470,24 @@ def test_a_list_of_functions(write: Write) -> None:
             ConfigError, match=r"queues\.strategies: .*allowed: a list of names like"
         ):
             load(write(f"[queues]\nstrategies = {wrong}"), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("host", "0.0.0.0", "allowed only with [[users]]"),
+        ("host", "[::1]", "without brackets"),
+        ("port", "7421", "another of this node's ports"),
+        ("client_ca", "/nowhere.pem", "allowed only with node.tls_cert"),
+    ],
+)
+def test_where_the_beanstalkd_door_may_listen(setting: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        load(None, {}, {"beanstalkd.enabled": "true", f"beanstalkd.{setting}": value})
+    assert f"beanstalkd.{setting}" in str(caught.value)
+
+
+def test_the_beanstalkd_door_is_off_and_four_above_the_first_port() -> None:
+    config = load(None, {}, {"node.base_port": "9000"})
+    assert (config.beanstalkd.enabled, config.beanstalkd_port) == (False, 9004)
+    assert load(None, {}, {"beanstalkd.port": "11300"}).beanstalkd_port == 11300

@@ -33,6 +33,18 @@ LOGIN_S = 60.0  # how long a peer may stay without having been let in
 BEFORE_LOGIN = frozenset({"auth", "quit"})
 
 
+def certified(transport: asyncio.BaseTransport) -> str:
+    """The common name in a certificate of the peer that an authority vouches for; empty: none."""
+    certificate = transport.get_extra_info("peercert") or {}
+    names = [
+        value
+        for part in certificate.get("subject", ())
+        for key, value in part
+        if key == "commonName"
+    ]
+    return names[0] if len(names) == 1 else ""
+
+
 class JobConnection(asyncio.Protocol):
     """
     One peer, from accept to close.
@@ -102,6 +114,8 @@ class JobConnection(asyncio.Protocol):
         if not door.admit(self, self._listener):
             self.say(DRAINING if door.draining else OUT_OF_MEMORY)
             self.close()
+        elif (user := certified(transport)) and door.users.has(user):
+            self.enter(user)
         elif self.peer.may is UNAUTHENTICATED:
             self._stay = self._loop.call_later(LOGIN_S, self._login_over)
 
@@ -182,6 +196,7 @@ class JobConnection(asyncio.Protocol):
             future.cancel()
             return None
         self._waiting_for = future
+        self._hold_back()
         try:
             return await future
         except asyncio.CancelledError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Collection
 from typing import Any
 
@@ -67,6 +68,9 @@ class BeanstalkdServer:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         node, shared = self._config.node, self.context
         if context := server_context(node.tls_cert, node.tls_key):
+            if authorities := self._config.beanstalkd.client_ca:
+                context.verify_mode = ssl.CERT_OPTIONAL
+                context.load_verify_locations(authorities)
             self._tls = TlsHandshakes(
                 context,
                 lambda: shared.connections_max - len(shared.connections),

@@ -1,0 +1,164 @@
+"""Who may do what at the beanstalkd door, and what it makes of rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.doors.beanstalkd_site import BeanstalkdSite, beanstalkd_site
+from support.doors.doubles import ADMIN, SECRET
+from support.providers import certificate
+
+from tidewarden.server.beanstalkd import connection
+
+
+async def test_nothing_is_done_for_who_has_not_said_who_it_is(node: Any) -> None:
+    async with beanstalkd_site((await node()).queues, users=(ADMIN,)) as site:
+        talk = await site.dial()
+        for line in ("reserve", "stats", "list-tubes", "peek 1", "use a", "delete 1"):
+            assert await talk.ask(line) == b"NOAUTH"
+        assert await talk.ask("put 0 0 1 1\r\nx") == b"NOAUTH"
+        assert await talk.ask("auth admin wrong") == b"WRONGPASS"
+        assert await talk.ask("auth admin") == b"BAD_FORMAT"
+        assert await talk.ask(f"auth admin {SECRET}") == b"OK"
+        assert await talk.put() > 0
+        assert site.server.stats()["errors_total"] == {"NOAUTH": 7, "WRONGPASS": 1}
+
+
+async def test_rights_are_those_to_the_queue(node: Any) -> None:
+    users = (ADMIN, replace(ADMIN, name="worker", rights=("take:mail*", "put:mail:in")))
+    async with beanstalkd_site((await node()).queues, users=users) as site:
+        talk, admin = await site.dial(), await site.dial()
+        await admin.ask(f"auth admin {SECRET}")
+        assert await talk.ask(f"auth worker {SECRET}") == b"OK"
+        assert await talk.ask("put 0 0 1 1\r\nx") == b"DENIED"
+        assert await talk.ask("watch other") == b"DENIED"
+        assert await talk.ask("reserve-with-timeout 0") == b"DENIED"
+        assert await talk.ask("watch mail;in") == b"WATCHING 2"
+        assert await talk.ask("use mail;in") == b"USING mail;in"
+        number = await talk.put(b"mine")
+        foreign = await admin.put(b"not mine")
+        # of `default`, which everybody watches, nothing is taken
+        assert await talk.reserve() == (number, b"mine")
+        for line in (f"peek {foreign}", f"delete {foreign}", f"stats-job {foreign}"):
+            assert await talk.ask(line) == b"DENIED"
+        assert await talk.ask("kick 1") == b"DENIED"
+        assert await talk.ask("pause-tube mail;in 1") == b"DENIED"
+        assert await talk.ask("stats-tube default") == b"DENIED"
+        assert await talk.body("list-tubes") == (b"OK", b"---\n- mail;in\n")
+        assert (await talk.stats("stats"))["current-jobs-ready"] == "0"
+        assert (await admin.stats("stats"))["current-jobs-ready"] == "1"
+        assert await talk.ask(f"delete {number}") == b"DELETED"
+
+
+async def test_a_certificate_names_its_user(node: Any, tmp_path: Path) -> None:
+    own, client, other = (certificate.make(tmp_path, name) for name in ("own", "worker", "nobody"))
+    known = replace(ADMIN, name="worker", rights=("put", "take"))
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(Path(client[0]).read_bytes() + Path(other[0]).read_bytes())
+    queues = (await node()).queues
+    async with beanstalkd_site(
+        queues, users=(ADMIN, known), certificate=own, client_ca=str(authorities)
+    ) as site:
+        for shown, answer in ((client, b"USING a"), (other, b"NOAUTH"), (None, b"NOAUTH")):
+            context = ssl.create_default_context(cafile=own[0])
+            if shown is not None:
+                context.load_cert_chain(*shown)
+            talk = await site.dial(context)
+            assert await talk.ask("use a") == answer
+            if shown is client:
+                assert await talk.put() > 0
+                assert await talk.ask("kick 1") == b"DENIED"
+        assert await talk.ask(f"auth admin {SECRET}") == b"OK"
+
+
+async def test_a_page_of_a_browser_reaches_nothing(site: BeanstalkdSite) -> None:
+    talk = await site.dial()
+    talk.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nput 0 0 1 1\r\nx\r\n")
+    assert (await talk.reader.read()).count(b"UNKNOWN_COMMAND\r\n") >= 1
+    assert site.server.stats()["requests_total"].get("put", 0) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_rubbish_harms_nobody_else(site: BeanstalkdSite, seed: int) -> None:
+    draw = random.Random(seed)
+    other = await site.dial()
+    number = await other.put(b"kept", 1)
+    words = (b"put 0 0 0 5\r\n", b"put 0 0 0 99999999\r\n", b"\r\n", b"stats-job ", b"use a\r\n")
+    for _ in range(30):
+        talk = await site.dial()
+        for _ in range(draw.randrange(6)):
+            talk.send(draw.choice((draw.randbytes(draw.randrange(400)), draw.choice(words))))
+        await talk.writer.drain()
+        await talk.close()
+    assert await other.body(f"peek {number}") == (b"FOUND %d" % number, b"kept")
+    while len(site.server.context.connections) > 1 or site.server.context.closing:
+        await asyncio.sleep(0.001)
+
+
+async def test_half_a_job_takes_no_more_room_than_was_sent(site: BeanstalkdSite) -> None:
+    talk = await site.dial()
+    talk.send(b"put 0 0 0 4294967295\r\n")
+    for _ in range(100):
+        talk.send(b"x" * 65_536)
+        await talk.writer.drain()
+    (there,) = site.server.context.connections
+    assert isinstance(there, connection.JobConnection)
+    other = await site.dial()
+    assert await other.ask("list-tube-used") == b"USING default"
+
+
+async def test_who_waits_and_sends_without_end_is_sent_away(site: BeanstalkdSite) -> None:
+    talk = await site.dial()
+    talk.send(b"reserve\r\n" + b"list-tube-used\r\n" * 10_000)
+    with pytest.raises(ConnectionResetError):
+        await talk.line()
+
+
+async def test_who_reads_nothing_is_not_read(site: BeanstalkdSite) -> None:
+    talk, other = await site.dial(), await site.dial()
+    number = await other.put(b"y" * 65_000)
+    asked = 0
+    talk.writer.transport.set_write_buffer_limits(high=0)
+    while True:
+        talk.send(b"peek %d\r\n" % number * 100)
+        asked += 100
+        try:
+            async with asyncio.timeout(0.5):
+                await talk.writer.drain()
+        except TimeoutError:
+            break
+        assert asked < 1_000_000, "it is read for ever"
+    assert await other.ask("list-tube-used") == b"USING default"
+
+
+async def test_long_names_and_jobs_have_their_answers(node: Any) -> None:
+    async with beanstalkd_site((await node()).queues, job_bytes=10) as site:
+        talk = await site.dial()
+        assert await talk.ask(b"put 0 0 1 11\r\n" + b"x" * 11) == b"JOB_TOO_BIG"
+        assert await talk.put(b"x" * 10) > 0
+        assert await talk.ask("use " + "+" * 100) == b"BAD_FORMAT"
+        assert await talk.ask("watch " + "t" * 200) == b"WATCHING 2"
+        assert (await talk.stats("stats"))["max-job-size"] == "10"
+
+
+async def test_a_stop_ends_waits_and_lets_go_of_jobs(node: Any) -> None:
+    queues = (await node()).queues
+    async with beanstalkd_site(queues) as site:
+        waiting, working = await site.dial(), await site.dial()
+        number = await working.put()
+        await working.reserve()
+        waiting.send(b"reserve\r\n")
+        while not site.server.stats()["waiting"]:
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(site.server.stop(20))
+        assert await waiting.reader.read() in (b"", b"TIMED_OUT\r\n")
+        assert await working.ask("put 0 0 1 1\r\nx") == b"DRAINING"
+        assert await working.ask(f"delete {number}") == b"DELETED"
+        assert await working.line() == b""
+        await stopping
