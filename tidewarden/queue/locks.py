@@ -7,12 +7,13 @@ Those who wait for a lock get it in the order in which they came to this node.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.errors import BadArg, Error, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
 
 from .admin import QueueAdmin
 from .catalog import Catalog
@@ -27,6 +28,8 @@ from .task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
 from .waits.drain import Drain
 from .waits.results import Results
 from .waits.wait_lines import AGAIN_S, AWAY_S, Turn, WaitLines
+
+log = logging.getLogger("tidewarden.queue")
 
 KEY_MAX = 200
 FENCE_BYTES = 8  # of a lock's payload; its KEY follows
@@ -48,10 +51,17 @@ class _Want(NamedTuple):
 class _Claim:
     """An acquire under way, as its session sees it: whoever ends :attr:`future` ends it."""
 
-    __slots__ = ("_session", "_task", "future")
+    __slots__ = ("_session", "_task", "_unclaimed", "future")
 
-    def __init__(self, session: Session, work: Coroutine[Any, Any, int | None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        work: Coroutine[Any, Any, int | None],
+        unclaimed: Callable[[int], object],
+    ) -> None:
+        """``unclaimed``: called with a fence for which nobody is there any more."""
         loop = asyncio.get_running_loop()
+        self._unclaimed = unclaimed
         self.future: asyncio.Future[int | None] = loop.create_future()
         self._session = session
         self._task = loop.create_task(work)
@@ -62,7 +72,9 @@ class _Claim:
     def _answered(self, task: asyncio.Task[int | None]) -> None:
         error = None if task.cancelled() else task.exception()
         if self.future.done():
-            return  # what it got in that very moment is its session's, and ends with that
+            if error is None and not task.cancelled() and (fence := task.result()):
+                self._unclaimed(fence)
+            return
         if task.cancelled():
             self.future.cancel()
         elif error is not None:
@@ -148,7 +160,23 @@ class Locks:
         # A key of our own makes our own second try safe, after the store was away.
         want = _Want(session, name, b"=" + key if key else b"-" + secrets.token_bytes(8), lease_ms)
         until = self._loop.time() + wait_ms / 1000
-        return _Claim(session, self._wait(want, until) if wait_ms else self._try(want)).future
+        work = self._wait(want, until) if wait_ms else self._try(want)
+        return _Claim(session, work, lambda fence: self.unclaimed(session, name, fence, key)).future
+
+    def unclaimed(self, session: Session, name: str, fence: int, key: bytes) -> None:
+        """
+        Free a lock that nobody knows to have: whoever acquired it has gone before it was told.
+
+        With a ``key`` it may be a hold from before, and with a connection it ends anyway.
+        """
+        if not (key or session.closed):
+            self._catalog.background.start(self._free(session, name, fence))
+
+    async def _free(self, session: Session, name: str, fence: int) -> None:
+        try:
+            await self.release(session, name, fence)
+        except Error as error:
+            log.debug("the lock %s ends by its time: %s", name, error)
 
     async def _try(self, want: _Want) -> int | None:
         """

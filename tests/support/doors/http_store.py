@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import aiohttp
 from support.doors import doubles
 from support.doors.recording_rooms import FixedCluster
+from support.inspect import http_runner_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config, Limits, User
@@ -28,6 +30,11 @@ class HttpDoor:
     @property
     def port(self) -> int:
         return self.server.port
+
+    def transports(self) -> list[asyncio.WriteTransport]:
+        """Of the connections that are open."""
+        runner = http_runner_of(self.server)
+        return [one.transport for one in runner.server.connections if one.transport is not None]
 
     async def call(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, Any]:
         """Status and decoded answer."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 
 from aiohttp import web
+
+# that the peer has hung up, of which the loop may not have told yet
+GONE = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
 
 async def delivered(
@@ -14,23 +18,35 @@ async def delivered(
     """
     Send ``response`` now, and call ``undo`` when that fails or the client has gone meanwhile.
 
-    What the kernel has taken counts as received.
+    What the kernel has taken counts as received, and only that: nothing is left in our own buffer.
     """
+    transport = request.transport
     try:
-        _check(request)
+        if transport is None or has_gone(transport):
+            raise ConnectionResetError("the client has gone")
+        transport.set_write_buffer_limits(0)
         await response.prepare(request)
         await response.write_eof()
-        _check(request)
+        if transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        transport.set_write_buffer_limits()
     except ConnectionError:
         undo()
-        if request.transport is not None:
-            request.transport.abort()
+        if transport is not None:
+            transport.abort()
     except asyncio.CancelledError:
         undo()
         raise
     return response
 
 
-def _check(request: web.Request) -> None:
-    if request.transport is None or request.transport.is_closing():
-        raise ConnectionResetError("the client has gone")
+def has_gone(transport: asyncio.WriteTransport) -> bool:
+    """Whether the peer has hung up."""
+    if transport.is_closing():
+        return True
+    socket = transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return True
+    look = select.poll()
+    look.register(socket.fileno(), GONE)
+    return bool(look.poll(0))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+
+from aiohttp import web
 
 from tidewarden.errors import Full
+
+from .caller import user_of
+from .route import WAITS
 
 SHARE = 0.75  # of the door's connections, that may wait
 USER_SHARE = 0.5  # of the door's connections, that may wait for one of several users
@@ -29,6 +34,11 @@ class LongPolls:
     def waiting(self) -> int:
         """How many wait."""
         return self._waiting.total()
+
+    def of(self, request: web.Request, wait_ms: int) -> AbstractContextManager[None]:
+        """Likewise as :meth:`wait`, for who asks; the time is noted as that of a wait."""
+        request[WAITS] = wait_ms > 0
+        return self.wait(user_of(request), wait_ms)
 
     @contextmanager
     def wait(self, user: str, wait_ms: int) -> Iterator[None]:

@@ -58,9 +58,6 @@ def parameters_of(request: web.Request, kind: type[Kind]) -> Kind:
     Raises: BadArg: names the parameter, what was found and what is allowed.
     """
     given = query_of(request, fields_of(kind))
-    for name, text in given.items():
-        if not text.isprintable():
-            raise BadArg(f"{name} has a character that cannot be printed.")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config, is_loopback
-from tidewarden.config.rights import ALL
+from tidewarden.config.rights import ALL, Rights
 from tidewarden.config.tls import renew, server_context
 from tidewarden.errors import BadArg, Error, Internal, Timeout, TooBig
 from tidewarden.server.access.admission import AdmissionControl
@@ -45,13 +45,18 @@ from .responses import FAILED, nothing_at, problem
 from .route import WAITS, add_routes, arguments_of
 from .routes import (
     audit,
+    buried,
+    cluster,
     description,
     events,
+    locks,
     node,
     queues,
     schedules,
+    sessions,
     tasks,
     tokens,
+    topics,
     traffic,
 )
 from .routes.node import NodeRoutes, Stats, fine
@@ -102,7 +107,6 @@ class HttpServer:
         login_key: bytes | None = None,
     ) -> None:
         self._config = config
-        self._queues = services.queues
         self._services = services
         self._tokens = services.tokens
         self._schedules = services.schedules
@@ -132,7 +136,7 @@ class HttpServer:
         self._node_routes = NodeRoutes(
             services,
             clock,
-            lambda request: request[RIGHTS],
+            _rights,
             alive=alive,
             ready=ready,
             warning=warning,
@@ -163,28 +167,21 @@ class HttpServer:
             add_routes(app.router, data_routes.ROUTES, self._data)
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
+        self._add_queues(app.router)
         check = self._authorization.check_right
-        of_tasks = tasks.TaskRoutes(self._queues, self._long_polls, check)
-        add_routes(app.router, tasks.ROUTES, of_tasks)
-        of_queues = queues.QueueRoutes(self._queues, lambda request: request[RIGHTS])
-        add_routes(app.router, queues.ROUTES, of_queues)
         if self._tokens is not None:
             of_tokens = tokens.TokenRoutes(
                 self._tokens,
                 self._config.limits.batch_max,
-                lambda request: request[RIGHTS],
+                _rights,
                 self._authorization.deny_account,
                 lambda request: self._audit.reader(request[USER]),
             )
             add_routes(app.router, tokens.ROUTES, of_tokens)
-            of_events = events.EventRoutes(
-                self._tokens.events, self._clock, lambda request: request[RIGHTS]
-            )
+            of_events = events.EventRoutes(self._tokens.events, self._clock, _rights)
             add_routes(app.router, events.ROUTES, of_events)
         if self._schedules is not None:
-            of_schedules = schedules.ScheduleRoutes(
-                self._schedules, check, lambda request: request[RIGHTS]
-            )
+            of_schedules = schedules.ScheduleRoutes(self._schedules, check, _rights)
             add_routes(app.router, schedules.ROUTES, of_schedules)
         if self._traffic is not None:
             of_traffic = traffic.TrafficRoutes(self._traffic, self._clock)
@@ -203,6 +200,20 @@ class HttpServer:
         self._tls = server_context(at.tls_cert, at.tls_key)
         await self._listener.start(at.host, at.http_port, self._tls)
         log.info("HTTP door open", extra={"host": at.host, "port": self.port})
+
+    def _add_queues(self, router: web.UrlDispatcher) -> None:
+        """The routes of queues, and of what else the node always has."""
+        polls, check = self._long_polls, self._authorization.check_right
+        services, at = self._services, self._services.queues
+        add_routes(router, cluster.ROUTES, cluster.ClusterRoutes(services))
+        add_routes(router, queues.ROUTES, queues.QueueRoutes(at, _rights))
+        add_routes(router, tasks.ROUTES, tasks.TaskRoutes(at, polls, check))
+        add_routes(router, buried.ROUTES, buried.BuriedRoutes(at, check))
+        add_routes(router, topics.ROUTES, topics.TopicRoutes(at, _rights))
+        add_routes(router, sessions.ROUTES, sessions.SessionRoutes(at))
+        if services.locks is not None:
+            of_locks = locks.LockRoutes(services.locks, at, polls, _rights)
+            add_routes(router, locks.ROUTES, of_locks)
 
     def reload(self, users: Collection[str] = ()) -> None:
         """Renew the certificate from its files, and hang up on readers who are one of ``users``."""
@@ -230,7 +241,7 @@ class HttpServer:
         """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
         if self._listener is not None:
             await self._listener.stop(grace_s)
-            await self._queues.unbound.close()
+            await self._services.queues.unbound.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -350,6 +361,10 @@ def changes_nothing(request: web.Request) -> bool:
     """Whether a request may be cut off at any time."""
     route = route_of(request)
     return request.method in ("GET", "HEAD") or (route is not None and route.reads)
+
+
+def _rights(request: web.Request) -> Rights:
+    return request[RIGHTS]
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidewarden.cluster import Backups
 from tidewarden.errors import BadArg, Error
 from tidewarden.server.access.required_rights import ADMIN, LOGIN, every, every_as_user
 from tidewarden.server.audit.audit_log import NOTHING
@@ -10,7 +11,7 @@ from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
-from tidewarden.server.services import ClusterOperations, StoreOperations
+from tidewarden.server.services import ClusterOperations, Services, StoreOperations
 
 from .command import Command
 from .options import Option, Options, number, text
@@ -49,9 +50,7 @@ def leave(connection: Connection, request: Request) -> Pending:
 
 def backup(connection: Connection, request: Request) -> Pending:
     """R.BACKUP: make one; READ a piece of it; DROP it."""
-    backups = connection.server.services.backups
-    if backups is None:
-        raise Error("This node makes no backups.")
+    backups = served_backups(connection.server.services)
     if len(request) == 1:
         return Pending(backups.make(), encoder.encode)
     word, name = request[1].upper(), text("A backup's name", request[2]) if len(request) > 2 else ""
@@ -100,7 +99,12 @@ def audit(connection: Connection, request: Request) -> Pending:
 
 
 def _stores(connection: Connection, verb: str) -> StoreOperations:
-    stores = connection.server.services.stores
+    return served_stores(connection.server.services, verb)
+
+
+def served_stores(services: Services, verb: str) -> StoreOperations:
+    """The replicated stores. Raises: BadArg: this node has none, so there is no ``verb``."""
+    stores = services.stores
     if stores is None:
         raise BadArg(
             f"{verb} is about replicated embedded stores, and this node has none: the cluster has"
@@ -112,10 +116,21 @@ def _stores(connection: Connection, verb: str) -> StoreOperations:
 
 
 def _operations(connection: Connection) -> ClusterOperations:
-    operations = connection.server.services.operations
-    if operations is None:
+    return served_operations(connection.server.services)
+
+
+def served_operations(services: Services) -> ClusterOperations:
+    """What changes the cluster. Raises: Error: this node is no member."""
+    if services.operations is None:
         raise Error("This node is a worker, which elects nobody: ask a member.")
-    return operations
+    return services.operations
+
+
+def served_backups(services: Services) -> Backups:
+    """What copies the store. Raises: Error: this node does not."""
+    if services.backups is None:
+        raise Error("This node makes no backups.")
+    return services.backups
 
 
 COMMANDS = (

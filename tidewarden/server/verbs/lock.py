@@ -13,6 +13,7 @@ from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
+from tidewarden.server.services import Services
 
 from .command import Command
 from .options import Option, Options, data, number, text
@@ -67,15 +68,16 @@ def peek(connection: Connection, request: Request) -> Pending:
 def listing(connection: Connection, request: Request) -> Pending:
     """L.LIST."""
     fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
-    return Pending(_seen(_locks(connection).page(**fields), connection.peer.rights), _page)
+    return Pending(seen_locks(_locks(connection).page(**fields), connection.peer.rights), _page)
 
 
-async def _seen(
+async def seen_locks(
     page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights
 ) -> tuple[list[dict[str, Any]], str]:
     """
-    The page without locks to which the user has no right; the cursor goes on after them all the
-    same.
+    Return the page without locks to which the user has no right.
+
+    The cursor goes on after them all the same.
     """
     locks, after = await page
     return [lock for lock in locks if rights.allow("lock", lock["name"])], after
@@ -86,10 +88,14 @@ def _name(request: Request) -> str:
 
 
 def _locks(connection: Connection) -> Locks:
-    locks = connection.server.services.locks
-    if locks is None:
+    return served_locks(connection.server.services)
+
+
+def served_locks(services: Services) -> Locks:
+    """The node's locks. Raises: Error: it serves none."""
+    if services.locks is None:
         raise Error("This node serves no locks.")
-    return locks
+    return services.locks
 
 
 def _page(result: tuple[list[dict[str, Any]], str], resp: int) -> bytes:

@@ -262,7 +262,7 @@ def stats(connection: Connection, request: Request) -> Pending:
 
     async def every() -> dict[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
-        for name in await _seen(queues, rights):
+        for name in await seen_names(queues, rights):
             with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
                 found[name] = await queues.admin.stats(name)
         return found
@@ -274,16 +274,17 @@ def names(connection: Connection, request: Request) -> Pending:
     """Q.LIST."""
     queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
-        return Pending(_seen_topics(queues, rights), encoder.encode)
-    return Pending(_seen(queues, rights), encoder.encode)
+        return Pending(seen_topics(queues, rights), encoder.encode)
+    return Pending(seen_names(queues, rights), encoder.encode)
 
 
-async def _seen(queues: Queues, rights: Rights) -> list[str]:
+async def seen_names(queues: Queues, rights: Rights) -> list[str]:
     """The users' queues of which a user of these rights may know."""
     return [name for name in await queues.catalog.names() if name[:1] != "_" and rights.see(name)]
 
 
-async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
+async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
+    """The topics of which a user of these rights may know, and of their queues likewise."""
     topics = (await queues.topics.all()).items()
     return {
         topic: [name for name in linked if rights.see(name)]

@@ -334,3 +334,28 @@ async def test_what_waits_for_its_group_is_no_stray(
     await eventually(lambda: not looks_of(queues.lost_takes))
     assert queues.lost_takes.released == 2, "that of which nobody knew"
     assert (await queues.admin.stats("q"))["ready"] == 8
+
+
+@pytest.mark.thorough
+async def test_the_lost_lease_of_no_connection_is_released_and_those_that_are_known_stay(
+    node: Any, proxy: Proxy, eventually: Any
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0"
+    n0, n1 = await node("n0", url=url), await node("n1", url=url)
+    here, elsewhere = n0.queues.unbound.of("bob"), n1.queues.unbound.of("bob")
+    for queues, session in (n0.queues, here), (n1.queues, elsewhere):
+        await queues.put("q", TaskSpec(id=f"kept-{session.id}"))
+        assert len(await queues.take(session, ["q"], lease_ms=LONG_MS)) == 1
+    await n0.queues.put("q", TaskSpec(id="lost", payload=b"the lost answer"))
+    trapped = proxy.trap(b"the lost answer", "down")
+    taking = asyncio.ensure_future(n0.queues.take(here, ["q"], lease_ms=LONG_MS))
+    await asyncio.to_thread(trapped.wait)
+    assert proxy.cut(reset=False)
+    trapped.release()
+    with pytest.raises(StoreDown):
+        await taking
+    await eventually(lambda: n0.queues.lost_takes.released == 1)
+    assert await state(n0.queues, "lost") == ("ready", 0, 0)
+    await eventually(lambda: not looks_of(n0.queues.lost_takes))
+    for session in here, elsewhere:
+        assert await state(n1.queues, f"kept-{session.id}") == ("leased", 1, 0)

@@ -6,6 +6,7 @@ A verb or route without an entry here fails the test.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -173,6 +174,12 @@ ROUTES_OF_NONE = {
     "POST /v1/take": 400,
     "GET /v1/traffic": 404,  # of a node that counts none
     "GET /v1/tap": 404,
+    "POST /v1/check": 403,
+    **{
+        f"POST /v1/cluster/{how}": 403
+        for how in ("transfer", "join", "leave", "switchover", "recover", "confirm", "backups")
+    },
+    "GET /v1/cluster/discarded": 403,
 }
 """Routes whose paths name nothing: what such a user is answered who sends no body, or a wrong one."""
 
@@ -193,7 +200,8 @@ async def test_every_route_for_a_name_of_the_users_and_for_another(route: Any) -
             path = path.replace("{provider}", names["PROVIDER"])
             for field in FILLED:
                 path = path.replace(field, names["NAME"])
-            path = path.replace("{id}", "a")
+            path = re.sub(r"\{(id|backup)\}", "a", path)
+            denied = denied or "{backup}" in route.path
             status, body = await subject.ask(route.method, path, headers=ALICE)
             assert (status == 403) is denied, (path, status, body)
 

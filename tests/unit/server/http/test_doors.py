@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -348,6 +349,38 @@ ROUTES = {
         f"POST /v1/queues/{{queue}}/tasks/{{id}}/{how}": "take"
         for how in ("ack", "release", "fail", "bury", "touch")
     },
+    **{
+        f"POST /v1/queues/{{queue}}/{how}": "admin"
+        for how in (
+            "pause",
+            "resume",
+            "purge",
+            "release-all",
+            "check",
+            "buried/kick",
+            "buried/move",
+        )
+    },
+    "POST /v1/check": "admin",
+    "GET /v1/queues/{queue}/buried": "take admin",
+    "GET /v1/topics": "",
+    "GET /v1/topics/{topic}": FIGURES,
+    "PUT /v1/topics/{topic}/queues/{queue}": "admin",
+    "DELETE /v1/topics/{topic}/queues/{queue}": "admin",
+    "POST /v1/sessions": "",
+    "PUT /v1/sessions/{session}": "",
+    "DELETE /v1/sessions/{session}": "",
+    "GET /v1/locks": "",
+    "GET /v1/locks/{lock}": "lock",
+    **{f"POST /v1/locks/{{lock}}/{how}": "lock" for how in ("acquire", "renew", "release")},
+    "GET /v1/cluster": "",
+    **{
+        f"POST /v1/cluster/{how}": "admin"
+        for how in ("transfer", "join", "leave", "switchover", "recover", "confirm", "backups")
+    },
+    "GET /v1/cluster/discarded": "admin",
+    "GET /v1/cluster/backups/{backup}": "admin",
+    "DELETE /v1/cluster/backups/{backup}": "admin",
 }
 """
 Which rights are good for each; ``nobody``: it needs no user, empty: any user; ``a page``: no user,
@@ -359,7 +392,7 @@ def _named(path: str) -> str:
     """What a route's path names, in the requests that are made of it here."""
     if "{account}" in path:
         return "p/a"
-    if "{queue}" in path:
+    if "{queue}" in path or "{topic}" in path or "{lock}" in path:
         return "mail"
     return "{provider}" if "{provider}" in path else "daily" if "{name}" in path else ""
 
@@ -380,7 +413,8 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
                 assert (await subject.ask(method, path))[0] == 403
                 continue
             path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
-            path = path.replace("{queue}", "mail").replace("{id}", "a")
+            path = re.sub(r"\{(queue|topic|lock)\}", "mail", path)
+            path = re.sub(r"\{(id|session|backup)\}", "a", path)
             before = [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)]
             assert ((await subject.ask(method, path))[0] == 401) is (words != ["nobody"]), what
             status, body = await subject.ask(method, path, headers=ALICE)
@@ -415,4 +449,4 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
         assert status == 404
         assert "There is nothing at /nowhere; there are /, /console, /" in str(text)
-        assert ", /v1/status, /v1/take, /v1/tokens, /v1/whoami." in str(text)
+        assert ", /v1/tokens, /v1/topics, /v1/whoami." in str(text)

@@ -51,5 +51,17 @@ PATH_NAMES: dict[str, dict[str, Any]] = {
         "order-42",
         ID_MAX,
     ),
+    "session": {
+        "description": "The session's uuid.",
+        "schema": {
+            "type": "string",
+            "format": "uuid",
+            "examples": ["6f1c2a0e-8a55-4c0b-9d5e-2b8a5f3e7c11"],
+        },
+    },
+    "backup": {
+        "description": "The backup's name, as it was answered when it was made.",
+        "schema": {"type": "string", "pattern": "^[0-9a-zA-Z]+$", "examples": ["0123456789abcdef"]},
+    },
 }
 """A parameter's description and schema, by its name."""

@@ -1,10 +1,26 @@
 """Answers each path of HTTP: a file for each noun, with its table of routes."""
 
-from . import audit, description, events, node, queues, schedules, tasks, tokens, traffic
+from . import (
+    audit,
+    buried,
+    cluster,
+    description,
+    events,
+    locks,
+    node,
+    queues,
+    schedules,
+    sessions,
+    tasks,
+    tokens,
+    topics,
+    traffic,
+)
 
 TABLES = (
     description.ROUTES,
     node.ROUTES,
+    cluster.ROUTES,
     tokens.ROUTES,
     events.ROUTES,
     schedules.ROUTES,
@@ -12,5 +28,9 @@ TABLES = (
     tasks.ROUTES,
     traffic.ROUTES,
     audit.ROUTES,
+    buried.ROUTES,
+    topics.ROUTES,
+    sessions.ROUTES,
+    locks.ROUTES,
 )
 """Every route there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
@@ -15,13 +15,15 @@ from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Internal, NoQuorum, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
-from tidewarden.server.http.caller import queue_in_path
+from tidewarden.queue.task import TIME_MAX_MS
+from tidewarden.server.http.caller import name_in_path, queue_in_path
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.server.http.task_fields import Count, MaxStaleMs
+from tidewarden.server.verbs.queue_admin import seen_names
 
-from .tasks import QUEUE, NoOptions, whole
+from .tasks import QUEUE, Done, NoOptions, whole
 
 RightsOf = Callable[[web.Request], Rights]
 
@@ -83,6 +85,42 @@ class Settings(msgspec.Struct):
     settings: dict[str, Any]
 
 
+class Pause(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """For how long takes stop; without ``ms``: until somebody resumes them."""
+
+    ms: Annotated[int, Meta(ge=1, le=TIME_MAX_MS // 2)] | UnsetType = UNSET
+
+
+class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which tasks go: those in one state, or all."""
+
+    state: Literal["delayed", "ready", "leased", "buried", "waiting"] | UnsetType = UNSET
+
+
+class Purged(msgspec.Struct):
+    """How many tasks were removed."""
+
+    purged: int
+
+
+class Released(msgspec.Struct):
+    """How many leases were ended."""
+
+    released: int
+
+
+class CheckOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``repair``: mend what is found."""
+
+    repair: bool = False
+
+
+class Checks(msgspec.Struct):
+    """What is wrong with each queue, those of the system too."""
+
+    queues: list[dict[str, Any]]
+
+
 class QueueRoutes:
     """
     ``/v1/queues`` and ``/v1/queues/{queue}``. A ``/`` in a queue's name is ``%2F`` in the path.
@@ -92,15 +130,11 @@ class QueueRoutes:
         self._queues = queues
         self._rights = rights
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def listing(self, request: web.Request) -> web.Response:
         """The figures of the queues that whoever asks may see, by name."""
         asked = parameters_of(request, ListOptions)
         rights = self._rights(request)
-        names = sorted(
-            name
-            for name in await self._queues.catalog.names()
-            if name[:1] != "_" and rights.see(name)
-        )
+        names = sorted(await seen_names(self._queues, rights))
         first = bisect.bisect_right(names, asked.after)
         found: list[dict[str, Any]] = []
         for name in names[first : first + asked.count]:
@@ -143,6 +177,47 @@ class QueueRoutes:
             raise BadArg(f"Nothing to change; there are {', '.join(asked.__struct_fields__)}.")
         return respond(Settings(await whole(self._queues.admin.configure(queue, values))))
 
+    async def pause(self, request: web.Request) -> web.Response:
+        """Stop takes, for a while or until they are resumed; puts go on."""
+        queue, asked = queue_in_path(request), await body_of(request, Pause)
+        ms = None if asked.ms is UNSET else asked.ms
+        await whole(self._queues.admin.pause(queue, ms))
+        return respond(Done())
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """Let takes go on."""
+        queue, _ = queue_in_path(request), await body_of(request, NoOptions)
+        await whole(self._queues.admin.resume(queue))
+        return respond(Done())
+
+    async def purge(self, request: web.Request) -> web.Response:
+        """Remove every task in one state, or in any, the leased ones too."""
+        queue, asked = queue_in_path(request), await body_of(request, Purge)
+        state = "" if asked.state is UNSET else asked.state
+        return respond(Purged(await whole(self._queues.bulk.purge(queue, state))))
+
+    async def release_all(self, request: web.Request) -> web.Response:
+        """End every lease as a release, whoever holds it."""
+        queue, _ = queue_in_path(request), await body_of(request, NoOptions)
+        return respond(Released(await whole(self._queues.bulk.release_all(queue))))
+
+    async def check(self, request: web.Request) -> web.Response:
+        """Look whether the queue's records agree with each other, and mend them if asked to."""
+        queue = name_in_path(request, "queue", "A queue's name")
+        asked = await body_of(request, CheckOptions)
+        return respond(await whole(self._queues.consistency.check(queue, repair=asked.repair)))
+
+    async def check_all(self, request: web.Request) -> web.Response:
+        """Look whether the records of every queue agree with each other."""
+        asked = await body_of(request, CheckOptions)
+        return respond(Checks(await whole(self._check_all(asked.repair))))
+
+    async def _check_all(self, repair: bool) -> list[dict[str, Any]]:
+        return [
+            await self._queues.consistency.check(name, repair=repair)
+            for name in await self._queues.catalog.names()
+        ]
+
 
 STORE = (StoreDown, NoQuorum)
 
@@ -152,12 +227,17 @@ def _changes(request: web.Request) -> list[bytes]:
     return [request.match_info["queue"].encode("utf-8", "surrogateescape"), b"SET"]
 
 
+def _all(_: web.Request) -> list[bytes]:
+    """As Q.CHECK has it, of every queue."""
+    return [b"*"]
+
+
 ROUTES = (
     Route(
         "GET",
         "/v1/queues",
         "Q.LIST",
-        QueueRoutes.list,
+        QueueRoutes.listing,
         query=ListOptions,
         answer=QueueList,
         errors=(BadArg, StoreDown),
@@ -189,5 +269,60 @@ ROUTES = (
         answer=Settings,
         errors=(BadArg, Stale, *STORE),
         arguments=_changes,
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/pause",
+        "Q.PAUSE",
+        QueueRoutes.pause,
+        body=Pause,
+        answer=Done,
+        errors=(BadArg, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/resume",
+        "Q.RESUME",
+        QueueRoutes.resume,
+        body=NoOptions,
+        answer=Done,
+        errors=(BadArg, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/purge",
+        "Q.PURGE",
+        QueueRoutes.purge,
+        body=Purge,
+        answer=Purged,
+        errors=(BadArg, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/release-all",
+        "Q.RELEASEALL",
+        QueueRoutes.release_all,
+        body=NoOptions,
+        answer=Released,
+        errors=(BadArg, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/check",
+        "Q.CHECK",
+        QueueRoutes.check,
+        body=CheckOptions,
+        answer=dict[str, Any],
+        errors=(BadArg, *STORE),
+    ),
+    Route(
+        "POST",
+        "/v1/check",
+        "Q.CHECK",
+        QueueRoutes.check_all,
+        body=CheckOptions,
+        answer=Checks,
+        errors=(BadArg, *STORE),
+        arguments=_all,
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -33,7 +32,6 @@ from tidewarden.server.http.caller import (
     queue_in_path,
     session_of,
     task_in_path,
-    user_of,
 )
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.field_names import in_fields, renamed
@@ -41,7 +39,7 @@ from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.payloads import bytes_of, text_or_base64
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import WAITS, Route
+from tidewarden.server.http.route import Route
 from tidewarden.server.http.task_fields import (
     ChangeTask,
     Count,
@@ -202,11 +200,16 @@ class PeekOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PageOptions(PeekOptions, forbid_unknown_fields=True, kw_only=True):
-    """Which tasks; ``after``: where the page before ended."""
+    """Which page; ``after``: where the one before ended."""
 
-    state: Literal["delayed", "ready", "leased", "buried", "waiting"] = "ready"
     count: Count = 100
     after: str = ""
+
+
+class StateOptions(PageOptions, forbid_unknown_fields=True, kw_only=True):
+    """Which page of the tasks in which state."""
+
+    state: Literal["delayed", "ready", "leased", "buried", "waiting"] = "ready"
 
 
 class TaskPage(msgspec.Struct):
@@ -255,10 +258,6 @@ class TaskRoutes:
         self._long_polls = long_polls
         self._check = check
 
-    def _wait(self, request: web.Request, wait_ms: int) -> AbstractContextManager[None]:
-        request[WAITS] = wait_ms > 0
-        return self._long_polls.wait(user_of(request), wait_ms)
-
     # --- put
 
     async def put(self, request: web.Request) -> web.Response:
@@ -276,7 +275,7 @@ class TaskRoutes:
         if isinstance(asked, PutTask):
             return await self._put_one(request, queue, asked, None)
         waits = max(one.wait_ms for one in asked)
-        with self._wait(request, waits):
+        with self._long_polls.of(request, waits):
             work = asyncio.gather(*(self._put_each(queue, one) for one in asked))
             answers = await (work if waits else whole(work))
         return respond(PutAnswer(tasks=answers))
@@ -284,7 +283,7 @@ class TaskRoutes:
     async def _put_one(
         self, request: web.Request, queue: str, options: TaskOptions, payload: bytes | None
     ) -> web.Response:
-        with in_fields(), self._wait(request, options.wait_ms):
+        with in_fields(), self._long_polls.of(request, options.wait_ms):
             work = self._put(queue, options, payload)
             task_id = await (work if options.wait_ms else whole(work))
         return respond(PutAnswer(task_id))
@@ -331,7 +330,7 @@ class TaskRoutes:
             raise BadArg(f"count is {asked.count}; with Accept: {BYTES} it is 1.")
         if self._queues.drain.started:
             raise Draining("This node is going down and hands out nothing new. Ask another.")
-        with in_fields(), self._wait(request, asked.wait_ms):
+        with in_fields(), self._long_polls.of(request, asked.wait_ms):
             async with session_of(request, self._queues.unbound) as session:
                 back = self._queues.consumer.give_back
                 taking = self._queues.take(
@@ -443,7 +442,7 @@ class TaskRoutes:
 
     async def page(self, request: web.Request) -> web.Response:
         """A page of the tasks in one state, in its order."""
-        queue, asked = queue_in_path(request), parameters_of(request, PageOptions)
+        queue, asked = queue_in_path(request), parameters_of(request, StateOptions)
         return respond(await page_of(self._queues, queue, asked, asked.state))
 
     async def update(self, request: web.Request) -> web.Response:
@@ -478,7 +477,7 @@ class TaskRoutes:
         """How a task ended, waiting for it."""
         queue, task_id = task_in_path(request)
         wait_ms = parameters_of(request, ResultOptions).wait_ms
-        with in_fields(), self._wait(request, wait_ms):
+        with in_fields(), self._long_polls.of(request, wait_ms):
             state, data = await self._queues.wait(queue, task_id, wait_ms)
         text, base64 = text_or_base64(data)
         if state == "buried":
@@ -570,7 +569,7 @@ ROUTES = (
         f"{QUEUE}/tasks",
         "Q.PEEK",
         TaskRoutes.page,
-        query=PageOptions,
+        query=StateOptions,
         answer=TaskPage,
         errors=(BadArg, StoreDown),
     ),

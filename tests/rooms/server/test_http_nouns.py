@@ -1,0 +1,152 @@
+"""Buried tasks, topics, locks and what steers queues, over HTTP before a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from support.doors.http_store import HttpDoor, http_door
+
+Q = "/v1/queues/mail"
+
+
+@pytest.fixture
+async def door(node: Any) -> AsyncIterator[HttpDoor]:
+    made = await node()
+    async with http_door(made.queues, rooms={"locks": made.queues.locks}) as door:
+        yield door
+
+
+async def buried(door: HttpDoor, *ids: str, reason: str = "spam") -> None:
+    await door.good("POST", f"{Q}/tasks", [{"id": one, "payload": one} for one in ids])
+    for task in (await door.good("POST", f"{Q}/take", {"count": len(ids)}))["tasks"]:
+        fields = {"lease": task["lease"], "reason": reason}
+        await door.good("POST", f"{Q}/tasks/{task['id']}/bury", fields)
+
+
+async def test_buried_tasks_are_seen_kicked_and_moved(door: HttpDoor) -> None:
+    await buried(door, "a", "b", "c")
+    await buried(door, "d", reason="ü" * 200)
+    page = await door.good("GET", f"{Q}/buried?count=3")
+    assert [(one["id"], one["reason"]) for one in page["tasks"]] == [
+        ("a", "spam"), ("b", "spam"), ("c", "spam"),
+    ]  # fmt: skip
+    assert page["tasks"][0]["history"][0]["how"] == "bury"
+    page = await door.good("GET", f"{Q}/buried?after={quote(page['after'])}")
+    assert (page["tasks"][0]["id"], page["tasks"][0]["reason"][:100]) == ("d", "ü" * 100)
+    assert await door.good("POST", f"{Q}/buried/kick", {"id": "a"}) == {"kicked": 1}
+    assert await door.good("POST", f"{Q}/buried/kick", {"count": 9, "reason_prefix": "x"}) == {
+        "kicked": 0
+    }
+    for wrong in {}, {"count": 1, "all": True}, {"id": "a", "count": 1}, {"all": False}:
+        assert (await door.call("POST", f"{Q}/buried/kick", wrong))[0] == 400, wrong
+    moved = {"all": True, "to": "spam/2", "reason_prefix": "sp"}
+    assert await door.good("POST", f"{Q}/buried/move", moved) == {"moved": 2}
+    found = await door.good("GET", "/v1/queues/spam%2F2/tasks")
+    assert [one["id"] for one in found["tasks"]] == ["b", "c"]
+    status, found = await door.call("POST", f"{Q}/buried/move", moved | {"to": "_locks"})
+    assert (status, found["error"]) == (403, "DENIED")
+    assert await door.good("DELETE", f"{Q}/tasks/d") == {"done": True}
+
+
+async def test_a_queue_is_paused_released_purged_and_checked(door: HttpDoor) -> None:
+    await door.good("POST", f"{Q}/tasks", [{"id": one} for one in "ab"])
+    assert await door.good("POST", f"{Q}/pause", {"ms": 600_000}) == {"done": True}
+    assert await door.good("POST", f"{Q}/take") == {"tasks": []}
+    assert await door.good("POST", f"{Q}/resume") == {"done": True}
+    assert len((await door.good("POST", f"{Q}/take"))["tasks"]) == 1
+    assert await door.good("POST", f"{Q}/release-all") == {"released": 1}
+    assert (await door.good("GET", f"{Q}/stats?by_shard=true"))["by_shard"][0]["ready"] == 2
+    assert await door.good("POST", f"{Q}/purge", {"state": "buried"}) == {"purged": 0}
+    assert await door.good("POST", f"{Q}/purge") == {"purged": 2}
+    assert (await door.good("POST", f"{Q}/check", {"repair": True}))["queue"] == "mail"
+    assert "mail" in [one["queue"] for one in (await door.good("POST", "/v1/check"))["queues"]]
+
+
+async def test_topics_are_linked(door: HttpDoor) -> None:
+    path = "/v1/topics/news/queues/"
+    assert await door.good("PUT", path + "mail") == {"linked": True}
+    assert await door.good("PUT", path + "mail") == {"linked": False}
+    await door.good("PUT", path + "audit%2F1")
+    topic = {"topic": "news", "queues": ["audit/1", "mail"]}
+    assert await door.good("GET", "/v1/topics") == {"topics": [topic]}
+    assert await door.good("GET", "/v1/topics/news") == topic
+    await door.good("POST", "/v1/queues/news/tasks", {"id": "a"})
+    assert (await door.good("GET", f"{Q}/tasks/a"))["state"] == "ready"
+    status, found = await door.call("GET", "/v1/queues/news")
+    assert (status, found["message"]) == (404, "news is a topic, and no queue: see /v1/topics")
+    assert await door.good("DELETE", path + "mail") == {"unlinked": True}
+    assert (await door.call("GET", "/v1/topics/none"))[0] == 404
+
+
+async def test_a_lock_has_one_holder(door: HttpDoor) -> None:
+    path = "/v1/locks/jobs%2Fnightly"
+    fields = {"lease_ms": 600_000}
+    fence = (await door.good("POST", f"{path}/acquire", fields))["fence"]
+    assert await door.good("POST", f"{path}/acquire", fields) == {"fence": None}
+    seen = await door.good("GET", path)
+    assert (seen["name"], seen["fence"], seen["node"]) == ("jobs/nightly", fence, "")
+    assert "session" not in seen
+    assert [one["name"] for one in (await door.good("GET", "/v1/locks"))["locks"]] == [
+        "jobs/nightly"
+    ]
+    waiting = asyncio.ensure_future(
+        door.good("POST", f"{path}/acquire", fields | {"wait_ms": 60_000, "key": "k"})
+    )
+    held = {"fence": fence}
+    assert (await door.good("POST", f"{path}/renew", held | fields))["lease_end_ms"] > 0
+    assert await door.good("POST", f"{path}/release", held) == {"done": True}
+    second = (await waiting)["fence"]
+    assert second > fence
+    assert await door.good("POST", f"{path}/acquire", fields | {"key": "k"}) == {"fence": second}
+    for how, body in ("renew", held | fields), ("release", held):
+        status, found = await door.call("POST", f"{path}/{how}", body)
+        assert (status, found["error"]) == (409, "NOTHELD")
+    status, found = await door.call("POST", f"{path}/acquire", {"lease_ms": 0})
+    assert found["message"] == "lease_ms must be an integer of 1 to 2592000000: found 0."
+
+
+async def test_a_lock_goes_with_its_session_and_is_free_when_its_asker_has_gone(
+    door: HttpDoor, eventually: Any
+) -> None:
+    uuid = (await door.good("POST", "/v1/sessions", {"grace_ms": 600_000}))["session"]
+    fields = {"lease_ms": 600_000}
+    header = {"Tidewarden-Session": uuid}
+    await door.good("POST", "/v1/locks/a/acquire", fields, headers=header)
+    assert (await door.good("GET", "/v1/locks/a"))["session"] == uuid
+    gone = asyncio.ensure_future(
+        door.call("POST", "/v1/locks/a/acquire", fields | {"wait_ms": 60_000})
+    )
+    await eventually(lambda: door.queues.locks.waiting == 1)
+    gone.cancel()
+    await eventually(lambda: door.queues.locks.waiting == 0)
+    await door.good("DELETE", f"/v1/sessions/{uuid}")
+    assert (await door.call("GET", "/v1/locks/a"))[0] == 404
+    assert (await door.good("POST", "/v1/locks/a/acquire", fields))["fence"] > 0
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_lock_that_comes_as_its_asker_goes_is_free(
+    door: HttpDoor, eventually: Any, turns: int
+) -> None:
+    """Cancelled so many turns of the loop after the hold before it was released."""
+    locks = door.queues.locks
+    holder = door.queues.open_session()
+    fence = await locks.acquire(holder, "a", 600_000)
+    session = door.queues.unbound.of("default")
+    waiting = locks.acquire(session, "a", 600_000, wait_ms=60_000)
+    await eventually(lambda: locks.waiting == 1)
+    releasing = asyncio.ensure_future(locks.release(holder, "a", fence))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not waiting.done():
+        waiting.cancel()
+    await releasing
+    if waiting.cancelled():
+        async with asyncio.timeout(20):
+            while (await door.call("GET", "/v1/locks/a"))[0] != 404:
+                await asyncio.sleep(0.005)
+        await eventually(lambda: session.held == {})

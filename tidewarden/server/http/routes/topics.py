@@ -1,0 +1,107 @@
+"""The routes of topics: names whose tasks go to each queue that is linked to them."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from tidewarden.errors import BadArg, Full, NotFound, StoreDown
+from tidewarden.queue import Queues
+from tidewarden.server.http.caller import queue_in_path
+from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.responses import respond
+from tidewarden.server.http.route import Route
+from tidewarden.server.verbs.queue_admin import seen_topics
+
+from .queues import RightsOf
+from .tasks import NoOptions, whole
+
+
+class Topic(msgspec.Struct):
+    """A topic and the queues that are linked to it."""
+
+    topic: str
+    queues: list[str]
+
+
+class Topics(msgspec.Struct):
+    """Topics by name."""
+
+    topics: list[Topic]
+
+
+class Linked(msgspec.Struct):
+    """Whether the queue was not linked before."""
+
+    linked: bool
+
+
+class Unlinked(msgspec.Struct):
+    """Whether the queue was linked before."""
+
+    unlinked: bool
+
+
+class TopicRoutes:
+    """``/v1/topics``. A ``/`` in a name is ``%2F`` in the path."""
+
+    def __init__(self, queues: Queues, rights: RightsOf) -> None:
+        self._queues = queues
+        self._rights = rights
+
+    async def listing(self, request: web.Request) -> web.Response:
+        """The topics and queues that whoever asks may see."""
+        parameters_of(request, NoOptions)
+        return respond(Topics(await self._seen(request)))
+
+    async def get(self, request: web.Request) -> web.Response:
+        """One topic."""
+        name = queue_in_path(request, "topic")
+        parameters_of(request, NoOptions)
+        for topic in await self._seen(request):
+            if topic.topic == name:
+                return respond(topic)
+        raise NotFound(f"there is no topic {name}")
+
+    async def _seen(self, request: web.Request) -> list[Topic]:
+        found = await seen_topics(self._queues, self._rights(request))
+        return [Topic(name, queues) for name, queues in sorted(found.items())]
+
+    async def link(self, request: web.Request) -> web.Response:
+        """Link a queue to a topic, each of which is made if it is new."""
+        topic, queue = queue_in_path(request, "topic"), queue_in_path(request)
+        await body_of(request, NoOptions)
+        return respond(Linked(await whole(self._queues.topics.link(topic, queue)) == 1))
+
+    async def unlink(self, request: web.Request) -> web.Response:
+        """Put no more of a topic's tasks into a queue; what it holds stays."""
+        topic, queue = queue_in_path(request, "topic"), queue_in_path(request)
+        parameters_of(request, NoOptions)
+        return respond(Unlinked(await whole(self._queues.topics.unlink(topic, queue)) == 1))
+
+
+def _both(request: web.Request) -> list[bytes]:
+    """As Q.LINK has it."""
+    found = request.match_info
+    return [found[key].encode("utf-8", "surrogateescape") for key in ("topic", "queue")]
+
+
+TOPIC = "/v1/topics/{topic}"
+ROUTES = (
+    Route(
+        "GET", "/v1/topics", "Q.LIST", TopicRoutes.listing, query=NoOptions, answer=Topics,
+        errors=(StoreDown,),
+    ),
+    Route(
+        "GET", TOPIC, "Q.STATS", TopicRoutes.get, query=NoOptions, answer=Topic,
+        errors=(BadArg, NotFound, StoreDown),
+    ),
+    Route(
+        "PUT", f"{TOPIC}/queues/{{queue}}", "Q.LINK", TopicRoutes.link, body=NoOptions,
+        answer=Linked, errors=(BadArg, Full, StoreDown), arguments=_both,
+    ),
+    Route(
+        "DELETE", f"{TOPIC}/queues/{{queue}}", "Q.UNLINK", TopicRoutes.unlink, query=NoOptions,
+        answer=Unlinked, errors=(BadArg, NotFound, StoreDown), arguments=_both,
+    ),
+)  # fmt: skip
