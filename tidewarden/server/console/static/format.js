@@ -127,6 +127,20 @@ export function bytes(count) {
   return `${short.format(count)} ${units[unit]}`;
 }
 
+/** A length of time by one unit: `2.5 min`, as beside a plot. */
+export function brief(ms) {
+  const [unit, name] = ms < SECOND ? [1, "ms"] : ms < MINUTE ? [SECOND, "s"]
+    : ms < HOUR ? [MINUTE, "min"] : ms < DAY ? [HOUR, "h"] : [DAY, "d"];
+  return `${rounded(ms / unit)} ${name}`;
+}
+
+/** Steps between such lengths that read well, milliseconds. */
+export const BRIEF_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500,
+  ...[1, 2, 5, 10, 20, 30].map((one) => one * SECOND),
+  ...[1, 2, 5, 10, 20, 30].map((one) => one * MINUTE),
+  ...[1, 2, 6, 12].map((one) => one * HOUR),
+  ...[1, 2, 5, 10, 50, 100, 1000].map((one) => one * DAY)];
+
 const ms = (value) => (value >= 0 ? duration(value) : `−${duration(-value)}`);
 /** How a plot's and a table's figures of a unit are written. */
 export const UNITS = {

@@ -5,7 +5,7 @@
  */
 
 import { h } from "./dom.js";
-import { UNITS, clockTime, inUtc, zoneName } from "./format.js";
+import { BRIEF_STEPS, UNITS, brief, clockTime, inUtc, zoneName } from "./format.js";
 
 const HEIGHT = 150;
 const COLORS = 6;
@@ -128,6 +128,7 @@ function optionsOf(uPlot, spec, width, element) {
   const style = getComputedStyle(element);
   const color = (name) => style.getPropertyValue(name).trim();
   const form = UNITS[spec.unit ?? ""];
+  const isTime = spec.unit === "ms";
   const axis = {
     stroke: color("--quiet"),
     grid: { stroke: color("--line"), width: 1 },
@@ -150,7 +151,8 @@ function optionsOf(uPlot, spec, width, element) {
     },
     axes: [
       { ...axis, space: 70, size: 28, values: times },
-      { ...axis, size: 62, space: 30, values: (_, values) => values.map((one) => form(one)) },
+      { ...axis, size: 62, space: 30, ...(isTime ? { incrs: BRIEF_STEPS } : {}),
+        values: (_, values) => values.map(isTime ? brief : form) },
     ],
     series: [{}, ...spec.series.map((one, index) => seriesOf(uPlot, spec, one, index, color))],
     plugins: [readout(element, form)],

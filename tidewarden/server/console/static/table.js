@@ -37,7 +37,8 @@ export function table(caption, columns, rows, { key, empty = "None.", mark } = {
   );
   return h(
     "div",
-    { class: "scroll" },
+    // Where it is wider than the page, it is scrolled by keys, too.
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
       // Said outright: as cards, its parts are no table to a browser.

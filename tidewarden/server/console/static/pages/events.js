@@ -16,7 +16,7 @@ const TYPES = [["", "all"], ["account.*", "accounts"], ["provider.*", "providers
   ["store.*", "stores"]];
 const WELL = /(recovered|closed|over|answers|added|confirmed)$/;
 const ILL = /(dead|stopped|breaker_open|silent|removed|store\.recovered)$/;
-const NAMED = ["cluster", "provider", "account", "message", "error", "node"];
+const NAMED = ["cluster", "provider", "account", "message", "error", "node", "view"];
 
 /** Makes the page; what is chosen stands in the address. */
 export function eventsPage(query) {

@@ -10,8 +10,10 @@ import { consoleOf } from "../shell.js";
 import { facts, table } from "../table.js";
 import { figures } from "./history.js";
 import { nodeActions } from "./node_actions.js";
+import { STATES, TROUBLED } from "./tokens.js";
 
 const HISTORY_EVERY_MS = 10_000;
+const NEWEST = 12;
 
 /** Makes the page. */
 export function overviewPage() {
@@ -137,9 +139,8 @@ function heard(node, own) {
 }
 
 function figuresOf({ queues, tokens }) {
-  const words = ["late", "failing", "stopped", "dead", "lost_rotation", "expiring", "fresh"];
-  const states = Object.entries(tokens ?? {}).sort(
-    ([one], [other]) => words.indexOf(one) - words.indexOf(other));
+  const states = Object.entries(tokens).sort(
+    ([one], [other]) => STATES.indexOf(one) - STATES.indexOf(other));
   const tasks = queues ? [
     ["Queues", h("a", { href: link(["queues"]) }, number(queues.queues))],
     ["Ready", number(queues.ready)],
@@ -155,14 +156,18 @@ function figuresOf({ queues, tokens }) {
       states.length ? h("div", { class: "card" }, h("h3", {}, "Accounts"),
         facts(states.filter(([, count]) => typeof count === "number").map(([state, count]) =>
           [state.replace("_", " "),
-            h("a", { href: link(["tokens"], { state }) }, number(count))]))) : null));
+            h("a", { href: link(["tokens"], { state }),
+              class: count && TROUBLED.includes(state) ? "illtext" : null }, number(count))])))
+        : null));
 }
 
 function timeline(found) {
+  const all = [...found].sort((one, other) => other.at_ms - one.at_ms);
+  const lines = (some) => h("ol", { class: "timeline" }, some.map((one) =>
+    h("li", {}, h("span", { class: "at" }, time(one.at_ms, true)), " ",
+      h("span", { class: "tag" }, one.kind.replaceAll("_", " ")), " ", one.text)));
   return h("section", {}, h("h2", {}, "Elections and failovers"),
-    found.length ? h("ol", { class: "timeline" }, [...found].sort((one, other) =>
-      other.at_ms - one.at_ms).map((one) => h("li", { "data-key": `${one.at_ms} ${one.text}` },
-      h("span", { class: "at" }, time(one.at_ms, true)), " ",
-      h("span", { class: "tag" }, one.kind.replaceAll("_", " ")), " ", one.text)))
-      : h("p", { class: "quiet" }, "None since this node started."));
+    all.length ? lines(all.slice(0, NEWEST)) : h("p", { class: "quiet" }, "None so far."),
+    all.length > NEWEST ? h("details", {}, h("summary", {},
+      `${counted(all.length - NEWEST, "older one")}`), lines(all.slice(NEWEST))) : null);
 }

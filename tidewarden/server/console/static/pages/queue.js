@@ -2,7 +2,7 @@
 
 import { get, getIf, path, query as queryOf } from "../api.js";
 import { h } from "../dom.js";
-import { duration, number, time } from "../format.js";
+import { counted, duration, number, time } from "../format.js";
 import { plot } from "../plot.js";
 import { change, go, link } from "../router.js";
 import { may } from "../session.js";
@@ -146,7 +146,7 @@ function buriedTable(queue, tasks, again) {
     { title: "Attempts", number: true, cell: (task) => number(task.attempts) },
     { title: "Losses", number: true, cell: (task) => number(task.losses) },
     { title: "History", cell: (task) => (task.history?.length
-      ? h("details", {}, h("summary", {}, `${task.history.length} bad ends`),
+      ? h("details", {}, h("summary", {}, counted(task.history.length, "bad end")),
         historyOf(task.history)) : "–") },
     { title: "What can be done", cell: (task) => h("span", { class: "row" },
       actions.mayAdmin(queue) ? button("Kick", () => actions.kickOne(queue, task.id)) : null,

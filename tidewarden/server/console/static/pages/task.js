@@ -71,6 +71,7 @@ function counts(task) {
     ["Lease number", task.lease || null],
     ["Held at node", task.node],
     ["Session", task.session],
+    ["Trace", task.traceparent ? h("code", {}, task.traceparent) : null],
     ["Lease", task.lease_ms ? duration(task.lease_ms) : null],
     ["Backoff", task.backoff_ms ? duration(task.backoff_ms) : null],
   ]);

@@ -11,7 +11,8 @@ import { toolbar } from "./toolbar.js";
 
 /** The states of accounts, those that need somebody first. */
 export const STATES = ["dead", "lost_rotation", "stopped", "failing", "late", "expiring", "fresh"];
-const TROUBLED = STATES.slice(0, 5);
+/** Those of them that do. */
+export const TROUBLED = STATES.slice(0, 5);
 const EACH = 20;
 const SCAN_PAGE = 500;
 const SCAN_MAX = 20_000;
