@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
     "command",
     [
         "cycle --seconds 1 --connections 2",
+        pytest.param("http --seconds 2 --connections 2 --polls 20", marks=pytest.mark.soak),
         pytest.param("batches --seconds 1 --batch 10", marks=pytest.mark.soak),
         pytest.param("worker --tasks 500 --rounds 1", marks=pytest.mark.soak),
         pytest.param(
@@ -50,9 +51,9 @@ def test_benchmark_runs(command: str) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name in ("cycle", "shards"), (
-        done.stdout
-    )
+    assert (
+        "limit ≥" in done.stdout or "limit ≤" in done.stdout or name in ("cycle", "shards", "http")
+    ), done.stdout
 
 
 def test_an_unknown_peer_is_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
 from tidewarden.errors import BadArg, Error, Full, NoQuorum, StoreDown
-from tidewarden.server.http.params import query_of
+from tidewarden.server.http.params import fields_of, query_of
 from tidewarden.server.http.route import Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
 
@@ -96,7 +96,7 @@ class EventRoutes:
         ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest;
         ``provider`` one provider.
         """
-        query = query_of(request, ("after", "types", "provider"))
+        query = query_of(request, fields_of(EventOptions))
         after = request.headers.get("Last-Event-ID", query.get("after", ""))
         if after not in ("", "0") and not CURSOR.fullmatch(after):
             raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")

@@ -19,14 +19,20 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 from tidewarden.server.access.required_rights import Requirement
-from tidewarden.server.http.params import check_path, integer_field, object_of, query_of, text_field
+from tidewarden.server.http.params import (
+    check_path,
+    fields_of,
+    integer_field,
+    object_of,
+    query_of,
+    text_field,
+)
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.queue import queue_name
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
-FIELDS = (*TRIGGERS, "zone", "catchup", "queue", "payload", "payload_base64", *NUMBERS, "lane")
 NAMES = {
     "CRON": "cron",
     "EVERY": "every_ms",
@@ -190,7 +196,7 @@ class ScheduleRoutes:
         Store or replace a schedule (its trigger, its queue and its task), and return the next tick.
         """
         name = _name(request)
-        fields = object_of(await request.read(), "A schedule", FIELDS)
+        fields = object_of(await request.read(), "A schedule", fields_of(PutSchedule))
         if "queue" not in fields:
             raise BadArg("queue is missing: where its tasks are put.")
         queue = queue_name(text_field(fields, "queue").encode("utf-8", "surrogatepass"))

@@ -26,6 +26,7 @@ from tidewarden.errors import (
     Timeout,
 )
 from tidewarden.server.http.params import check_path, flag, query_of
+from tidewarden.server.http.params import fields_of as names_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.token import (
@@ -487,7 +488,7 @@ class TokenRoutes:
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = query_of(request, ("min_ttl", "wait", "newer", "max_stale"))
+        query = query_of(request, names_of(OneTokenOptions))
         min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
         token = await self._tokens.get(
             _account(request),
@@ -524,10 +525,10 @@ class TokenRoutes:
                 f"accounts has {len(names)} names; allowed are {self._batch_max}"
                 " (limits.batch_max)."
             )
-        if unknown := sorted(asked.keys() - {"min_ttl", "wait", "max_stale"}):
+        if unknown := sorted(asked.keys() - set(names_of(TokenOptions))):
             raise BadArg(
-                f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait,"
-                " max_stale."
+                f"There is no field {unknown[0][:40]!r} here; there are"
+                f" {', '.join(names_of(ReadAccounts))}."
             )
         accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
         query = {name: str(value) for name, value in asked.items()}
@@ -560,7 +561,7 @@ class TokenRoutes:
 
         With ``keep`` an existing account that is not dead stays as it is.
         """
-        keep = flag(query_of(request, ("keep",)), "keep")
+        keep = flag(query_of(request, names_of(PutOptions)), "keep")
         put = await _whole(
             self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep)
         )
@@ -617,12 +618,12 @@ class TokenRoutes:
         Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again
         when five seconds are over), or ``moved`` (it has another).
         """
-        generation = _whole_number(query_of(request, ("generation",)), "generation")
+        generation = _whole_number(query_of(request, names_of(RefreshOptions)), "generation")
         return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)
 
     async def list(self, request: web.Request) -> web.Response:
         """A page of accounts, without their tokens."""
-        query = query_of(request, ("provider", "state", "count", "after"))
+        query = query_of(request, names_of(ListOptions))
         count = _whole_number(query, "count", COUNT)
         accounts, after = await self._tokens.list(
             query.get("provider", ""),
