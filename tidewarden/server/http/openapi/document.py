@@ -10,7 +10,7 @@ from tidewarden import __version__
 from tidewarden.server.http.route import Route
 
 from . import problems
-from .operations import SCHEME, answers_of, bodies_of, operation, tag_of
+from .operations import SCHEME, answers_of, bodies_of, module_of, operation, tag_of
 from .schemas import Schemas, prose
 
 ABOUT = """\
@@ -64,7 +64,7 @@ def document(routes: Iterable[Route[Any]]) -> dict[str, Any]:
 
 
 def _tags(routes: Iterable[Route[Any]]) -> list[dict[str, str]]:
-    modules = {tag_of(route): route.handler.__module__ for route in routes}
+    modules = {tag_of(route): module_of(route) for route in routes}
     return [
         {"name": tag, "description": prose(importlib.import_module(modules[tag]).__doc__)[0]}
         for tag in sorted(modules)

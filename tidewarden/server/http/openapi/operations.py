@@ -33,15 +33,20 @@ def bodies_of(route: Route[Any]) -> list[Any]:
     return [] if route.body is None or route.body is bytes else [route.body]
 
 
+def module_of(route: Route[Any]) -> str:
+    """The module, or its package, that is named by the noun of the route."""
+    module: str = route.handler.__module__
+    return module.rpartition(".")[0] if module.endswith("routes") else module
+
+
 def tag_of(route: Route[Any]) -> str:
-    """The group of an operation: the noun of the file that its handler stands in."""
-    module, _, file = route.handler.__module__.rpartition(".")
-    return module.rpartition(".")[2] if file == "routes" else file
+    """The group of an operation: the noun of the file, or folder, that its handler stands in."""
+    return module_of(route).rpartition(".")[2]
 
 
 def id_of(route: Route[Any]) -> str:
     """The operation's name, as generated clients call it: ``tokensGet``."""
-    words = f"{tag_of(route)}_{route.name or getattr(route.handler, '__name__', '')}".split("_")
+    words = f"{tag_of(route)}_{getattr(route.handler, '__name__', '')}".split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 

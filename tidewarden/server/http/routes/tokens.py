@@ -30,7 +30,6 @@ from tidewarden.server.http.params import fields_of as names_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.server.verbs.token import (
-    STEERED,
     Note,
     account_name,
     fields_of,
@@ -571,21 +570,36 @@ class TokenRoutes:
         """How an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
 
-    async def why(self, request: web.Request) -> web.Response:
-        """Why an account, or a provider as a whole, is as it is: the story as of ``T.WHY``."""
+    async def why_account(self, request: web.Request) -> web.Response:
+        """Tell why an account is as it is, what comes next, and what can be done."""
         query_of(request, ())
-        whole = "account" not in request.match_info
-        return respond(await self._tokens.why(_provider(request) if whole else _account(request)))
+        return respond(await self._tokens.why(_account(request)))
 
-    async def steer(self, request: web.Request) -> web.Response:
-        """
-        Release, probe or quarantine a provider, as the path's last word says.
-
-        Returns its story from then on.
-        """
+    async def why_provider(self, request: web.Request) -> web.Response:
+        """Tell why a provider is as it is, what comes next, and what can be done."""
         query_of(request, ())
-        name, action = _provider(request), request.path.rpartition("/")[2]
-        return respond(await _whole(steered(self._tokens, action, name)))
+        return respond(await self._tokens.why(_provider(request)))
+
+    async def release_provider(self, request: web.Request) -> web.Response:
+        """
+        End whatever holds a provider's accounts back, and answer its story from then on.
+
+        Failing accounts are retried. After a quarantine, the next refusal of an account is enough
+        to give it up.
+        """
+        return await self._steered(request, "release")
+
+    async def probe_provider(self, request: web.Request) -> web.Response:
+        """Ask a provider about one account at once, in spite of a hold; its story from then on."""
+        return await self._steered(request, "probe")
+
+    async def quarantine_provider(self, request: web.Request) -> web.Response:
+        """Give up no account of a provider until its release; its story from then on."""
+        return await self._steered(request, "quarantine")
+
+    async def _steered(self, request: web.Request, action: str) -> web.Response:
+        query_of(request, ())
+        return respond(await _whole(steered(self._tokens, action, _provider(request))))
 
     async def answers(self, request: web.Request) -> web.Response:
         """
@@ -726,8 +740,7 @@ ROUTES = (
         "GET",
         f"/v1/accounts{ACCOUNT}/why",
         "T.WHY",
-        TokenRoutes.why,
-        name="why_account",
+        TokenRoutes.why_account,
         answer=Story,
         errors=OF_ONE,
     ),
@@ -759,22 +772,33 @@ ROUTES = (
         "GET",
         "/v1/providers/{provider}/why",
         "T.WHY",
-        TokenRoutes.why,
-        name="why_provider",
+        TokenRoutes.why_provider,
         answer=Story,
         errors=OF_ONE,
     ),
-    *(
-        Route(
-            "POST",
-            f"/v1/providers/{{provider}}/{action}",
-            "T.PROVIDER",
-            TokenRoutes.steer,
-            name=f"{action}_provider",
-            answer=Story,
-            errors=OF_ONE,
-        )
-        for action in STEERED
+    Route(
+        "POST",
+        "/v1/providers/{provider}/release",
+        "T.PROVIDER",
+        TokenRoutes.release_provider,
+        answer=Story,
+        errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        "/v1/providers/{provider}/probe",
+        "T.PROVIDER",
+        TokenRoutes.probe_provider,
+        answer=Story,
+        errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        "/v1/providers/{provider}/quarantine",
+        "T.PROVIDER",
+        TokenRoutes.quarantine_provider,
+        answer=Story,
+        errors=OF_ONE,
     ),
     Route(
         "POST",
