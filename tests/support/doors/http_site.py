@@ -64,6 +64,7 @@ async def site(
     rights: tuple[str, ...] = ("all",),
     traffic: Any = None,
     audit: Any = None,
+    traffic_of_cluster: Any = None,
     **more: Any,
 ) -> AsyncIterator[Site]:
     known = (replace(doubles.ADMIN, rights=rights),) if users else ()
@@ -72,7 +73,7 @@ async def site(
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
     rooms: tuple[Any, ...] = (door.queues, door.tokens)
     figures = FigureRecorder("n0", SystemClock(), FixedNode(), door.server.stats, *rooms)
-    services = replace(door.services, figures=figures)
+    services = replace(door.services, figures=figures, traffic_of_cluster=traffic_of_cluster)
     server = HttpServer(config, services, SystemClock(), **more)
     await server.start()
     try:
