@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.doors import recording_node
 from support.doors.command_line import Run, node, run
 
 from tidewarden.cli.top.view import lines_for, rate, render, size
@@ -197,3 +198,25 @@ def test_keys_change_what_is_shown_and_the_terminal_is_left_as_it_was(
         screen.until(lambda: "\x1b[?1049l" in screen.shown)
         assert screen.process.returncode == (0 if isinstance(leave, bytes) else 128 + leave)
         assert termios.tcgetattr(screen.side) == screen.before
+
+
+@pytest.mark.thorough
+def test_it_goes_on_with_another_node_and_while_there_is_none(node: Any) -> None:
+    node.answers["R.TRAFFIC"] = answer(row(1, name="mails"))
+    with recording_node.running() as other:
+        other.answers["R.TRAFFIC"] = answer(row(2, name="bills"))
+        with terminal(f"{node.url},{other.url}") as screen:
+            screen.until(lambda: "mails" in screen.shown)
+            node.answers["R.TRAFFIC"] = None  # it hangs up
+            screen.press(b"b")
+            screen.until(lambda: "bills" in screen.shown)
+            other.answers["R.TRAFFIC"] = None
+            screen.press(b"r")
+            screen.until(lambda: "No node answers." in screen.shown)
+            screen.shown = ""
+            node.answers["R.TRAFFIC"] = answer(row(1, name="again"))
+            screen.press(b"t")
+            screen.until(lambda: "again" in screen.shown)
+            screen.press(b"q")
+            screen.until(lambda: screen.process.poll() is not None)
+            assert screen.process.returncode == 0

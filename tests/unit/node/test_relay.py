@@ -20,6 +20,9 @@ from tidewarden.server.resp import relay_line as relay_module
 from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services
+from tidewarden.server.traffic.cluster_traffic import ClusterTraffic, mac_of
+from tidewarden.server.traffic.node_traffic import NodeTraffic
+from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.server.verbs.table import COMMANDS
 
 
@@ -183,3 +186,33 @@ async def test_out_of_files(
     assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     monkeypatch.setattr(relay_module.socket, "socketpair", none_left)
     assert (await line.ask("S.LIST")).startswith(b"-FULL This process has as many files open")
+
+
+async def test_a_tap_pushes_through_the_line_and_ends_with_its_peer(
+    doors: tuple[Any, FurtherDoor],
+) -> None:
+    first, further = doors
+    recorder = Recorder(SystemClock())
+    own = NodeTraffic(recorder, SystemClock())
+    first.provide(traffic_of_cluster=ClusterTraffic("n0", own, mac_of("x"), dict))
+    line = await further.dial()
+    await line.call("HELLO", "3", "AUTH", "admin", doubles.SECRET)
+    line.send("R.TAP MS 300", "PING")
+    await reach(lambda: recorder.taps.open)
+    for _ in range(2000):
+        recorder.note("app", "Q.PUT", b"mails", "10.0.0.1", 100, 20, "", 0.001)
+        if not len(recorder.taps.open[1].lines) % 500:
+            await asyncio.sleep(0)
+    pushed = 0
+    while isinstance(found := await line.reply(), list):
+        assert found[0] == b"tap"
+        assert msgspec.json.decode(found[1])["name"] == "mails"
+        pushed += 1
+    assert (found[b"matched"], found[b"shown"]) == (2000, pushed)
+    assert pushed + found[b"dropped"] == 2000
+    assert await line.reply() == b"PONG"
+    assert await line.call("R.STATUS")
+    line.send("R.TAP MS 60000")
+    await reach(lambda: recorder.taps.open)
+    line.drop()
+    await reach(lambda: not recorder.taps.open)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import redis
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
-from tidewarden.cli.connection import NodeLine, connected
+from tidewarden.cli.connection import NodeLine, addresses, connected, dial
 from tidewarden.cli.options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import print_json
 from tidewarden.clock import SystemClock
@@ -24,6 +27,9 @@ SIDES = {"a": "request", "u": "user", "v": "verb", "n": "queue", "p": "peer"}
 OVERS = {"m": "minute", "s": "start"}
 LEAVE = ("q", "\x03", "\x04")
 WIDE = 200
+SILENCE_S = 10.0
+"""A node that answers no sooner is left for another; it waits itself for other nodes."""
+AWAY = Text("No node answers. They are asked again and again; q leaves.", "bold red")
 
 
 def top(
@@ -81,7 +87,7 @@ def top(
         elif once or not console.is_terminal:
             print_once(look.ask(line, rows or 20), console)
         else:
-            watch(look, line, console, every_s)
+            watch(look, Asking(line, addresses(url, data_dir)), console, every_s)
 
 
 class Look:
@@ -116,7 +122,33 @@ def print_once(report: dict[str, Any], console: Console) -> None:
     console.print(table(report))
 
 
-def watch(look: Look, line: NodeLine, console: Console, every_s: float) -> None:
+class Asking:
+    """Asks one node, and when that one goes the first other that answers."""
+
+    def __init__(self, line: NodeLine, addresses: Sequence[str]) -> None:
+        self._line: NodeLine | None = line
+        self._addresses = addresses
+
+    def ask(self, look: Look, fit: int) -> dict[str, Any] | None:
+        """What a node answers; None: none does just now."""
+        for address in ("", *self._addresses):
+            try:
+                if self._line is None:
+                    self._line = dial(address, SILENCE_S) if address else None
+                if self._line is not None:
+                    return look.ask(self._line, fit)
+            except (redis.ConnectionError, redis.TimeoutError):
+                self.close()
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def watch(look: Look, asking: Asking, console: Console, every_s: float) -> None:
     """Draw until somebody leaves; then the terminal is as it was."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     clock = SystemClock()
@@ -126,11 +158,14 @@ def watch(look: Look, line: NodeLine, console: Console, every_s: float) -> None:
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
             while True:
-                live.update(render(look.ask(line, lines_for(console.height))), refresh=True)
+                found = asking.ask(look, lines_for(console.height))
+                live.update(AWAY if found is None else render(found), refresh=True)
                 if not goes_on(look, keys, clock.monotonic() + every_s, clock):
                     return
     except KeyboardInterrupt:
         return
+    finally:
+        asking.close()
 
 
 def goes_on(look: Look, keys: Keys, until: float, clock: SystemClock) -> bool:
