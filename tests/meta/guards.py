@@ -502,6 +502,39 @@ GUARDS = (
         (("config/placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
         ("unit/config/test_placeholders",),
     ),
+    Guard(
+        "accounts-listed",
+        (("tokens/verbs/listing.py", ' or not seen.allow(f"{name}/{entry.account}")', ""),),
+        ("rooms/tokens/test_listing",),
+    ),
+    Guard(
+        "accounts-read",
+        (
+            ("server/verbs/token.py", "[name for name in names if readable.allow(name)]", "names"),
+            ("server/verbs/token.py", "next(left) if readable.allow(name) else deny(name)", "next(left)"),
+        ),
+        ("unit/server/access/test_narrow_rights",),
+    ),
+    Guard(
+        "accounts-exported",
+        (("tokens/custody/export.py", 'if not exported.allow(f"{name}/{pair.account}"):', "if False:"),),
+        ("rooms/tokens/test_listing",),
+    ),
+    Guard(
+        "accounts-imported",
+        (("tokens/custody/export.py", "if not written.allow(account):", "if False:"),),
+        ("rooms/tokens/test_listing",),
+    ),
+    Guard(
+        "events-seen",
+        (("server/http/routes/events.py", "and _is_seen(event, seen)", ""),),
+        ("rooms/server/test_http_events",),
+    ),
+    Guard(
+        "audit-shows",
+        (("server/audit/audited.py", "request[1 : 1 + count]", "request[1:]"),),
+        ("rooms/server/test_audit",),
+    ),
 )  # fmt: skip
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
 

@@ -201,6 +201,12 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
                 {"json": {"every_ms": 1000, "queue": "q", "payload": secret}},
             ),
             ("GET", "/v1/schedules", {}),
+            (
+                "PUT",
+                "/v1/schedules/s",
+                {"json": {"every_ms": "x", "queue": "q", "payload": secret}},
+            ),
+            ("PUT", "/v1/tokens/p/b", {"json": [secret]}),
         ):
             await web.ask(method, path, headers=ALICE, **more)
     found = await noted(log)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidewarden.errors import Error
+from tidewarden.errors import BadArg, Error
 
 from .audit_log import AuditLog
 
@@ -75,7 +75,7 @@ def unless(word: bytes) -> Audited:
 
 
 async def noted(work: Awaitable[Any], note: Callable[[str], None]) -> Any:
-    """Return what ``work`` does, and note how it ended."""
+    """Return what ``work`` does, and note how it ended; not what made no sense."""
     outcome = UNKNOWN
     try:
         found = await work
@@ -84,5 +84,6 @@ async def noted(work: Awaitable[Any], note: Callable[[str], None]) -> Any:
         outcome = error.code
         raise
     finally:
-        note(outcome)
+        if outcome != BadArg.code:
+            note(outcome)
     return found
