@@ -94,6 +94,11 @@ class Doors:
         self.figures = FigureRecorder(
             config.node.name, clock, status, self._resp.stats, queues, tokens
         )
+        self._beanstalkd = (
+            BeanstalkdServer(config, services, clock, users, self._resp.admission)
+            if config.beanstalkd.enabled
+            else None
+        )
         self._http = HttpServer(
             config,
             dataclasses.replace(services, figures=self.figures),
@@ -106,16 +111,12 @@ class Doors:
                 "node": status.stats,
                 "resp": self._resp.stats,
                 **({"audit": audit.stats} if audit is not None else {}),
+                **({"beanstalkd": self._beanstalkd.stats} if self._beanstalkd is not None else {}),
             },
             internal={PEERS_PATH: tokens.answer_peer, TRAFFIC_PATH: traffic.answer_peer},
             admission=self._resp.admission,
             connections_max=budget.http,
             login_key=login_key,
-        )
-        self._beanstalkd = (
-            BeanstalkdServer(config, services, clock, users, self._resp.admission)
-            if config.beanstalkd.enabled
-            else None
         )
         status.look_at_certificate()
 

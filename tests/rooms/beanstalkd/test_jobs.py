@@ -147,3 +147,38 @@ async def test_watch_and_ignore(site: BeanstalkdSite) -> None:
     assert await talk.ask("ignore default") == b"WATCHING 2"
     assert await talk.body("list-tubes-watched") == (b"OK", b"---\n- b\n- a\n")
     assert await talk.ask("list-tube-used") == b"USING default"
+
+
+class Noted:
+    """Takes down what is told of requests, without the times."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[Any, ...]] = []
+
+    def note(self, *request: Any) -> None:
+        self.requests.append(request[:-1])
+
+
+async def test_each_request_is_noted_with_its_queue(node: Any) -> None:
+    noted = Noted()
+    async with beanstalkd_site((await node()).queues, traffic=noted) as site:
+        talk = await site.dial()
+        await talk.ask("use a;b")
+        number = await talk.put(b"12345")
+        await talk.ask("watch a;b")
+        await talk.ask("ignore default")
+        await talk.reserve()
+        await talk.ask(f"delete {number}")
+        await talk.ask("watch " + "+" * 70)
+        await talk.ask("nonsense")
+        answer = len(f"INSERTED {number}") + 2
+        host = "127.0.0.1"
+        assert noted.requests == [
+            (None, "use", b"a:b", host, 6, 11, ""),
+            (None, "put", b"a:b", host, 8, answer, ""),
+            (None, "watch", b"a:b", host, 8, 12, ""),
+            (None, "ignore", b"default", host, 13, 12, ""),
+            (None, "reserve-with-timeout", b"a:b", host, 20, answer + 9, ""),
+            (None, "delete", b"a:b", host, 6, 9, ""),
+            (None, "watch", b"", host, 75, 12, "BADARG"),
+        ]

@@ -95,6 +95,7 @@ async def beanstalkd_site(
     *,
     users: tuple[User, ...] = (),
     certificate: tuple[str, str] = ("", ""),
+    traffic: Any = None,
     **settings: Any,
 ) -> AsyncIterator[BeanstalkdSite]:
     """The door on a port that the system chooses; ``settings``: of ``[beanstalkd]``."""
@@ -107,7 +108,8 @@ async def beanstalkd_site(
         users=users,
     )
     known = Users(users, clock, loopback=True)
-    services = Services(queues, None)  # type: ignore[arg-type]  the door asks nothing of it
+    # the door asks nothing of the cluster
+    services = Services(queues, None, traffic=traffic)  # type: ignore[arg-type]
     server = BeanstalkdServer(config, services, clock, known, AdmissionControl(clock))
     await server.start()
     site = BeanstalkdSite(server, queues)

@@ -25,11 +25,13 @@ from .context import DEFAULT_TUBE, DoorContext, count_down
 from .jobs import Reserved
 from .parser import Answered, Request, RequestReader
 from .replies import DRAINING, OUT_OF_MEMORY, failure
+from .tube_names import queue_of
 
 log = logging.getLogger("tidewarden.server")
 
 AHEAD_BYTES = 65_536  # read behind what is being done
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
+ON_USED = frozenset({"put", "peek-ready", "peek-delayed", "peek-buried", "kick"})
 BEFORE_LOGIN = frozenset({"auth", "quit"})
 
 
@@ -59,6 +61,7 @@ class JobConnection(asyncio.Protocol):
 
     __slots__ = (
         "_closing",
+        "_failure",
         "_flow",
         "_listener",
         "_loop",
@@ -93,6 +96,7 @@ class JobConnection(asyncio.Protocol):
         self._waiting_for: asyncio.Future[Any] | None = None
         self._stay: asyncio.TimerHandle | None = None
         self._closing = False
+        self._failure = ""  # the word of the error that answers the request
         self.half_closed = False
         self.is_producer = False
         self.is_worker = False
@@ -275,11 +279,15 @@ class JobConnection(asyncio.Protocol):
                 if self.half_closed:
                     self.close()
                 return
+            self._failure = ""
+            began = self._loop.time()
+            about = self._subject(request) if isinstance(request, Request) else b""
             reply = self._begin(request)
             if isinstance(reply, bytes):
+                self._note(request, about, reply, began)
                 self.say(reply)
             elif reply is not None:
-                self._work = self._loop.create_task(self._finish(reply))
+                self._work = self._loop.create_task(self._finish(request, about, reply, began))
 
     def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
         """The reply to a request, or what brings it; None: there is none."""
@@ -304,7 +312,42 @@ class JobConnection(asyncio.Protocol):
         except Exception as error:
             return self._failed(error)
 
-    async def _finish(self, reply: Coroutine[Any, Any, bytes]) -> None:
+    def _subject(self, request: Request) -> bytes:
+        """The queue that a request is for, as far as that is known; empty: it is not."""
+        tube, held = "", None
+        if request.op in ON_USED:
+            tube = self.used
+        elif request.name and request.op != "auth":
+            tube = request.name
+        elif request.op.startswith("reserve") and len(self.watched) == 1:
+            tube = self.watched[0]
+        elif request.numbers:
+            held = self.reserved.get(request.numbers[0])
+        queue = held.job.queue if held is not None else tube and queue_of(tube)
+        return (queue or "").encode()
+
+    def _note(self, request: Request | Answered, about: bytes, reply: bytes, began: float) -> None:
+        if isinstance(request, Answered):
+            return
+        self.door.answered.note(
+            self.peer.user,
+            request.op,
+            about,
+            self.peer.host,
+            len(request.op) + len(request.name) + len(request.body),
+            len(reply),
+            self._failure,
+            self._loop.time() - began,
+            request.op.startswith("reserve"),
+        )
+
+    async def _finish(
+        self,
+        request: Request | Answered,
+        about: bytes,
+        reply: Coroutine[Any, Any, bytes],
+        began: float,
+    ) -> None:
         try:
             said = await reply
         except Exception as error:
@@ -314,6 +357,7 @@ class JobConnection(asyncio.Protocol):
         if self._closing:
             return
         if said:
+            self._note(request, about, said, began)
             self.say(said)
         if self.door.draining and not self.reserved:
             self.close()
@@ -327,5 +371,6 @@ class JobConnection(asyncio.Protocol):
                 "defect in the beanstalkd door", exc_info=error, extra={"peer": self.peer.address}
             )
             error = Internal("A defect of the server; its log has the trace.")
+        self._failure = error.code
         self.door.errors[error.code] += 1
         return failure(error)

@@ -14,6 +14,8 @@ from tidewarden.queue import Session
 from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
+from tidewarden.server.answered_requests import AnsweredRequests
+from tidewarden.server.traffic.recorder import Recorder
 
 from .jobs import Jobs
 
@@ -37,6 +39,7 @@ class DoorContext:
         job_bytes: longest body of a job.
         connections_max: of peers at a time.
         wait_ms: longest single wait of a take; a longer one is several.
+        traffic: is told of each request; None: nobody.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class DoorContext:
         job_bytes: int,
         connections_max: int,
         wait_ms: int,
+        traffic: Recorder | None = None,
     ) -> None:
         self.jobs = jobs
         self.clock = clock
@@ -57,6 +61,7 @@ class DoorContext:
         self.job_bytes = job_bytes
         self.connections_max = connections_max
         self.wait_ms = wait_ms
+        self.answered = AnsweredRequests("beanstalkd", traffic)
         self.mismatches = ProtocolMismatch("beanstalkd", clock)
         self.id = secrets.token_hex(8)  # of this run of the door
         self.started = clock.monotonic()

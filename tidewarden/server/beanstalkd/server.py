@@ -60,6 +60,7 @@ class BeanstalkdServer:
             job_bytes=min(settings.job_bytes, config.limits.payload_bytes),
             connections_max=settings.connections_max,
             wait_ms=config.limits.wait_ms,
+            traffic=services.traffic,
         )
         self._tls: TlsHandshakes | None = None
         self._listener = Listener(admission, self._meet, BACKLOG, lambda: users.open)
@@ -152,4 +153,5 @@ class BeanstalkdServer:
             "waiting": sum(connection.is_waiting for connection in shared.connections),
             "requests_total": dict(shared.calls),
             "errors_total": dict(shared.errors),
+            **shared.answered.stats(),
         }
