@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 import redis
-from support.cluster.harness import Cluster, Node, cluster, until, until_async
+from support.cluster.harness import ADMIN, Cluster, Node, cluster, until, until_async
 
 TASKS = 5
 LONG_MS = 600_000  # a lease that surely does not end by its time
@@ -161,3 +162,38 @@ def test_a_frozen_nodes_consumers_have_their_sessions_when_it_wakes(healed: Clus
     pairs = [word for row in rows for word in (row[1], row[2])]
     assert client.execute_command("Q.ACK", queue, *pairs) == [1] * TASKS
     client.close()
+
+
+def test_leases_of_http_outlive_their_node_and_those_of_a_session_its_grace_alone(
+    healed: Cluster,
+) -> None:
+    victim, there = healed.others(healed.leader())
+    queue = "http"
+
+    def ask(node: Node, path: str, body: Any, session: str = "") -> Any:
+        url = f"http://{node.host}:{node.base_port + 1}/v1{path}"
+        head = {"Authorization": f"Bearer {ADMIN}:{healed.secret}"}
+        head |= {"Tidewarden-Session": session} if session else {}
+        found = httpx.post(url, json=body, headers=head, timeout=60)
+        assert found.status_code == 200, found.text
+        return found.json()
+
+    ask(there, f"/queues/{queue}/tasks", [{"id": f"t{n}"} for n in range(4)])
+    uuid = ask(victim, "/sessions", {"grace_ms": 1000})["session"]
+    fields = {"count": 2, "lease_ms": LONG_MS}
+    free = ask(victim, f"/queues/{queue}/take", fields)["tasks"]
+    bound = ask(victim, f"/queues/{queue}/take", fields, uuid)["tasks"]
+    before = burials(healed, victim)
+    victim.kill()
+    until(lambda: burials(healed, victim) > before)
+    back: list[Any] = []
+    while len(back) < len(bound):
+        found = ask(there, f"/queues/{queue}/take", {"count": 4, "wait_ms": 60_000})["tasks"]
+        assert found, "the session has ended"
+        back += found
+    assert {one["id"] for one in back} == {one["id"] for one in bound}
+    assert {one["attempt"] for one in back} == {1}, "a session's end is no attempt"
+    held = [{"id": one["id"], "lease": one["lease"]} for one in (*free, *back)]
+    answers = ask(there, f"/queues/{queue}/ack", {"tasks": held})["tasks"]
+    assert [one["acked"] for one in answers] == [True] * 4, "nothing ended with the node"
+    assert not healed.audit(queue)
