@@ -8,11 +8,13 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.doors import doubles
 from support.doors.http_store import HttpDoor, bearer, http_door
+from support.providers import certificate
 
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.sessions import session as sessions
@@ -156,6 +158,23 @@ async def test_tasks_that_come_as_the_client_goes_are_given_back(
     await asyncio.wait_for(gone.wait(), 20)
     await settles(door, "a", ("ready", 0, 0))
     assert door.queues.unbound.of("default").held == {}
+
+
+@pytest.mark.parametrize("size", [0, 1_000_000])
+async def test_by_tls_likewise(n0: Any, tmp_path: Path, eventually: Any, size: int) -> None:
+    """An answer is done when it was sent, and whoever goes after it keeps what it has."""
+    async with http_door(n0.queues, tls=certificate.make(tmp_path)) as door:
+        await door.queues.put("q", TaskSpec(id="a", payload=b"x" * size))
+        fields = {"lease_ms": LONG_MS}
+        (task,) = (await door.good("POST", f"{Q}/take", fields))["tasks"]
+        assert len(task["payload"]) == size
+        waiting = asyncio.ensure_future(door.good("POST", f"{Q}/take", {"wait_ms": 60_000}))
+        await eventually(lambda: len(door.queues.consumer.under_way) == 1)
+        waiting.cancel()
+        await eventually(lambda: not len(door.queues.consumer.under_way))
+        await door.client.close()
+        await eventually(lambda: not door.transports())
+        assert await state(door) == ("leased", 1, 0)
 
 
 async def test_a_lease_outlives_its_connection_and_its_nodes_boot(

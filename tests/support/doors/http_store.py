@@ -22,7 +22,10 @@ from tidewarden.server.services import Services
 class HttpDoor:
     """One node's HTTP port, with a client that keeps its connections."""
 
-    def __init__(self, server: HttpServer, queues: Any, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, server: HttpServer, queues: Any, client: aiohttp.ClientSession, scheme: str = "http"
+    ) -> None:
+        self.scheme = scheme
         self.server = server
         self.queues = queues
         self.client = client
@@ -38,9 +41,11 @@ class HttpDoor:
 
     async def call(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, Any]:
         """Status and decoded answer."""
-        url = aiohttp.client.URL(f"http://127.0.0.1:{self.port}{path}", encoded=True)
+        url = aiohttp.client.URL(f"{self.scheme}://127.0.0.1:{self.port}{path}", encoded=True)
         if json is not None:
             more["json"] = json
+        if self.scheme == "https":
+            more["ssl"] = False
         async with self.client.request(method, url, **more) as response:
             if response.content_type == "application/json":
                 return response.status, await response.json()
@@ -55,14 +60,19 @@ class HttpDoor:
 
 @asynccontextmanager
 async def http_door(
-    queues: Any, *, users: tuple[User, ...] = (), rooms: dict[str, Any] | None = None, **limits: int
+    queues: Any,
+    *,
+    users: tuple[User, ...] = (),
+    rooms: dict[str, Any] | None = None,
+    tls: tuple[str, str] = ("", ""),
+    **limits: int,
 ) -> AsyncIterator[HttpDoor]:
     config = Config()
     config = replace(
         config,
         # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system
         # chooses.
-        node=replace(config.node, base_port=-1),
+        node=replace(config.node, base_port=-1, tls_cert=tls[0], tls_key=tls[1]),
         limits=replace(Limits(), **limits),
         users=users,
     )
@@ -71,7 +81,7 @@ async def http_door(
     await server.start()
     try:
         async with aiohttp.ClientSession() as client:
-            yield HttpDoor(server, queues, client)
+            yield HttpDoor(server, queues, client, "https" if tls[0] else "http")
     finally:
         await server.stop(1)
 

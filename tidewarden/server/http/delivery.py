@@ -24,7 +24,7 @@ async def delivered(
     try:
         if transport is None or has_gone(transport):
             raise ConnectionResetError("the client has gone")
-        transport.set_write_buffer_limits(0)
+        transport.set_write_buffer_limits(1)  # TLS takes 0 for full also when it is empty
         await response.prepare(request)
         await response.write_eof()
         if transport.is_closing():
