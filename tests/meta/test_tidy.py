@@ -100,7 +100,7 @@ MIRRORS = {
     "scheduler": {"unit/scheduling", "rooms/scheduling"},
     "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
-    "server/console": {"unit/server/console"},
+    "server/console": {"unit/server/console", "live/console"},
     "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd", "live/beanstalkd"},
     "server/http": {"unit/server/http"},
     "server/http/openapi": {"live/openapi"},

@@ -17,6 +17,7 @@ LONGEST = (
     "live/failover/test_cut_off.py",
     "live/faults/test_storm.py",
     "live/faults/test_single_links.py",
+    "live/console/test_console.py",
     "live/up/test_stores.py",
     "live/up/test_up.py",
     "live/failover/test_sdk.py",

@@ -74,7 +74,7 @@ class Overview(msgspec.Struct):
     epoch: int
     view: int
     primary: Annotated[
-        str, _said("whose store takes the writes; empty: there is one store, or none does")
+        str, _said("whose store takes the writes; embedded or external: there is one store")
     ]
     alerts: list[Alert]
     timeline: Annotated[list[Happening], _said("the last 200, the latest first")]

@@ -63,8 +63,6 @@ class OverviewPage:
 
     def _make(self) -> Overview:
         status, now_ms = self._node.status(), self._clock.unix_ms()
-        # of one store its kind is told there, not whose it is
-        primary = str(status["primary"]) if "in_sync" in status else ""
         return Overview(
             now_ms,
             self._cluster,
@@ -76,7 +74,7 @@ class OverviewPage:
             str(status["leader"]),
             int(status["epoch"]),
             int(status["view"]),
-            primary,
+            str(status["primary"]),
             [],
             self._recorder.timeline.all(),
             QueueSums(0, 0, 0, 0, 0, 0),

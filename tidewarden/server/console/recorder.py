@@ -36,6 +36,7 @@ TOKENS_S = 60.0
 TOKENS_WATCHED_S = 10.0
 """… and so often while somebody does."""
 WATCHED_S = 30.0
+WATCHED_STEP_S = 2.0
 PROVIDERS_MAX = 100
 """Of more providers than these the accounts are counted only while somebody looks."""
 NAMES_MAX = 200
@@ -105,9 +106,9 @@ class FigureRecorder:
         self._standing: dict[str, str] = {}
         self._users: dict[str, History] = {}
         self._webhooks: dict[str, History] = {}
-        self.slot = slot_of(clock.unix_ms())
+        self.slot = slot_of(clock.unix_ms()) - 1  # the first turn records at once
         self._names_at = self._tokens_at = float("-inf")
-        self._watched_at = float("-inf")
+        self._watched_at = self._recorded_at = float("-inf")
         self._defects = OncePer(clock, 60.0)
 
     def watched(self) -> None:
@@ -128,13 +129,19 @@ class FigureRecorder:
             await sleep(self._clock, LOOK_S)
 
     async def turn(self) -> None:
-        """Look at the cluster, and, if another step has begun, at everything else."""
+        """
+        Look at the cluster, and, if another step has begun, at everything else.
+
+        While somebody looks, a step's figures are renewed every few seconds.
+        """
         status = self.node.status()
         self.timeline.look(status)
         now_ms = self._clock.unix_ms()
-        if (slot := slot_of(now_ms)) == self.slot:
+        slot, now_s = slot_of(now_ms), self._clock.monotonic()
+        is_old = self._is_watched(now_s) and now_s - self._recorded_at >= WATCHED_STEP_S
+        if slot == self.slot and not is_old:
             return
-        self.slot = slot
+        self.slot, self._recorded_at = slot, now_s
         stats, doors = self.node.stats(), self._doors()
         self._record_node(slot, stats, doors)
         await self._read_store(slot)
