@@ -10,6 +10,7 @@ import msgspec
 
 from tidewarden.server.access.required_rights import Permission
 from tidewarden.server.http.route import Route
+from tidewarden.tokens.accounts.names import GrantFields
 
 from . import problems
 from .path_names import PATH_NAMES
@@ -99,8 +100,8 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
 
 
 def _needs_body(route: Route[Any]) -> bool:
-    """An empty body of POST is read as ``{}``."""
-    if route.method != "POST" or route.body is bytes:
+    """An empty body is read as ``{}`` but where there would be nothing to do."""
+    if route.method == "PATCH" or route.body in (bytes, GrantFields):
         return True
     try:
         msgspec.json.decode(b"{}", type=route.body)

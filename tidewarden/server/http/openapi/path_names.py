@@ -45,7 +45,9 @@ PATH_NAMES: dict[str, dict[str, Any]] = {
     "name": _name(f"The schedule's name. {SLASHED}", "nightly", SCHEDULE_NAME_MAX),
     "queue": _name(f"The queue's name. {SLASHED}", "mail"),
     "topic": _name(f"The topic's name. {SLASHED}", "orders"),
-    "lock": _name(f"The lock's name. {SLASHED}", "deploy"),
+    "lock": _text(
+        f"The lock's name: no white space, no control characters. {SLASHED}", "deploy", ID_MAX
+    ),
     "id": _text(
         "The task's id: no white space, no control characters. Its own `/` is sent as `%2F`.",
         "order-42",
