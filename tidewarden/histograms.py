@@ -63,7 +63,61 @@ WAITS = Kind(
     ("door", "verb"),
     LONG_S,
 )
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (REQUESTS, WAITS)}
+LATENESS = Kind(
+    "task_lateness_seconds",
+    "Time from a task's due time until it was taken for the first time here, by the store's clock",
+    ("queues",),
+    LONG_S,
+)
+HELD = Kind(
+    "task_held_seconds",
+    "Time from a task's take until its holder, the same connection or session, ended the lease",
+    ("how",),
+    LONG_S,
+)
+SCRIPTS = Kind(
+    "store_script_seconds",
+    "Time from a script's call until its answer was read, by script; many requests may share one",
+    ("script",),
+    QUICK_S,
+)
+COMMITS = Kind(
+    "store_commit_seconds",
+    "Time of one group commit: until replicas or the disk had what its answers waited for",
+    ("outcome",),
+    QUICK_S,
+)
+REFRESHES = Kind(
+    "token_refresh_seconds",
+    "Time of a refresh from its lease until its outcome was stored, by the outcome's class",
+    ("provider", "outcome"),
+    QUICK_S,
+)
+WEBHOOKS = Kind(
+    "webhook_delivery_seconds",
+    "Time of one delivery to a webhook's receiver",
+    ("webhook", "outcome"),
+    QUICK_S,
+)
+ELECTIONS = Kind(
+    "election_seconds",
+    "Time from the last word of a leader until another, or a new term of it, was known here",
+    (),
+    QUICK_S,
+)
+FAILOVERS = Kind(
+    "store_failover_seconds",
+    "Time in which no store was open as the primary, as this node heard of it",
+    (),
+    LONG_S,
+)
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        *(REQUESTS, WAITS, LATENESS, HELD, SCRIPTS, COMMITS),
+        *(REFRESHES, WEBHOOKS, ELECTIONS, FAILOVERS),
+    )
+}
 
 
 class Histogram:
@@ -111,10 +165,15 @@ class Family:
         return {self.kind.name: {labels: counts for labels, counts in series.items() if counts}}
 
 
+def told_of(*families: Family) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Return the entry of a part's stats that has these families."""
+    return {STATS: {name: told for one in families for name, told in one.stats().items()}}
+
+
 def series_of(
     stats: Mapping[str, Mapping[str, float]], bounds: tuple[float, ...]
 ) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
     """Yield labels, count of each bucket, and sum of each series that :meth:`Family.stats` told."""
     for labels, told in stats.items():
         counts = [int(told.get(str(index), 0)) for index in range(len(bounds) + 1)]
-        yield tuple(labels.split(BETWEEN)), counts, float(told.get("sum", 0.0))
+        yield tuple(labels.split(BETWEEN)) if labels else (), counts, float(told.get("sum", 0.0))

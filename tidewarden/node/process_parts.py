@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from tidewarden.clock import Clock
 from tidewarden.cluster import Registration, ShardClocks, StoreClock
 from tidewarden.config.load import Config
+from tidewarden.histograms import Family
 from tidewarden.queue import Queues
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
@@ -137,6 +138,11 @@ class ProcessParts:
         self.subscriber = Subscriber(
             links, queues, cluster, clock, missed=look_again, compare=self._compare
         )
+
+    def times(self) -> tuple[Family, ...]:
+        """Return the histograms of what every process of a node does."""
+        of_tasks, commits = self.queues.consumer.times, self.queues.catalog.durability
+        return of_tasks.lateness, of_tasks.held, self.links.scripts.times, commits.times
 
     def start_watches(self) -> list[asyncio.Task[None]]:
         """Begin to watch the store's clock and memory; each goes on until it is cancelled."""

@@ -25,6 +25,7 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
+from tidewarden.histograms import told_of
 from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp.relay_line import LineSender
@@ -147,6 +148,7 @@ class Secondary:
             "store_calls_total": data.calls,
             "store_connects_total": data.reconnects,
             **queues.catalog.durability.stats(),
+            **told_of(*self._parts.times()),
             **counts,
         }
         return {"resp": self._resp.own_stats(), "node": node}

@@ -12,6 +12,7 @@ from tidewarden.cluster.replication.store_status import StoreStatus
 from tidewarden.config.cluster_secret import key_names
 from tidewarden.config.load import Config
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
+from tidewarden.histograms import told_of
 from tidewarden.raft.state import base_address
 from tidewarden.server.stats_merge import add_up
 
@@ -51,7 +52,9 @@ class Status:
         self.config = config
         self.clock = clock
         self.raft, self.leadership = leader.raft, leader.leadership
+        self.member = leader.member
         self.sweep, self.reaper, self.tasks = leader.sweep, leader.reaper, leader.tasks
+        self.parts = parts
         self.nodes, self.queues = parts.nodes, parts.queues
         self.data, self.store_clock = parts.data, parts.store_clock
         self.store = store
@@ -241,6 +244,11 @@ class Status:
             "store_connects_total": self.data.reconnects,
             **self.queues.catalog.durability.stats(),
             **(self.stores.stats() if self.stores else {}),
+            **told_of(
+                *self.parts.times(),
+                *((self.member.elections,) if self.member else ()),
+                *((self.stores.times,) if self.stores else ()),
+            ),
         }
         return add_up(
             own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node")

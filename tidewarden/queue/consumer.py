@@ -12,7 +12,7 @@ from tidewarden.errors import BadArg, Full, NotHeld
 from .catalog import Catalog
 from .partitioning import shard_for
 from .sessions.hold_limit import HoldLimit
-from .sessions.session import Session
+from .sessions.session import Held, Session
 from .sessions.sessions import Sessions
 from .shards.shard import Shard
 from .take import Take, TakesUnderWay, give_back
@@ -55,6 +55,7 @@ class Consumer:
         self._loop = asyncio.get_running_loop()
         self._turn: dict[str, int] = {}
         self.under_way = under_way
+        self.times = under_way.times
 
     def take(
         self,
@@ -204,6 +205,7 @@ class Consumer:
                 entry = session.drop(queue, task_id, lease)
                 if entry is not None:
                     dropped[queue, task_id] = entry
+                    self.times.ended(entry, "ack", self._loop.time())
             if len(pairs) == 1:
                 task_id, lease = pairs[0]
                 answer = _acked_one(shard_for(shards, task_id).ack(task_id, lease, result))
@@ -223,7 +225,7 @@ class Consumer:
     def _acked(
         self,
         session: Session,
-        dropped: dict[tuple[str, str], tuple[int, int]],
+        dropped: dict[tuple[str, str], Held],
         done: asyncio.Future[Any],
     ) -> None:
         if not done.cancelled() and done.exception() is not None:
@@ -244,7 +246,7 @@ class Consumer:
 
         return self._loop.create_task(later())
 
-    def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
+    def hold_again(self, session: Session, dropped: dict[tuple[str, str], Held]) -> None:
         """
         Give tasks whose ack has an unknown outcome back to the session that held them.
 
@@ -272,7 +274,9 @@ class Consumer:
         ended = await shard_for(shards, task_id).end(
             task_id, lease, how, delay_ms, reason[:REASON_MAX]
         )
-        session.drop(queue, task_id, lease)
+        entry = session.drop(queue, task_id, lease)
+        if entry is not None:
+            self.times.ended(entry, how, self._loop.time())
         if not ended:
             raise NotHeld(f"the task {task_id} of {queue} is not held under lease {lease}")
 
@@ -325,8 +329,8 @@ class Consumer:
         end_ms: int = await shard_for(shards, task_id).touch(task_id, lease, lease_ms)
         if not end_ms:
             raise NotHeld(f"the task {task_id} of {queue} is not held under lease {lease}")
-        if (queue, task_id) in session.held:
-            session.held[queue, task_id] = (lease, end_ms)
+        if (entry := session.held.get((queue, task_id))) is not None:
+            session.held[queue, task_id] = (lease, end_ms, entry[2])
         return end_ms
 
     def waiting(self) -> int:

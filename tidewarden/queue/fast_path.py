@@ -17,7 +17,7 @@ from tidewarden.store.connection import ReplySink
 from .catalog import Catalog
 from .consumer import Consumer
 from .put import Producer
-from .sessions.session import Session
+from .sessions.session import Held, Session
 from .sessions.sessions import Sessions
 from .shards.batch import never
 from .shards.shard import Shard
@@ -40,7 +40,7 @@ class FastAck:
         consumer: Consumer,
         session: Session,
         place: tuple[str, str],
-        entry: tuple[int, int],
+        entry: Held,
         receiver: ReplySink,
     ) -> None:
         self._consumer = consumer
@@ -76,6 +76,7 @@ class FastPath:
         self._drain = drain
         self._loop = asyncio.get_running_loop()
         self._under_way = consumer.under_way
+        self._times = consumer.times
         self._payload_max = limits.payload_bytes
         self._wait_max = limits.wait_ms
         self._waiting_max = limits.waiting_max
@@ -136,6 +137,7 @@ class FastPath:
             return None
         entry = session.drop(shard.queue, name, lease)
         if entry is not None:
+            self._times.ended(entry, "ack", self._loop.time())
             receiver = FastAck(self._consumer, session, (shard.queue, name), entry, receiver)
         shard.add("queue.ack", (name, lease, b""), receiver)
         return receiver

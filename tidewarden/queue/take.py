@@ -15,6 +15,7 @@ from .shards.resharding import Resharded
 from .shards.shard import Shard
 from .shards.waitlist import Tries
 from .task import Taken
+from .task_times import TaskTimes
 from .waits.drain import Drain
 
 TOLD_OF_FEWER, TOLD_OF_MORE, ANYHOW = 2, 3, 4  # see take.lua
@@ -32,6 +33,7 @@ class TakesUnderWay:
     def __init__(self, drain: Drain) -> None:
         self.takes: set[Take] = set()
         self.drain = drain
+        self.times = TaskTimes()
 
     def __len__(self) -> int:
         return len(self.takes)
@@ -362,7 +364,9 @@ class Take:
             return
         self._ended = True
         if self._got:
-            self._session.hold(self._got, self._from[0].now_ms)
+            shard = self._from[0]
+            self._session.hold(self._got, shard.now_ms, shard.time())
+            self._under_way.times.taken(self._got, self._from)
         self._leave()
         if error is not None and not self._got:
             self.receiver.set_exception(error)

@@ -231,7 +231,8 @@ class Taken(msgspec.Struct):
     """
     A task under a lease.
 
-    ``lease`` is the fencing number: it only grows, hand it to what the task changes.
+    ``lease`` is the fencing number: it only grows, hand it to what the task changes. ``due_ms``:
+    since when it could have been taken; 0: that is not known, for it was tried before.
     """
 
     queue: str
@@ -241,6 +242,7 @@ class Taken(msgspec.Struct):
     attempt: int
     deadline_ms: int
     lease_end_ms: int
+    due_ms: int = 0
     trace: bytes = b""
     """The trace context of its put, see :func:`traceparent`; empty: none."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
+from tidewarden.histograms import ELECTIONS, Family
 
 from . import folder, pysync, state
 from .operations import Operations
@@ -93,6 +94,9 @@ class RaftMember:
         self._lock: int | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._told: tuple[object, ...] = ()
+        self.elections = Family(ELECTIONS)
+        self._led_by: tuple[str, int] | None = None
+        self._led_until = 0.0
         self._compared = False
         self._facts_last = StoreFacts()  # after the stop
 
@@ -482,6 +486,7 @@ class RaftMember:
         if view is None or self._running is None:
             return
         self._running.stores.notice()
+        self._time_election(view)
         told = (
             self.role(),
             self.leader(),
@@ -501,6 +506,17 @@ class RaftMember:
         self._compare(view)
         self._wake()
         self._on_change()
+
+    def _time_election(self, view: state.RaftView) -> None:
+        """Count for how long nobody led, once somebody does who is not the one before."""
+        leader, now = self.leader(), self._clock.monotonic()
+        if leader is None:
+            return
+        if (leader, view.term) != self._led_by:
+            if self._led_by is not None:
+                self.elections.of().observe(max(0.0, now - self._led_until))
+            self._led_by = leader, view.term
+        self._led_until = now - self.heard_s()
 
     def _tell_stores(self) -> None:
         if self._running is not None:  # what was under way when it stopped is told nobody

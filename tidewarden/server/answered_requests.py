@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidewarden.histograms import REQUESTS, STATS, WAITS, Family, Histogram
+from tidewarden.histograms import REQUESTS, WAITS, Family, Histogram, told_of
 
 from .traffic.recorder import Recorder
 
@@ -71,4 +71,4 @@ class AnsweredRequests:
 
     def stats(self) -> dict[str, Any]:
         """Return the histograms, as a part's stats have them."""
-        return {STATS: {**self._times.stats(), **self._waits.stats()}}
+        return told_of(self._times, self._waits)

@@ -12,6 +12,7 @@ from tidewarden import errors
 from tidewarden.config.load import Companion, Config, Provider, Webhook
 from tidewarden.config.provider import queue_of
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
+from tidewarden.histograms import told_of
 from tidewarden.queue.task import check_range
 
 from .accounts.account_store import AccountStore
@@ -367,6 +368,7 @@ class Tokens:
             "webhooks": dict(self._webhooks.sent),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served,
+            **told_of(self.counts.times, self._webhooks.times),
         }
 
     async def why(self, subject: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ async def test_purge_all(node: Any) -> None:
     queues, session = await filled(node, 1, 700)
     assert await queues.bulk.purge("q") == 2800
     assert (await queues.admin.stats("q"))["total"] == 0
-    (name, (lease, _)), *_ = session.held.items()
+    (name, (lease, *_)), *_ = session.held.items()
     assert await queues.ack(session, "q", [(name[1], lease)]) == [0]
     assert await queues.bulk.purge("q") == 0
     assert await queues.put("q", TaskSpec(id="buried1", if_exists="fail")) == "buried1"

@@ -208,7 +208,7 @@ async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> No
     task = await bench.take("a", "n0.1")
     bench.now_ms += LEASE_MS - 5_000
     assert isinstance(await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS), Opened)
-    bench.session.held[QUEUE, "a"] = (task.lease, task.lease_end_ms)
+    bench.session.held[QUEUE, "a"] = (task.lease, task.lease_end_ms, 0.0)
     await bench.queues.close_session(bench.session)  # As when the node's connection goes.
     assert await bench.locate("a") == "leased"
     bench.now_ms += LEASE_MS - 1  # The lease ran on from the intent.

@@ -37,6 +37,7 @@ class Row(NamedTuple):
     attempt: int
     deadline_ms: int
     lease_end_ms: int
+    due_ms: int = 0
     trace: bytes = b""
 
 

@@ -52,7 +52,7 @@ class Bench:
             await self.queues.scripts.run("queue.take", QUEUE, shard, args, now_ms=self.now_ms)
         )[0]
         assert found, f"{account} is not to be had"
-        _, lease, payload, attempt, deadline_ms, end_ms = found[0]
+        _, lease, payload, attempt, deadline_ms, end_ms, _ = found[0]
         return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
 
     async def stored(self, row: AccountRow) -> str:

@@ -21,9 +21,9 @@ def test_held_and_dropped_by_the_lease() -> None:
     session.hold([taken("a", 3)], 0)
     assert session.drop("q", "a", 1) is None, "an older lease of the task"
     assert session.drop("p", "a", 3) is None
-    assert session.drop("q", "a", 3) == (3, 10)
+    assert session.drop("q", "a", 3) == (3, 10, 0.0)
     assert session.drop("q", "a", 3) is None
-    assert session.held == {("q", "b"): (2, 10)}
+    assert session.held == {("q", "b"): (2, 10, 0.0)}
 
 
 def test_where_a_shared_session_owns_the_leases_much_is_forgotten() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tidewarden.clock import Clock
+from tidewarden.histograms import FAILOVERS, Family
 from tidewarden.raft.store_facts import StoreFacts, majority_of, read_set, set_text
 
 from .store_changes import RECOVERED, StoreChange, changes_between
@@ -82,6 +83,7 @@ class StoreStatus:
         self.recoveries = 0
         """Those of them that were a last resort."""
         self.last_gap_s: float | None = None
+        self.times = Family(FAILOVERS)
         """How long no primary was open when the last one ended; None: none has ended yet."""
 
     # --- watching
@@ -112,6 +114,7 @@ class StoreStatus:
             return
         if 0 < self._open_view < facts.view:
             self.last_gap_s = max(0.0, heard_s - self._open_s)
+            self.times.of().observe(self.last_gap_s)
         if self._open_view <= facts.view:
             self._open_view, self._open_s = facts.view, heard_s
         if self._sampled_view != facts.view:

@@ -9,8 +9,9 @@
 --           3: whatever came, for others of this node wait; 4: not, and the named task is leased
 --           also where it is buried or the queue paused) with the uuid of the session behind it
 --           where the leases are a session's, id ("": any)
--- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}, and of a
---         task that was put with one its trace context (25 bytes)
+-- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms,
+--         due_ms (0: it was tried before)}, and of a task that was put with one its trace context
+--         (25 bytes)
 -- Errors  STALE: the caller's boot was declared dead
 open()
 alive(CALLER)
@@ -272,7 +273,7 @@ local leased, shared, kept = {}, {}, {}
 local records = {} -- id, tries …
 local untried = fresh_tries() -- of every task that was never taken
 local function lease(id, raw, tried, lease_ms, holder)
-  local readable, _, _, deadline, own_ms, _, _, own, expires, payload, _, _, trace =
+  local readable, _, due, deadline, own_ms, _, _, own, expires, payload, _, _, trace =
     pcall(said, raw)
   local r = not tried and untried or tries_decode(tried)
   if not readable or not r then return set_aside(id) end
@@ -293,7 +294,8 @@ local function lease(id, raw, tried, lease_ms, holder)
   end
   list[#list + 1], list[#list + 2] = clock + lease_ms, id
   note(now + lease_ms)
-  return { id, r.lease, payload, r.attempts, deadline, now + lease_ms, trace }
+  local waited_since = tried and 0 or due
+  return { id, r.lease, payload, r.attempts, deadline, now + lease_ms, waited_since, trace }
 end
 
 -- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may

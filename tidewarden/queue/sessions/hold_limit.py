@@ -74,7 +74,7 @@ class HoldLimit:
         answers = await asyncio.gather(
             *(
                 self._shard_of(*place).batched("queue.leases", place[1], lease)
-                for place, (lease, _) in entries
+                for place, (lease, _, _) in entries
             ),
             return_exceptions=True,
         )
@@ -84,7 +84,7 @@ class HoldLimit:
             if isinstance(end_ms, BaseException):
                 raise end_ms
             if end_ms:
-                session.held[place] = (entry[0], end_ms)
+                session.held[place] = (entry[0], end_ms, entry[2])
             else:
                 del session.held[place]
         session.ran, session.looked_at = len(session.held), self._loop.time()

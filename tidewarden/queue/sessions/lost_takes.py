@@ -184,6 +184,6 @@ class LostTakes:
         for session in self._sessions():
             held = session.held.items()
             known.update(
-                (task_id, lease) for (queue, task_id), (lease, _) in held if queue == shard.queue
+                (task_id, lease) for (queue, task_id), (lease, _, _) in held if queue == shard.queue
             )
         return known

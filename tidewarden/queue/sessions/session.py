@@ -28,8 +28,11 @@ class SessionWait(Protocol):
 
 
 HELD_MAX = 10_000  # leases that one connection may hold by itself: see hold_limit.py
-Held = tuple[int, int]
-"""A lease's number, and its end in unix ms of the store as far as the connection knows."""
+Held = tuple[int, int, float]
+"""
+A lease's number, its end in unix ms of the store as far as the connection knows, and when the task
+was taken, in seconds of the loop; 0: that is not counted.
+"""
 _numbers = itertools.count(1)
 
 
@@ -60,7 +63,7 @@ class Session:
     """
     One connection as a consumer.
 
-    ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)`` of what it took.
+    ``held[(queue, id)]`` is of what it took.
 
     A lease may be ended through another session too; the entry left here does nothing when this one
     closes. ``shared``: the session that owns the leases instead, from the connection's ``SESSION``
@@ -103,15 +106,15 @@ class Session:
         """The uuid that the leases stand under; "" while they are the connection's own."""
         return self.own if self.shared is None else self.shared.uuid
 
-    def hold(self, tasks: Sequence[Taken], now_ms: int) -> None:
+    def hold(self, tasks: Sequence[Taken], now_ms: int, now: float = 0.0) -> None:
         """
-        The session holds these from now on. ``now_ms``: the store's clock.
+        The session holds these from now on. ``now_ms``: the store's clock; ``now``: the loop's.
 
         Where a shared session owns the leases, a connection that knows of many forgets what has
         ended: nothing hangs on it.
         """
         for task in tasks:
-            self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)
+            self.held[task.queue, task.id] = (task.lease, task.lease_end_ms, now)
         self._forget(len(tasks), now_ms)
 
     @property
@@ -121,7 +124,7 @@ class Session:
 
     def _forget(self, added: int, now_ms: int) -> None:
         if self.shared is not None and len(self.held) > HELD_MAX and len(self.held) % 1000 < added:
-            for name in [name for name, (_, end_ms) in self.held.items() if end_ms < now_ms]:
+            for name in [name for name, (_, end_ms, _) in self.held.items() if end_ms < now_ms]:
                 del self.held[name]
 
     def drop(self, queue: str, task_id: str, lease: int) -> Held | None:

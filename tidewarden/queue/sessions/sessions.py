@@ -24,7 +24,7 @@ from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.task import check_range
 from tidewarden.store.reply_errors import NotSent
 
-from .session import Session, Shared, gone
+from .session import Held, Session, Shared, gone
 from .session_expiry import SessionExpiry
 from .session_records import SessionRecords
 
@@ -85,14 +85,14 @@ class Sessions:
         elif held:
             await asyncio.shield(self.end_soon(held))
 
-    def end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
+    def end_soon(self, held: dict[tuple[str, str], Held]) -> asyncio.Task[None]:
         """End these leases, as losses, however long the store is away."""
         return self._background.start(self._end_all(held))
 
-    async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
+    async def _end_all(self, held: dict[tuple[str, str], Held]) -> None:
         while held:
             ends = {}
-            for (queue, task_id), (lease, end_ms) in held.items():
+            for (queue, task_id), (lease, end_ms, _) in held.items():
                 shard = shard_for(self._catalog.shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
@@ -104,7 +104,7 @@ class Sessions:
                     await future
                 except (StoreDown, NoQuorum, Resharded):
                     if end_ms > shard.now_ms:
-                        held[name] = (lease, end_ms)
+                        held[name] = (lease, end_ms, 0.0)
                 except Error as error:
                     # a shard of a newer format, say: the other shards' need not wait
                     log.warning(
@@ -197,7 +197,7 @@ class Sessions:
             return None
 
     async def _leave(
-        self, session: Session, joining: asyncio.Lock, held: dict[tuple[str, str], tuple[int, int]]
+        self, session: Session, joining: asyncio.Lock, held: dict[tuple[str, str], Held]
     ) -> None:
         async with joining:
             shared = session.shared

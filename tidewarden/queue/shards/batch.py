@@ -95,6 +95,8 @@ class BatchCall:
         return self.answered
 
     def set_result(self, result: Any, /) -> None:
+        if self.run is not None:
+            self.run.ended()
         # Before its items: a take that finds nothing and parks has to see what this reply says of
         # the shard.
         pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
@@ -170,6 +172,8 @@ class SingleCall:
         return None if self.pending is None else self.pending.sent_by
 
     def set_result(self, result: Any, /) -> None:
+        if self.run is not None:
+            self.run.ended()
         answers = self.heard(result)
         pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
         if pending is not None:

@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights, Rights
 from tidewarden.errors import Error, Internal, NotFound
+from tidewarden.histograms import STATS
 from tidewarden.queue import Queues
 from tidewarden.tokens import Tokens
 from tidewarden.tokens.policy.account_state import STATES
@@ -358,6 +359,7 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     )
     journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
     samples.append(("tokens", {}, journal))
+    samples.append(("tokens", {}, {STATS: counts.get(STATS, {})}))
     return samples
 
 

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from tidewarden.clock import Clock
 from tidewarden.config.load import Store
 from tidewarden.errors import Error, NoQuorum
+from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import StoreConnection
 from tidewarden.store.preflight import StoreServer, fsync_told, log_of
@@ -84,6 +85,7 @@ class Durability:
         if replicated:
             self._synced = self._synced and store.fsync == "always"
         self._asks = bool(server.appendfsync)
+        self.times = Family(COMMITS)
         self._made: dict[tuple[StoreConnection, Requirement], GroupCommit] = {}
         self._by_set: dict[StoreConnection, SetCommit] = {}
         self._links: dict[tuple[StoreConnection, Requirement], StoreConnection] = {}
@@ -247,6 +249,7 @@ class Durability:
             commit = self._by_set[link] = SetCommit(
                 link, links, self._cluster, self._store.commit_ms
             )
+            commit.times = self.times
         return commit
 
     def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
@@ -271,6 +274,7 @@ class Durability:
                 commit = FsyncCommit(data, link, key, limit_ms, self._clock)
             else:
                 commit = GroupCommit(data, link, key, demand, limit_ms, self._clock)
+            commit.times = self.times
             self._made[data, demand] = commit
         return commit
 

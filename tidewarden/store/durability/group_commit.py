@@ -20,6 +20,7 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
+from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
 
@@ -99,6 +100,8 @@ class GroupCommit:
         self._write_to(key)
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
         self.groups = 0
+        self.times = Family(COMMITS)
+        """Those of other commits may be counted together: whoever made them puts one here."""
 
     @property
     def missed(self) -> int:
@@ -165,14 +168,17 @@ class GroupCommit:
         try:
             while self._held.gathered or line:
                 self._held.take_over(line)
+                began = self._clock.monotonic()
                 try:
                     identity = await self._group()
                 except NoQuorum as error:
+                    self.times.of("missed").observe(self._clock.monotonic() - began)
                     self._failed(str(error))  # the wait itself took its time
                 except Error as error:
                     self._failed(str(error))
                     await sleep(self._clock, RETRY_S)
                 else:
+                    self.times.of("ok").observe(self._clock.monotonic() - began)
                     if self._held.why and self._complained:
                         log.warning("writes are with %s again", self._demand)
                     self._held.why, self._complained = "", False

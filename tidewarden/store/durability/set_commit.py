@@ -17,7 +17,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import NoQuorum
+from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.connection import StoreConnection, pack
 
 from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line
@@ -76,6 +78,8 @@ class SetCommit:
         self._missing: dict[bytes, float] = {}
         self._refuses = False
         self.groups = 0
+        self.times = Family(COMMITS)
+        """Those of other commits may be counted together: whoever made them puts one here."""
 
     @property
     def missed(self) -> int:
@@ -171,6 +175,7 @@ class SetCommit:
             return
         self._server.asked()  # the group is compared with it
         lane.began_at = self._loop.time()
+        lane.began_s = SystemClock.monotonic()
         self.groups += 1
         group = SetGroup(self, lane)
         lane.link.send_together(self._mark + wait_for(self._waits_for), group, 4)
@@ -179,6 +184,7 @@ class SetCommit:
         """All answers of the group on ``lane`` are there."""
         if self._stopped:
             return
+        took_s = SystemClock.monotonic() - lane.began_s
         known = self._server.asked().identity
         if known is None:
             self._failed(lane, self._data.why or "the primary has not said yet who it is")
@@ -191,6 +197,7 @@ class SetCommit:
             self._failed(lane, TOO_FEW, refuse=True)
         else:
             self._waits_for = reading.waits_for
+            self.times.of("ok" if reading.complete else "missed").observe(took_s)
             if reading.complete:
                 self._confirm(lane, known)
             else:
@@ -279,12 +286,13 @@ def wait_for(replicas: int) -> bytes:
 class Lane:
     """One connection for groups, and the answers that wait for the group under way on it."""
 
-    __slots__ = ("again", "began_at", "failures", "line", "link")
+    __slots__ = ("again", "began_at", "began_s", "failures", "line", "link")
 
     def __init__(self, link: StoreConnection, line: Line) -> None:
         self.link = link
         self.line = line
         self.began_at = 0.0
+        self.began_s = 0.0  # likewise, by a clock that is finer than the loop's
         self.failures = 0  # of its groups, since the last that was complete
         self.again: asyncio.Handle | None = None
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Protocol
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, Full
+from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import known_already
@@ -23,6 +25,7 @@ from tidewarden.store.reply_sink import ReplySink
 
 from .tree_shake import trim
 
+monotonic = SystemClock.monotonic  # finer than the loop's time, which has milliseconds
 log = logging.getLogger("tidewarden.store")
 
 PRELUDE = "prelude.lua"
@@ -241,6 +244,7 @@ class Scripts:
         self._missing = False
         self._offered_at = float("-inf")
         self._scripts: dict[str, Script] = {}
+        self.times = Family(SCRIPTS)
         self._library = ["local KEYS, ARGV", head]
         for package in packages:
             self._add(package, head)
@@ -431,7 +435,7 @@ class ScriptRun:
     hash, with its text.
     """
 
-    __slots__ = ("_args", "_link", "_script", "_scripts", "_way")
+    __slots__ = ("_args", "_began", "_link", "_script", "_scripts", "_way")
 
     def __init__(
         self, scripts: Scripts, link: CallSender, script: Script, args: tuple[Arg, ...], way: int
@@ -441,6 +445,12 @@ class ScriptRun:
         self._script = script
         self._args = args
         self._way = way
+        self._began = monotonic()
+
+    def ended(self) -> None:
+        """Its answer was read."""
+        times = self._scripts.times.of(self._script.name)
+        times.observe(monotonic() - self._began)
 
     def send(self, receiver: ReplySink) -> None:
         """
@@ -471,13 +481,17 @@ class ScriptRun:
 class FutureReply:
     """Passes the reply of a script on to a future."""
 
-    __slots__ = ("_future", "done", "run", "set_result")
+    __slots__ = ("_future", "done", "run")
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self._future = future
         self.run: ScriptRun | None = None
         self.done = future.done
-        self.set_result = future.set_result
+
+    def set_result(self, result: Any, /) -> None:
+        if self.run is not None:
+            self.run.ended()
+        self._future.set_result(result)
 
     def set_exception(self, exception: BaseException, /) -> None:
         if self.run is None or not self.run.again(exception, self):

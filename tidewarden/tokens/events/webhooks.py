@@ -21,6 +21,7 @@ import msgspec
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Secret, Webhook
+from tidewarden.histograms import WEBHOOKS, Family
 from tidewarden.log import OncePer
 from tidewarden.queue import Queues, Taken
 from tidewarden.tokens.provider.retry_after_header import retry_after
@@ -68,6 +69,7 @@ class Webhooks:
         self._complaints: dict[str, OncePer] = {}
         self._webhooks: Mapping[str, Webhook] = {}
         self.sent: Counter[tuple[str, str]] = Counter()
+        self.times = Family(WEBHOOKS)
         self.change(webhooks)
 
     def change(self, webhooks: Mapping[str, Webhook]) -> None:
@@ -101,11 +103,14 @@ class Webhooks:
             "tidewarden.event": delivery.event,
             "tidewarden.attempt": task.attempt,
         }
+        began = self._clock.monotonic()
         with client_span(f"webhook {name}", about) as span:
             fault, pause_s = await self._post(client, hook, delivery)
             if fault:
                 failed(span, fault)
-        self.sent[name, "failed" if fault else "delivered"] += 1
+        outcome = "failed" if fault else "delivered"
+        self.sent[name, outcome] += 1
+        self.times.of(name, outcome).observe(self._clock.monotonic() - began)
         if not fault:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
             return

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tidewarden.histograms import REFRESHES, Family
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step, parse_row
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.accounts.settled import SettledAccounts
@@ -43,10 +44,13 @@ class Counts:
     """Answers that came without the store, and whose accounts had moved on when it was back."""
     replayed: int = 0
     """Answers that came from the journal into the store."""
+    times: Family = field(default_factory=lambda: Family(REFRESHES))
+    """How long each refresh took, by provider and class of outcome."""
 
     def figures(self) -> dict[str, Any]:
         """Each by its name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        names = (each.name for each in fields(self) if each.name != "times")
+        found = {name: getattr(self, name) for name in names}
         return {
             name: dict(value) if isinstance(value, Counter) else value
             for name, value in found.items()
@@ -100,6 +104,10 @@ class OutcomeNotifier:
             log.info("%s was deleted while it was refreshed", account)
             await self._revoker.abandoned(provider, answer.account, parse_row(answer.row))
         self._settled.tell(account, answer.generation + 1)
+
+    def took(self, provider: str, outcome: str, seconds: float) -> None:
+        """A refresh has come to its end, which the store knows."""
+        self._counts.times.of(provider, outcome).observe(seconds)
 
     def succeeded_late(self, provider: str) -> None:
         """A refresh went well after the old access token had expired."""

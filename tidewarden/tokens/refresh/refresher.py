@@ -217,6 +217,7 @@ class Refresher:
                 case = await self._conclude(task, opened, outcome, verdict, token, spare, begun)
             finally:
                 await self._limits.settled()
+                self._notifier.took(provider.name, verdict.outcome, clock.monotonic() - asked)
             if case is None:
                 return
             lasts = await self._replay_until(task, failures.replay_after(case) or 0)

@@ -120,7 +120,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(
     assert queues.lost_takes.released == 1
     assert set(
         await queues.ack(
-            session, "q", [(task_id, lease) for (_, task_id), (lease, _) in held.items()]
+            session, "q", [(task_id, lease) for (_, task_id), (lease, *_) in held.items()]
         )
     ) == {1}
     future.cancel()
