@@ -5,6 +5,7 @@ our configuration.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,11 +16,16 @@ import pytest
 import yaml
 
 from tidewarden.config.load import check_secret, load
+from tidewarden.histograms import KINDS, LONG_S, QUICK_S
 from tidewarden.node.daemon import DRAIN_S, HAND_OVER_S
 from tidewarden.node.os_process import END_S
 from tidewarden.server.http.metrics import HELP
 from tidewarden.store.embedded.store_host import STOP_GRACE_S
 
+FIGURES = {
+    *HELP,
+    *(f"tidewarden_{name}_{part}" for name in KINDS for part in ("bucket", "sum", "count")),
+}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -102,16 +108,55 @@ def test_the_alerts_are_about_figures_that_there_are() -> None:
     (group,) = yaml.safe_load(rules.read_text())["groups"]
     for rule in group["rules"]:
         names = set(re.findall(r"tidewarden_\w+", rule["expr"]))
-        assert names <= HELP.keys(), rule["alert"]
+        assert names <= FIGURES, rule["alert"]
         assert names or "up{" in rule["expr"]
         assert rule["annotations"]["summary"]
 
 
-def test_prometheus_takes_the_alerts() -> None:
-    if (promtool := shutil.which("promtool")) is None:
+def test_each_alert_fires_once_in_its_test() -> None:
+    folder = EXAMPLES / "prometheus"
+    (group,) = yaml.safe_load((folder / "alerts.yml").read_text())["groups"]
+    tests = yaml.safe_load((folder / "alerts_test.yml").read_text())["tests"]
+    assert [test["name"] for test in tests] == [rule["alert"] for rule in group["rules"]]
+    for test in tests:
+        silent, fires = test["promql_expr_test"]
+        assert f'"{test["name"]}"' in silent["expr"] == fires["expr"]
+        assert "exp_samples" not in silent
+        assert fires["exp_samples"] == [{"labels": "{}", "value": 1}]
+    promtool("test", "rules", folder / "alerts_test.yml")
+
+
+def test_the_dashboard_asks_for_figures_that_there_are(tmp_path: Path) -> None:
+    board = json.loads((EXAMPLES / "grafana" / "tidewarden.json").read_text())
+    asked = [query["expr"] for panel in board["panels"] for query in panel.get("targets", ())]
+    asked += [one["expr"] for one in board["annotations"]["list"]]
+    assert len(asked) > 40
+    for query in asked:
+        names = set(re.findall(r"tidewarden_\w+", query))
+        assert names <= FIGURES
+        assert names or "up{" in query or "ALERTS{" in query
+    filled = [re.sub(r"\$__(rate_)?interval", "5m", query) for query in asked]
+    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(filled)]
+    path = tmp_path / "panels.yml"
+    path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    promtool("check", "rules", path)
+
+
+def test_the_page_of_metrics_has_every_histogram_as_it_is() -> None:
+    text = (EXAMPLES.parent / "docs" / "metrics.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `tidewarden_(\w+)` \| (.*) \|$", text, re.MULTILINE))
+    assert rows.keys() == KINDS.keys()
+    for name, kind in KINDS.items():
+        meaning, labels, buckets = rows[name].split(" | ")
+        assert meaning == f"{kind.help}."
+        assert re.findall(r"`(\w+)`", labels) == list(kind.labels)
+        assert buckets == ("quick" if kind.bounds == QUICK_S else "long")
+    for word, bounds in (("quick", QUICK_S), ("long", LONG_S)):
+        (told,) = re.findall(rf"^- {word}: ([^:]*)\.$", text, re.MULTILINE)
+        assert [float(one) for one in told.split(",")] == list(bounds)
+
+
+def promtool(*words: str | Path) -> None:
+    if (program := shutil.which("promtool")) is None:
         pytest.skip("promtool is not here (Debian: prometheus)")
-    subprocess.run(
-        [promtool, "check", "rules", str(EXAMPLES / "prometheus" / "alerts.yml")],
-        check=True,
-        timeout=60,
-    )
+    subprocess.run([program, *map(str, words)], check=True, timeout=60)

@@ -12,6 +12,7 @@ import pysyncobj
 from tidewarden.config.error_classes import CONFIGURABLE, ERROR_CLASSES
 from tidewarden.config.load import EVENT_KINDS, SECTIONS
 from tidewarden.errors import BY_CODE, Error
+from tidewarden.histograms import KINDS
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.server.http.authorization import ROUTES
 from tidewarden.server.http.metrics import HELP
@@ -83,6 +84,9 @@ def test_documents_name_error_words_that_there_are() -> None:
         assert not words - set(BY_CODE) - AS_IN_REDIS, path.name
 
 
+HISTOGRAMS = [f"tidewarden_{name}" for name in KINDS]
+
+
 def test_documents_name_metrics_that_there_are() -> None:
     for path, text in DOCS.items():
         named = set(
@@ -91,7 +95,7 @@ def test_documents_name_metrics_that_there_are() -> None:
         gone = {
             name
             for name in named
-            if not any(one == name or one.startswith(f"{name}_") for one in HELP)
+            if not any(one == name or one.startswith(f"{name}_") for one in (*HELP, *HISTOGRAMS))
         }
         assert not gone, path.name
 
