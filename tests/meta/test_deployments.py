@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -103,10 +104,15 @@ def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: 
     assert list(node["depends_on"]) == [f"{name}-store"]
 
 
+def alerts() -> list[dict[str, Any]]:
+    """The rules of both files."""
+    files = (EXAMPLES / "prometheus" / f"{name}.yml" for name in ("alerts", "histograms"))
+    groups = [group for path in files for group in yaml.safe_load(path.read_text())["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
+
+
 def test_the_alerts_are_about_figures_that_there_are() -> None:
-    rules = EXAMPLES / "prometheus" / "alerts.yml"
-    (group,) = yaml.safe_load(rules.read_text())["groups"]
-    for rule in group["rules"]:
+    for rule in alerts():
         names = set(re.findall(r"tidewarden_\w+", rule["expr"]))
         assert names <= FIGURES, rule["alert"]
         assert names or "up{" in rule["expr"]
@@ -115,9 +121,8 @@ def test_the_alerts_are_about_figures_that_there_are() -> None:
 
 def test_each_alert_fires_once_in_its_test() -> None:
     folder = EXAMPLES / "prometheus"
-    (group,) = yaml.safe_load((folder / "alerts.yml").read_text())["groups"]
     tests = yaml.safe_load((folder / "alerts_test.yml").read_text())["tests"]
-    assert [test["name"] for test in tests] == [rule["alert"] for rule in group["rules"]]
+    assert [test["name"] for test in tests] == [rule["alert"] for rule in alerts()]
     for test in tests:
         silent, fires = test["promql_expr_test"]
         assert f'"{test["name"]}"' in silent["expr"] == fires["expr"]

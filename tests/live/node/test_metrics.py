@@ -18,6 +18,7 @@ from support.cluster.node_processes import PROCESSES, everywhere
 from benchmarks.ports import free_ports
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+RULES = ("alerts", "histograms")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def prometheus(n0: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[h
     often = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
     config: dict[str, Any] = {
         "global": often,
-        "rule_files": [str(EXAMPLES / "prometheus" / "alerts.yml")],
+        "rule_files": [str(EXAMPLES / "prometheus" / f"{name}.yml") for name in RULES],
         "scrape_configs": [asks],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
@@ -141,12 +142,11 @@ def test_prometheus_reads_the_histograms_and_the_rules(n0: Node, prometheus: htt
     assert target["lastError"] == ""
     (told,) = prometheus.get("/api/v1/metadata", params={"metric": name}).json()["data"][name]
     assert told["type"] == "histogram"
-    (group,) = prometheus.get("/api/v1/rules").json()["data"]["groups"]
     until(lambda: all(rule["health"] == "ok" for rule in rules(prometheus)))
-    assert {rule["name"] for rule in group["rules"] if rule["state"] == "firing"} == set()
+    assert [rule["name"] for rule in rules(prometheus) if rule["state"] == "firing"] == []
 
 
 def rules(client: httpx.Client) -> list[dict[str, Any]]:
-    (group,) = client.get("/api/v1/rules").json()["data"]["groups"]
-    assert isinstance(group["rules"], list)
-    return group["rules"]
+    groups = client.get("/api/v1/rules").json()["data"]["groups"]
+    assert len(groups) == len(RULES)
+    return [rule for group in groups for rule in group["rules"]]
