@@ -85,6 +85,19 @@ async def test_bytes_as_they_are(door: HttpDoor) -> None:
     await door.good("POST", f"{Q}/tasks/%C3%A4%2F1/ack", {"lease": lease})
 
 
+async def test_a_body_without_a_type_is_json(door: HttpDoor) -> None:
+    url = f"http://127.0.0.1:{door.port}{Q}/tasks"
+    for headers in ({}, {"Content-Type": ""}):
+        body = b'[{"id": "a", "payload": "1"}, {"id": "b"}]'
+        async with door.client.post(
+            url, data=body, headers=headers, skip_auto_headers=["Content-Type"]
+        ) as response:
+            assert response.status == 200
+            assert [one["id"] for one in (await response.json())["tasks"]] == ["a", "b"]
+        for task_id in ("a", "b"):
+            await door.good("DELETE", f"{Q}/tasks/{task_id}")
+
+
 async def test_the_ends_of_a_lease(door: HttpDoor) -> None:
     async def taken(**options: Any) -> dict[str, Any]:
         await door.good("POST", f"{Q}/tasks", {"id": "a", "if_exists": "replace", **options})

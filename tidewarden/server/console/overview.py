@@ -126,7 +126,11 @@ class OverviewPage:
 
 
 def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
-    """Return the alerts that a user may see: those of queues and providers by right alone."""
+    """
+    Return the alerts that a user may see: those of queues and providers by right alone.
+
+    An alert tells how many of all accounts of a provider are in a state, so all must be the user's.
+    """
     seen = rights.accounts(*LOOK)
     return [
         Alert(
@@ -140,7 +144,7 @@ def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
         )
         for one in firing
         if (not one.case.queue or rights.see(one.case.queue))
-        and (not one.case.provider or seen.allow_part(one.case.provider))
+        and (not one.case.provider or seen.allow(one.case.provider))
     ]
 
 

@@ -142,12 +142,19 @@ def test_of_queues_and_providers_those_are_told_who_may_see_them() -> None:
     subject.judge(figures(**wrong), 0)
     told = {
         rights: {one.name for one in alerts_of(subject.firing, rights)}
-        for rights in (ALL, Rights(("take:mails",)), Rights(("token:read:shop/*",)), Rights(()))
+        for rights in (
+            ALL,
+            Rights(("take:mails",)),
+            Rights(("token:read:shop/*",)),
+            Rights(("token:read:shop/a*",)),  # the numbers are those of all accounts
+            Rights(()),
+        )
     }
     general = "TidewardenAnswersUnreadable"
     assert list(told.values()) == [
         {"TidewardenTasksBuried", "TidewardenAccounts", general},
         {"TidewardenTasksBuried", general},
         {"TidewardenAccounts", general},
+        {general},
         {general},
     ]

@@ -267,7 +267,8 @@ class TaskRoutes:
         A body of ``application/octet-stream`` is the payload, and the query has the options.
         """
         queue = queue_in_path(request)
-        if request.content_type == BYTES:
+        # aiohttp takes what has no type for bytes: then a list of tasks would be one payload
+        if request.content_type == BYTES and request.headers.get("Content-Type"):
             options = parameters_of(request, TaskOptions)
             return await self._put_one(request, queue, options, await request.read())
         parameters_of(request, NoOptions)
