@@ -21,7 +21,9 @@ def start_spans(resource: Resource, endpoint: str, sample_share: float) -> Trace
     library in batches; while the receiver is away they are dropped, and nothing waits for it.
     """
     provider = TracerProvider(
-        resource=resource, sampler=ParentBased(TraceIdRatioBased(sample_share))
+        resource=resource,
+        sampler=ParentBased(TraceIdRatioBased(sample_share)),
+        shutdown_on_exit=False,  # that waits for half a minute
     )
     exporter = OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=SEND_S)
     provider.add_span_processor(

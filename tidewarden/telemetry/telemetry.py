@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +19,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 
 from .metrics import metrics_of
+from .side_thread import in_side_thread
 from .spans import SEND_S, start_spans
 
 log = logging.getLogger("tidewarden.telemetry")
@@ -65,12 +67,17 @@ async def telemetry(config: Config, clock: Clock, text: Text | None) -> AsyncIte
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
         if provider is not None:
-            await asyncio.to_thread(_end, provider)
+            await _end(provider)
 
 
-def _end(provider: TracerProvider) -> None:
-    provider.force_flush(int(END_S * 1000))
-    provider.shutdown()
+async def _end(provider: TracerProvider) -> None:
+    """Send the spans that are left, as far as the receiver takes them in time."""
+    try:
+        async with asyncio.timeout(END_S):
+            # it goes on until all are sent or given up: no call of the library's keeps a limit
+            await in_side_thread(provider.shutdown, "the last spans")
+    except TimeoutError:
+        log.warning("the last spans are lost: the receiver does not take them in %g s", END_S)
 
 
 class MetricSender:
@@ -93,7 +100,7 @@ class MetricSender:
             await sleep(self._clock, self._interval_s)
             try:
                 text = (await self._text()).decode()
-                sent = await asyncio.to_thread(self._send, text)
+                sent = await in_side_thread(functools.partial(self._send, text), "OTLP metrics")
             except Exception:
                 log.exception("metrics were not sent for a reason of ours")
                 continue
