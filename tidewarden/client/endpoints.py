@@ -22,7 +22,7 @@ log = logging.getLogger("tidewarden.client")
 
 CONNECT_S = 5.0
 LEARN_S = 60.0  # so often at most a node is asked which others there are
-USELESS_MAX = 1_000
+KNOWN_MAX = 1_000
 UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
@@ -32,8 +32,9 @@ class Endpoints:
 
     With ``chance`` the given addresses are in a random order, so that many clients spread over the
     nodes, also when all of them leave one. The nodes in use are asked for the others, which come
-    after the given ones; a learned address that cannot be used is forgotten for good, for behind a
-    tunnel or a proxy none can.
+    after the given ones; a learned address that could never be used is forgotten for good, for
+    behind a tunnel or a proxy none can. One that has served is tried again: its node restarts, and
+    the given ones may be gone by then.
 
     ``session`` is the server's name for this client; leases belong to it, not to a connection, and
     outlive all of them by ``grace_ms``. ``on_session_lost`` is called when it has ended all the
@@ -56,6 +57,7 @@ class Endpoints:
         self._learns = chance is not None
         self._learned_at: float | None = None
         self._useless: set[tuple[str, int]] = set()
+        self._served: set[tuple[str, int]] = set()
         self.session = ""
         self.on_session_lost: Callable[[], None] = lambda: None
         self._clock = clock
@@ -74,10 +76,9 @@ class Endpoints:
         if self.current() is not address:
             return
         self._turn += 1
-        if address not in self._given:
-            if len(self._useless) >= USELESS_MAX:
-                self._useless.clear()
-            self._useless.add((address.host, address.port))
+        at = (address.host, address.port)
+        if address not in self._given and at not in self._served:
+            _keep(self._useless, at)
             self._use(self.addresses)
 
     def _use(self, found: Iterable[Address]) -> None:
@@ -114,6 +115,7 @@ class Endpoints:
                 connection.abort("it could not be used")
                 raise
         connection.on_lost = on_lost
+        _keep(self._served, (address.host, address.port))
         return connection
 
     async def _greet(self, connection: ClientConnection, address: Address) -> None:
@@ -177,6 +179,12 @@ class Endpoints:
                 )
             raise error
         return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def _keep(known: set[tuple[str, int]], at: tuple[str, int]) -> None:
+    if len(known) >= KNOWN_MAX:
+        known.clear()
+    known.add(at)
 
 
 def _others(members: Any, like: Address) -> list[Address]:

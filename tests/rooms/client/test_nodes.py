@@ -112,6 +112,22 @@ async def test_a_learned_node_that_cannot_be_used_is_forgotten(here: Site) -> No
     assert entries(nodes) < 4_000
 
 
+async def test_a_learned_node_that_has_served_is_tried_again_after_a_restart(here: Site) -> None:
+    nodes = Endpoints(
+        [parse("redis://10.0.0.1")], SystemClock(), grace_ms=5000, name="t", chance=random.Random(1)
+    )
+    (given,) = nodes.addresses
+    away, useful = parse("redis://10.0.0.2"), parse(here.urls[0])
+    connection = await nodes.dial(useful, None)
+    await connection.close()
+    nodes._use([useful, away])
+    for _ in range(3):  # all are away for a while
+        for address in nodes.addresses:
+            assert nodes.current() is address
+            nodes.failed(address)
+    assert nodes.addresses == (given, useful)
+
+
 def test_many_clients_begin_anywhere() -> None:
     urls = [parse(f"redis://{host}") for host in "abc"]
     first = {
