@@ -79,9 +79,9 @@ class Endpoints:
         at = (address.host, address.port)
         if address not in self._given and at not in self._served:
             _keep(self._useless, at)
-            self._use(self.addresses)
+            self.use(self.addresses)
 
-    def _use(self, found: Iterable[Address]) -> None:
+    def use(self, found: Iterable[Address]) -> None:
         """Go on with the given addresses and these, beginning with the one that is next now."""
         following = self.current()
         known = {(address.host, address.port): address for address in (*self._given, *found)}
@@ -143,7 +143,7 @@ class Endpoints:
         if isinstance(reply, hiredis.ReplyError):  # it serves all the same
             log.debug("%s does not say which nodes there are: %s", address, reply)
             return
-        self._use(_others(mapped(reply).get("members"), address))
+        self.use(_others(mapped(reply).get("members"), address))
 
     async def _join(self, connection: ClientConnection, address: Address) -> None:
         """Attach the connection to the session; the first one opens it."""

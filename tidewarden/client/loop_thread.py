@@ -42,15 +42,31 @@ class Bridge:
             future.cancel()
             raise
 
+    async def there(self, work: Coroutine[Any, Any, R]) -> R:
+        """
+        Run a coroutine in the loop for a task of any loop, and return its result.
+
+        Raises: what the coroutine raises; RuntimeError: the loop was closed or left behind by a
+        fork.
+        """
+        problem = self._gone()
+        if problem:
+            work.close()
+            raise RuntimeError(problem)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
     def soon(self, work: Coroutine[Any, Any, Any]) -> None:
         """Start a coroutine in the loop without waiting for it."""
         asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def _problem(self) -> str:
+    def _gone(self) -> str:
         if os.getpid() != self._pid:
             return "this client was made before a fork: make one in each process"
-        if self.loop.is_closed():
-            return "this client was closed"
+        return "this client was closed" if self.loop.is_closed() else ""
+
+    def _problem(self) -> str:
+        if gone := self._gone():
+            return gone
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:

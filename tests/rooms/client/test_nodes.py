@@ -101,13 +101,13 @@ async def test_a_learned_node_that_cannot_be_used_is_forgotten(here: Site) -> No
     )
     (given,) = nodes.addresses
     for number in range(3_000):
-        nodes._use(_others(learned(f"10.0.{number // 250}.{number % 250}")["members"], given))
+        nodes.use(_others(learned(f"10.0.{number // 250}.{number % 250}")["members"], given))
         assert len(nodes.addresses) == 2
         nodes.failed(nodes.current())  # the given one, then the learned one
         assert nodes.current().host.startswith("10.0.")
         nodes.failed(nodes.current())
         assert nodes.addresses == (given,)
-    nodes._use(_others(learned("10.0.11.249")["members"], given))
+    nodes.use(_others(learned("10.0.11.249")["members"], given))
     assert nodes.addresses == (given,)
     assert entries(nodes) < 4_000
 
@@ -120,7 +120,7 @@ async def test_a_learned_node_that_has_served_is_tried_again_after_a_restart(her
     away, useful = parse("redis://10.0.0.2"), parse(here.urls[0])
     connection = await nodes.dial(useful, None)
     await connection.close()
-    nodes._use([useful, away])
+    nodes.use([useful, away])
     for _ in range(3):  # all are away for a while
         for address in nodes.addresses:
             assert nodes.current() is address

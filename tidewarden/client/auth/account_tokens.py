@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
@@ -76,8 +75,7 @@ class AccountTokens:
         """Run it in the loop that the client lives in."""
         if isinstance(self._client, AsyncClient):
             return await ask(self._cache())
-        loop = self._bridge().loop
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(self._cache()), loop))
+        return await self._bridge().there(ask(self._cache()))
 
     def _bridge(self) -> Bridge:
         if isinstance(self._client, AsyncClient):
