@@ -22,6 +22,9 @@ NO_NAME = "(no name)"
 What is shown where a peer has sent something that no name can be: perhaps a token, or a grant with
 its secrets, where the name should stand.
 """
+UNKNOWN = NO_NAME.encode()
+OF_ACCOUNTS = frozenset({"T.PUT", "T.GET", "T.PEEK", "T.ANSWERS", "T.REFRESH", "T.DELETE"})
+"""They are about a ``provider/account``."""
 _PROVIDER = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f\"{}<>]+")
 
@@ -73,7 +76,9 @@ class Recorder:
         if len(name) > NAME_MAX:
             name = name[:NAME_MAX] + CUT.encode()
         if verb[:2] == "T.":
-            name = name.partition(b"/")[0]  # of provider/account
+            name, account, _ = name.partition(b"/")
+            if name and not account and verb in OF_ACCOUNTS:
+                name = UNKNOWN  # a token alone may look like a provider's name
         key = (user, verb, name, peer)
         sums = self._pending.get(key)
         if sums is None:

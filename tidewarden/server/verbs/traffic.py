@@ -19,7 +19,7 @@ from tidewarden.server.services import Services
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.server.traffic.report import TOP_MAX, Sort, TrafficQuery, TrafficReport
 from tidewarden.server.traffic.tables import By
-from tidewarden.server.traffic.tap import MS_MAX, ONE_IN_MAX, TapFilter
+from tidewarden.server.traffic.tap import MS_MAX, ONE_IN_MAX, Tap, TapFilter
 from tidewarden.server.traffic.windows import Over
 
 from .command import Command
@@ -118,7 +118,7 @@ async def _stream(connection: Connection, wanted: TapFilter, seconds: float) -> 
             await news.wait()
             news.clear()
             if connection.resp == 3:
-                pushed += await push_lines(connection, opened.take)
+                pushed += await push_lines(connection, opened, over.done)
     finally:
         over.cancel()
         taps.end(opened)
@@ -127,11 +127,20 @@ async def _stream(connection: Connection, wanted: TapFilter, seconds: float) -> 
     return {**found, "shown": pushed + len(left), "lines": left}
 
 
-async def push_lines(connection: Connection, take: Callable[[int], list[str]]) -> int:
-    """Push what there is, a message a line; wait while the peer does not read."""
+async def push_lines(connection: Connection, tap: Tap, over: Callable[[], bool]) -> int:
+    """
+    Push what there is, a message a line; wait while the peer does not read, until it is over.
+
+    What is left then is dropped: a peer that never reads would keep the tap from others.
+    """
     pushed = 0
-    while lines := take(100):
-        await push(connection, b"".join(encoder.push([PUSH, line]) for line in lines))
+    while lines := tap.take(100):
+        data = b"".join(encoder.push([PUSH, line]) for line in lines)
+        while not connection.push(data):
+            if over():
+                tap.dropped += len(lines) + len(tap.take())
+                return pushed
+            await sleep(connection.server.clock, AGAIN_S)
         pushed += len(lines)
     return pushed
 

@@ -49,6 +49,7 @@ def test_accounts_are_counted_under_their_provider() -> None:
     recorder.note("app", "Q.PUT", b"shop/anna", "10.0.0.1", 30, 5, "", 0.0)
     assert seen(recorder.harvest(), "queue").keys() == {
         ("provider", "shop"),
+        ("provider", NO_NAME),  # "shop" alone is no account, and may be a token
         ("queue", "shop/anna"),
     }
 

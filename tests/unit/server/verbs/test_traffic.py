@@ -133,13 +133,19 @@ async def test_a_tap_ends_with_its_connection(door: CountingDoor) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_peer_that_does_not_read_loses_lines_and_is_told(door: CountingDoor) -> None:
+async def silent_tap(door: CountingDoor, ms: int) -> tuple[Any, Any]:
+    """A tap whose peer does not read, and the server's side of it."""
     line = await door.dial()
     await line.call("HELLO", "3")
     (peer,) = door.server.context.connections
-    line.send("R.TAP MS 300")
+    line.send(f"R.TAP MS {ms}")
     await door.tapped()
     peer.pause_writing()
+    return line, peer
+
+
+async def test_a_peer_that_does_not_read_loses_lines_and_is_told(door: CountingDoor) -> None:
+    line, peer = await silent_tap(door, 300)
     for _ in range(1500):
         door.put(b"mails")
     (tap,) = door.recorder.taps.open.values()
@@ -152,6 +158,17 @@ async def test_a_peer_that_does_not_read_loses_lines_and_is_told(door: CountingD
         pushed += 1
     assert found[b"shown"] == pushed
     assert found[b"matched"] == pushed + found[b"dropped"]
+
+
+async def test_a_tap_whose_peer_never_reads_ends_in_its_time(door: CountingDoor) -> None:
+    line, peer = await silent_tap(door, 100)
+    door.put(b"mails")
+    async with asyncio.timeout(20):
+        while door.recorder.taps.open:
+            await asyncio.sleep(0.01)
+    peer.resume_writing()
+    found = await line.reply()
+    assert (found[b"matched"], found[b"dropped"], found[b"shown"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
