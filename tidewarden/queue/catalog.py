@@ -426,6 +426,15 @@ class Catalog:
             self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args)
         )
 
+    @property
+    def reconnects(self) -> int:
+        """
+        How often a connection to the store was made anew.
+
+        Behind a new one may be a store that a failover put there, without the last writes.
+        """
+        return self._link.reconnects
+
     def reachable(self, queue: str, shard: int) -> bool:
         """Whether there is a connection to where that shard lies."""
         link = self._link.link_of(prefix_of(self.cluster, queue, shard))

@@ -182,3 +182,46 @@ async def test_each_request_is_noted_with_its_queue(node: Any) -> None:
             (None, "delete", b"a:b", host, 6, 9, ""),
             (None, "watch", b"", host, 75, 12, "BADARG"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [("delete {}", b"DELETED"), ("release {} 7 0", b"RELEASED"), ("bury {} 7", b"BURIED")],
+)
+async def test_what_the_store_did_not_hear_can_be_said_again(
+    node: Any, store_proxy: Any, command: str, answer: bytes
+) -> None:
+    url = f"redis://127.0.0.1:{store_proxy.port}/0"
+    async with beanstalkd_site((await node(url=url)).queues) as site:
+        talk = await site.dial()
+        await talk.put(b"mine")
+        number, _ = await talk.reserve()
+        lost = store_proxy.lose("data", "request", b"%019d" % number)
+        said = await talk.ask(command.format(number))
+        assert lost.happened.is_set()
+        while said == b"INTERNAL_ERROR":
+            said = await talk.ask(command.format(number))
+        assert said == answer
+
+
+async def test_a_tube_whose_number_a_failover_took_gets_another(
+    site: BeanstalkdSite, node: Any, valkey: Any, store_proxy: Any
+) -> None:
+    url = f"redis://127.0.0.1:{store_proxy.port}/0"
+    async with beanstalkd_site((await node("n1", url=url)).queues) as other:
+        here, there = await other.dial(), await site.dial()
+        await here.ask("use a")
+        old = await here.put(b"old")
+        # as if these had been the last writes, and were lost with a primary
+        assert await here.ask(f"delete {old}") == b"DELETED"
+        (key,) = valkey.client.keys("*:tubes")
+        valkey.client.delete(key)
+        store_proxy.cut()
+        await there.ask("use b")
+        number = await there.put(b"b")
+        found = await here.body(f"peek {number}")
+        while found == (b"INTERNAL_ERROR", b""):
+            found = await here.body(f"peek {number}")
+        assert found == (b"FOUND %d" % number, b"b")
+        again = await here.put(b"a")
+        assert await there.body(f"peek {again}") == (b"FOUND %d" % again, b"a")

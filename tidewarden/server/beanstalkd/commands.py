@@ -84,11 +84,12 @@ async def reserve_job(c: JobConnection, request: Request) -> bytes:
 
 async def delete(c: JobConnection, request: Request) -> bytes:
     number = request.numbers[0]
-    held = c.reserved.pop(number, None)
+    held = c.reserved.get(number)
     done = False
     if held is not None:
         c.check("delete", TAKE, held.job.queue)
         done = await c.door.jobs.delete_reserved(c.open_session(), held)
+        c.reserved.pop(number, None)  # not before: who hears INTERNAL_ERROR may say it again
     if not done:
         found = await _find(c, request, "delete", TAKE_OR_ADMIN)
         done = found is not None and await c.door.jobs.delete(found)
@@ -98,20 +99,22 @@ async def delete(c: JobConnection, request: Request) -> bytes:
 async def release(c: JobConnection, request: Request) -> bytes:
     number, priority, delay_s = request.numbers
     soonest(c)
-    held = c.reserved.pop(number, None)
+    held = c.reserved.get(number)
     if held is None:
         return NOT_FOUND
     done = await c.door.jobs.release(c.open_session(), held, priority, delay_s)
+    c.reserved.pop(number, None)
     return b"RELEASED\r\n" if done else NOT_FOUND
 
 
 async def bury(c: JobConnection, request: Request) -> bytes:
     number, priority = request.numbers
     soonest(c)
-    held = c.reserved.pop(number, None)
+    held = c.reserved.get(number)
     if held is None:
         return NOT_FOUND
     done = await c.door.jobs.bury(c.open_session(), held, priority)
+    c.reserved.pop(number, None)
     return b"BURIED\r\n" if done else NOT_FOUND
 
 

@@ -43,6 +43,7 @@ class JobNumbers:
         self._loop = asyncio.get_running_loop()
         self._tubes: dict[str, int] = {}  # by queue
         self._queues: dict[int, str] = {}
+        self._known_by = catalog.reconnects
         self._foreign: OrderedDict[int, Job] = OrderedDict()
         self._numbers: dict[Job, int] = {}
         self._asking: list[tuple[str, asyncio.Future[int]]] = []
@@ -70,19 +71,13 @@ class JobNumbers:
             task.add_done_callback(self._asks.discard)
 
     async def _give(self, asking: list[tuple[str, asyncio.Future[int]]]) -> None:
-        new = list(dict.fromkeys(queue for queue, _ in asking if queue not in self._tubes))
         try:
-            last, *numbers = await self._catalog.run_on_names(
-                "queue.job_numbers", len(asking), FOREIGN_TUBE, *new
-            )
+            last = await self._numbers_for([queue for queue, _ in asking])
         except Error as error:
             for _, future in asking:
                 if not future.done():
                     future.set_exception(error)
             return
-        for queue, number in zip(new, numbers, strict=True):
-            if number >= 0:
-                self._know(queue, number)
         for count, (queue, future) in enumerate(asking, last - len(asking) + 1):
             tube = self._tubes.get(queue)
             if future.done():
@@ -92,8 +87,34 @@ class JobNumbers:
             else:
                 future.set_result(count * TUBES + tube)
 
+    async def _numbers_for(self, queues: list[str]) -> int:
+        """The last of as many numbers; their tubes are known then, if they have numbers."""
+        while True:
+            self._forget_old()
+            new = list(dict.fromkeys(queue for queue in queues if queue not in self._tubes))
+            last, *numbers = await self._catalog.run_on_names(
+                "queue.job_numbers", len(queues), FOREIGN_TUBE, *new
+            )
+            if self._known_by == self._catalog.reconnects:
+                break
+        for queue, number in zip(new, numbers, strict=True):
+            if number >= 0:
+                self._know(queue, number)
+        return int(last)
+
     def _know(self, queue: str, tube: int) -> None:
         self._tubes[queue], self._queues[tube] = tube, queue
+
+    def _forget_old(self) -> None:
+        """
+        Forget what another store may have said.
+
+        A failover that lost a tube's number lets another tube have it.
+        """
+        if self._known_by != self._catalog.reconnects:
+            self._known_by = self._catalog.reconnects
+            self._tubes.clear()
+            self._queues.clear()
 
     # --- between numbers and tasks
 
@@ -109,6 +130,7 @@ class JobNumbers:
             return self._foreign.get(number)
         if number > NUMBER_MAX:
             return None
+        self._forget_old()
         queue = self._queues.get(tube)
         if queue is None:
             raw = await self._catalog.run_on_names("queue.tube_of_number", tube)
