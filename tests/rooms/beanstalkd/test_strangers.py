@@ -15,6 +15,7 @@ from support.doors.doubles import ADMIN, SECRET
 from support.providers import certificate
 
 from tidewarden.server.beanstalkd import connection
+from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES
 
 
 async def test_nothing_is_done_for_who_has_not_said_who_it_is(node: Any) -> None:
@@ -28,6 +29,17 @@ async def test_nothing_is_done_for_who_has_not_said_who_it_is(node: Any) -> None
         assert await talk.ask(f"auth admin {SECRET}") == b"OK"
         assert await talk.put() > 0
         assert site.server.stats()["errors_total"] == {"NOAUTH": 7, "WRONGPASS": 1}
+
+
+async def test_a_job_of_a_stranger_is_not_kept(node: Any) -> None:
+    body = b"x" * 60_000
+    async with beanstalkd_site((await node()).queues, users=(ADMIN,)) as site:
+        talk = await site.dial()
+        assert await talk.ask(b"put 0 0 1 %d\r\n" % len(body) + body) == b"NOAUTH"
+        (there,) = site.server.context.connections
+        assert there._reader.job_bytes == UNAUTHENTICATED_BYTES
+        assert await talk.ask(f"auth admin {SECRET}") == b"OK"
+        assert await talk.put(body) > 0
 
 
 async def test_rights_are_those_to_the_queue(node: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.doors import doubles
+from support.doors.beanstalkd_site import beanstalkd_site
 from support.doors.http_site import ALICE, Site, site
 from support.growth import entries
 from support.inspect import audit_waiting_of as waiting_of
@@ -285,3 +286,21 @@ async def test_where_nothing_is_noted_the_log_says_so() -> None:
         status, body = await subject.ask("GET", "/v1/audit", headers=ALICE)
         assert (status, body["error"]) == (500, "ERR")
         assert "audit.enabled" in body["message"]
+
+
+async def test_the_beanstalkd_door_notes_what_the_verbs_do(node: Any) -> None:
+    made = await node()
+    log = opened(made)
+    async with log.running(), beanstalkd_site(made.queues, audit=log) as door:
+        talk = await door.dial()
+        await talk.ask("use mails")
+        number = await talk.put(delay_s=100)
+        for line in ("pause-tube mails 7", "pause-tube mails 0", "kick 3", f"kick-job {number}"):
+            await talk.ask(line)
+        found = [(one["action"], one["words"]) for one in await noted(log, 4)]
+        assert found == [
+            ("Q.PAUSE", ["mails", "MS", "7000"]),
+            ("Q.RESUME", ["mails"]),
+            ("Q.KICK", ["mails", "COUNT", "3"]),
+            ("Q.KICK", ["mails", "ID", f"{number:019d}"]),
+        ]

@@ -96,6 +96,7 @@ async def beanstalkd_site(
     users: tuple[User, ...] = (),
     certificate: tuple[str, str] = ("", ""),
     traffic: Any = None,
+    audit: Any = None,
     **settings: Any,
 ) -> AsyncIterator[BeanstalkdSite]:
     """The door on a port that the system chooses; ``settings``: of ``[beanstalkd]``."""
@@ -109,7 +110,7 @@ async def beanstalkd_site(
     )
     known = Users(users, clock, loopback=True)
     # the door asks nothing of the cluster
-    services = Services(queues, None, traffic=traffic)  # type: ignore[arg-type]
+    services = Services(queues, None, traffic=traffic, audit=audit)  # type: ignore[arg-type]
     server = BeanstalkdServer(config, services, clock, known, AdmissionControl(clock))
     await server.start()
     site = BeanstalkdSite(server, queues)

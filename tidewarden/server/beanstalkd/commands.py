@@ -195,13 +195,17 @@ async def kick(c: JobConnection, request: Request) -> bytes:
     c.check("kick", ADMIN, queue)
     jobs, moved = c.door.jobs, 0
     if count and await jobs.queues.catalog.exists(queue):
-        moved = await jobs.kick(queue, count)
+        words = (queue, "COUNT", str(count))
+        moved = await c.noted("Q.KICK", words, jobs.kick(queue, count))
     return b"KICKED %d\r\n" % moved
 
 
 async def kick_job(c: JobConnection, request: Request) -> bytes:
     found = await _find(c, request, "kick-job", ADMIN)
-    kicked = found is not None and await c.door.jobs.kick_named(found)
+    if found is None:
+        return NOT_FOUND
+    words = (found.queue, "ID", found.task_id)
+    kicked = await c.noted("Q.KICK", words, c.door.jobs.kick_named(found))
     return b"KICKED\r\n" if kicked else NOT_FOUND
 
 
@@ -210,10 +214,11 @@ async def pause_tube(c: JobConnection, request: Request) -> bytes:
     c.check("pause-tube", ADMIN, queue)
     if await _seen(c, request.name, queue) is None:
         return NOT_FOUND
+    admin, pause_ms = c.door.jobs.queues.admin, min(seconds * 1000, DELAY_MAX_MS)
     if seconds:
-        await c.door.jobs.queues.admin.pause(queue, min(seconds * 1000, DELAY_MAX_MS))
+        await c.noted("Q.PAUSE", (queue, "MS", str(pause_ms)), admin.pause(queue, pause_ms))
     else:
-        await c.door.jobs.queues.admin.resume(queue)
+        await c.noted("Q.RESUME", (queue,), admin.resume(queue))
     return b"PAUSED\r\n"
 
 

@@ -8,8 +8,9 @@ answered in the turn in which it came.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, cast
 
 from tidewarden.errors import Error, Internal, NoAuth
@@ -18,12 +19,13 @@ from tidewarden.server.access.admission import UnauthenticatedPeer
 from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, denied, peer_of
 from tidewarden.server.access.required_rights import missing
 from tidewarden.server.access.users import DEFAULT_NAME
+from tidewarden.server.audit.audited import noted
 from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES, Backpressure
 
 from . import commands
 from .context import DEFAULT_TUBE, DoorContext, count_down
 from .jobs import Reserved
-from .parser import Answered, Request, RequestReader
+from .parser import JOB_TOO_BIG, Answered, Request, RequestReader
 from .replies import DRAINING, OUT_OF_MEMORY, failure
 from .tube_names import queue_of
 
@@ -91,7 +93,9 @@ class JobConnection(asyncio.Protocol):
         self.door = door
         self._listener = listener
         self._unauthenticated = unauthenticated
-        self._reader = RequestReader(door.job_bytes)
+        stranger = unauthenticated is not None
+        bytes_max = min(door.job_bytes, UNAUTHENTICATED_BYTES) if stranger else door.job_bytes
+        self._reader = RequestReader(bytes_max)
         self._work: asyncio.Task[None] | None = None
         self._waiting_for: asyncio.Future[Any] | None = None
         self._stay: asyncio.TimerHandle | None = None
@@ -170,6 +174,7 @@ class JobConnection(asyncio.Protocol):
         if self._stay is not None:
             self._stay.cancel()
             self._stay = None
+        self._reader.job_bytes = self.door.job_bytes
         unauthenticated, self._unauthenticated = self._unauthenticated, None
         if unauthenticated is not None:
             self._flow.authenticated(unauthenticated)
@@ -182,6 +187,14 @@ class JobConnection(asyncio.Protocol):
             error = denied(command, lacks, user)
             self.door.users.deny(user, self.peer.address, error)
             raise error
+
+    async def noted(self, action: str, words: Sequence[str], work: Awaitable[Any]) -> Any:
+        """Return what ``work`` does; the audit log has it as the verb ``action`` of other doors."""
+        audit, user = self.door.audit, self.peer.user or ""
+        if audit is None:
+            return await work
+        note = functools.partial(audit.change, user, self.peer.address, action, words)
+        return await noted(work, note)
 
     def open_session(self) -> Session:
         """Its session, opened at the first need."""
@@ -299,6 +312,8 @@ class JobConnection(asyncio.Protocol):
                 self.door.mismatches.met(self.peer.address, "it speaks HTTP")
                 self._closing = True
                 self._loop.call_soon(self.close)
+            if request.reply == JOB_TOO_BIG and self.peer.may is UNAUTHENTICATED:
+                return self._failed(NoAuth("send auth user secret"))
             return request.reply or None
         if request.op != "put":
             calls[request.op] += 1

@@ -15,6 +15,7 @@ from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import AnsweredRequests
+from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.traffic.recorder import Recorder
 
 from .jobs import Jobs
@@ -40,6 +41,7 @@ class DoorContext:
         connections_max: of peers at a time.
         wait_ms: longest single wait of a take; a longer one is several.
         traffic: is told of each request; None: nobody.
+        audit: notes what is changed in tubes; None: nothing is noted.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class DoorContext:
         connections_max: int,
         wait_ms: int,
         traffic: Recorder | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.jobs = jobs
         self.clock = clock
@@ -61,6 +64,7 @@ class DoorContext:
         self.job_bytes = job_bytes
         self.connections_max = connections_max
         self.wait_ms = wait_ms
+        self.audit = audit
         self.answered = AnsweredRequests("beanstalkd", traffic)
         self.mismatches = ProtocolMismatch("beanstalkd", clock)
         self.id = secrets.token_hex(8)  # of this run of the door

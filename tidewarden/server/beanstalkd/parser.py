@@ -206,10 +206,11 @@ class RequestReader:
     Cuts a peer's bytes into requests.
 
     It keeps no more than one line, or one job of ``job_bytes``, and what was read behind it.
+    ``job_bytes`` may be changed between two requests.
     """
 
     def __init__(self, job_bytes: int) -> None:
-        self._job_bytes = job_bytes
+        self.job_bytes = job_bytes
         self._buffer = bytearray()
         self._put: Request | None = None  # whose body is not there yet
         self._skipping = 0  # bytes of a body that nobody wants
@@ -276,7 +277,7 @@ class RequestReader:
 
     def _begin(self, put: Request) -> Request | Answered | None:
         """A put's line has come; its body follows, unless it was refused for its form."""
-        if put.numbers[3] > self._job_bytes:
+        if put.numbers[3] > self.job_bytes:
             self._skipping = put.numbers[3] + 2
             return Answered(b"", "put")
         if put.numbers[4]:

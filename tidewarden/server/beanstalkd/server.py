@@ -61,6 +61,7 @@ class BeanstalkdServer:
             connections_max=settings.connections_max,
             wait_ms=config.limits.wait_ms,
             traffic=services.traffic,
+            audit=services.audit,
         )
         self._tls: TlsHandshakes | None = None
         self._listener = Listener(admission, self._meet, BACKLOG, lambda: users.open)
