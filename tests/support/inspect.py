@@ -365,3 +365,8 @@ def kept_of_queues(choice: Any) -> list[int]:
 def kept_of_nodes(timeline: Any) -> list[int]:
     """How many nodes a time line keeps anything of."""
     return [len(known) for known in (timeline._states, timeline._boots, timeline._silent_ms)]
+
+
+def job_bytes_of(connection: Any) -> int:
+    """How long a job the beanstalkd door would keep of this peer."""
+    return connection._reader.job_bytes

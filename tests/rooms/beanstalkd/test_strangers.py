@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.doors.beanstalkd_site import BeanstalkdSite, beanstalkd_site
 from support.doors.doubles import ADMIN, SECRET
+from support.inspect import job_bytes_of
 from support.providers import certificate
 
 from tidewarden.server.beanstalkd import connection
@@ -37,7 +38,7 @@ async def test_a_job_of_a_stranger_is_not_kept(node: Any) -> None:
         talk = await site.dial()
         assert await talk.ask(b"put 0 0 1 %d\r\n" % len(body) + body) == b"NOAUTH"
         (there,) = site.server.context.connections
-        assert there._reader.job_bytes == UNAUTHENTICATED_BYTES
+        assert job_bytes_of(there) == UNAUTHENTICATED_BYTES
         assert await talk.ask(f"auth admin {SECRET}") == b"OK"
         assert await talk.put(body) > 0
 
