@@ -51,7 +51,7 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
-            await do_task(companion_workers_of(side.tokens)[0], "p/a", True)
+            await do_task(companion_workers_of(side.tokens)["contacts"], "p/a", True)
             await killed("before_it_tells", valkey, folders[1], endpoint.url)
             assert (await side.tokens.stats())["p"]["dead"] == 1
             assert await side.tokens.events.after(START) == []

@@ -20,6 +20,7 @@ from support.doors.command_line import app
 from support.providers.authorization_servers import AuthorizationServer
 from typer.testing import CliRunner, Result
 
+from tidewarden.histograms import KINDS
 from tidewarden.server.http.metrics import HELP
 from tidewarden.tokens.accounts.account_record import parse_troubles
 
@@ -231,9 +232,9 @@ def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_n
         "its refresh fails: refused (no connection: Connection refused)" in answer.json()["message"]
     )
     series = trial.node.http("/metrics").text
-    assert not set(re.findall(r"(?m)^# TYPE (\S+)", series)) - set(HELP), (
-        "each series says what it is"
-    )
+    described = set(HELP) | {f"tidewarden_{name}" for name in KINDS}
+    nowhere = set(re.findall(r"(?m)^# TYPE (\S+)", series)) - described
+    assert sorted(nowhere) == [], "each series says what it is"
     assert 'tidewarden_tokens_accounts{kind="failing",provider="bank"} 5.0' in series
     assert 'tidewarden_tokens_standing{kind="silent",provider="bank"} 1.0' in series
     no_secrets(trial, stats, listed.output, series)

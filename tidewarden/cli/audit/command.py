@@ -30,7 +30,7 @@ def audit(
     """
     Show who read, put, exported or deleted which account, and who changed what.
 
-    The oldest entry comes first; the cluster keeps as many as its configuration says ([audit]).
+    The oldest entry comes first; the cluster keeps as many as its configuration says (\\[audit]).
     With --json each is a line of JSON. Reads and denied requests are counted, and written once a
     minute. Needs the right admin.
 

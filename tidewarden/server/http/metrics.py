@@ -217,6 +217,7 @@ HELP = {
     ),
     "tidewarden_resp_waiting": "Requests that wait: for a task, a lock, an end",
     "tidewarden_tokens_accounts": f"Accounts by state {CLUSTER}",
+    "tidewarden_http_waiting": "Requests over HTTP that wait: takes, results, puts for room, locks",
     "tidewarden_audit_entries_total": "Entries that this node wrote to the audit log",
     "tidewarden_audit_lost_total": "Entries that the store did not take, and that are lost",
     "tidewarden_audit_waiting": "Entries that the store has not taken yet",
