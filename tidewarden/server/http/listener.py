@@ -32,6 +32,7 @@ UNAUTHENTICATED_BYTES = 16_384  # longest head of a request of a peer that has n
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
 BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
 REQUEST_S = 0.000_3  # what an unauthenticated peer pays for a request beside its parsing
+SPARE_PART = 10  # once fewer of so many places are free, no connection is kept for another request
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -54,7 +55,8 @@ class HttpListener:
     """
     Listens for one application.
 
-    Past ``connections_max`` peers a further one is told FULL and hung up on.
+    Past ``connections_max`` peers a further one is told FULL and hung up on. Where few places are
+    left it is :attr:`crowded`.
 
     ``admission`` bounds unauthenticated peers; whoever comes is one unless ``open_to_all``.
 
@@ -138,6 +140,12 @@ class HttpListener:
         self._listener.close()
         self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
         await self._runner.cleanup()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a peer that has its answer should go, so that others find a place."""
+        server, most = self._runner.server, self._connections_max
+        return server is not None and len(server.connections) > most - most // SPARE_PART
 
     def stats(self) -> dict[str, int]:
         """Numbers for /metrics."""

@@ -157,7 +157,7 @@ class HttpServer:
         app = web.Application(
             middlewares=[self._guard], client_max_size=self._config.limits.request_bytes
         )
-        app.on_response_prepare.append(_sign)
+        app.on_response_prepare.append(self._sign)
         add_routes(app.router, node.ROUTES, self._node_routes)
         describing = description.DescriptionRoutes(lambda: document(ROUTES.values()))
         add_routes(app.router, description.ROUTES, describing)
@@ -297,6 +297,13 @@ class HttpServer:
             log.exception("defect in %s %s", request.method, request.match_info.route.resource)
             return problem(Internal("A defect of the server; its log has the trace."))
 
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Else it would say which versions of which programs are here, to strangers too."""
+        response.headers["Server"] = "tidewarden"
+        if self._listener is not None and self._listener.crowded:
+            response.headers["Connection"] = "close"
+            response.force_close()
+
     async def _read_body(self, request: web.Request) -> bool:
         """
         Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether
@@ -365,8 +372,3 @@ def changes_nothing(request: web.Request) -> bool:
 
 def _rights(request: web.Request) -> Rights:
     return request[RIGHTS]
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    """Else it would say which versions of which programs are here, to strangers too."""
-    response.headers["Server"] = "tidewarden"

@@ -92,6 +92,24 @@ async def hung_up(*streams: Stream) -> None:
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+async def test_where_few_places_are_left_nobody_keeps_one_between_requests() -> None:
+    async with site(http_connections_max=20) as server:
+        inside = [await connect(server, LIVE) for _ in range(18)]
+        for one in inside:
+            assert (await answer(one))[0] == 200
+        for _ in range(4):
+            late = await connect(server, LIVE)
+            head = await late[0].readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"\r\nConnection: close\r\n" in head
+            await ended(late)
+            await hung_up(late)
+        for one in inside:  # there is room again
+            one[1].write(LIVE)
+            assert (await answer(one))[0] == 200
+        await hung_up(*inside)
+
+
 async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
     async with site(http_connections_max=3) as server:
         inside = [await connect(server, LIVE) for _ in range(3)]
