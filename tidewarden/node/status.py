@@ -178,8 +178,8 @@ class Status:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
 
-    def warning(self) -> str:
-        """Say what somebody should look at although this node serves; empty: nothing."""
+    def warnings(self) -> list[str]:
+        """Say what somebody should look at although this node serves."""
         rooms = (
             self.data,
             self.tasks,
@@ -188,18 +188,18 @@ class Status:
             self.queues.catalog.durability,
         )
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
-        return "; ".join(
-            filter(
-                None,
-                (
-                    self._alone(),
-                    self.store.warning(),
-                    *(self.stores.warnings() if self.stores else ()),
-                    expiry,
-                    *(room.warning() for room in rooms),
-                ),
-            )
+        found = (
+            self._alone(),
+            self.store.warning(),
+            *(self.stores.warnings() if self.stores else ()),
+            expiry,
+            *(room.warning() for room in rooms),
         )
+        return [warning for warning in found if warning]
+
+    def warning(self) -> str:
+        """Say likewise in one text; empty: nothing."""
+        return "; ".join(self.warnings())
 
     def look_at_certificate(self) -> None:
         """Note when the certificate ends that the doors have begun to use."""

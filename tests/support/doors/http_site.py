@@ -39,8 +39,8 @@ class FixedNode:
     def complaint(self) -> str:
         return ""
 
-    def warning(self) -> str:
-        return ""
+    def warnings(self) -> list[str]:
+        return []
 
 
 class Site:

@@ -87,9 +87,7 @@ class OverviewPage:
             found.append(
                 (complaint, True, "This node gets no traffic until that is over. " + ACTION)
             )
-        found += [
-            (warning, False, ACTION) for warning in self._node.warning().split("; ") if warning
-        ]
+        found += [(warning, False, ACTION) for warning in self._node.warnings()]
         for name in status["members"]:
             if state_of(name, status) == "silent":
                 action = f"Look at the host of {name}, and at its log; start it again."
