@@ -100,3 +100,12 @@ def test_an_empty_table_is_one_part() -> None:
     (part,) = parts_of("peer", Tables().by["peer"])
     assert not part.rows
     assert not part.more
+
+
+def test_the_verbs_of_many_queues_wait_for_the_tables_together() -> None:
+    recorder = Recorder(ManualClock())
+    for _ in range(3):
+        for number in range(500):
+            for verb in ("Q.PUT", "Q.TAKE", "Q.ACK"):
+                recorder.note("app", verb, b"queue%d" % number, "10.0.0.1", 30, 5, "", 0.0)
+    assert len(pending_of(recorder)) == 1500
