@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from .accounts.near_accounts import NearAccounts
 from .accounts.settled import SettledAccounts
 from .accounts.unconfigured_accounts import UnconfiguredAccounts
 from .custody.key_sync import restore_keys
+from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
 from .events.companion_cleanup import CompanionCleanup
 from .events.companions import Companions
@@ -54,6 +55,7 @@ from .refresh.write_back import WriteBack
 from .tokens import FORCED_MS, Job, TokenParts, Tokens
 from .vault.key_store import KeyStore
 from .vault.keyring import Keyring
+from .vault.provider_records import ProviderRecords
 from .vault.vault import Vault, open_vault
 from .verbs.figures import Figures
 from .verbs.grants import Grants
@@ -78,6 +80,8 @@ class _Ground:
     accounts: AccountStore
     key_store: KeyStore
     vault: Vault
+    records: ProviderRecords
+    stored: StoredProviders
     journal: Journal
     endpoint: TokenEndpoint
     peers: Peers
@@ -157,6 +161,11 @@ async def open_tokens(
         closing.push_async_callback(journal.close)
         journal.open()
         await restore_keys(journal, vault)
+        run_script = script or queues.scripts.run
+        records = ProviderRecords(run_script, vault, clock)
+        stored = StoredProviders(records, config.providers, clock)
+        await stored.look()
+        config = replace(config, providers=dict(stored.in_force))
         whole: set[str] = set()
         cache = Cache(config.tokens.cache_max, clock, whole)
         ground = _Ground(
@@ -167,11 +176,11 @@ async def open_tokens(
             dice or Random(),
             nodes,
             Directory(config.providers),
-            AccountStore(
-                script or queues.scripts.run, queues.catalog.shard_of, queues.scripts.run_each
-            ),
+            AccountStore(run_script, queues.catalog.shard_of, queues.scripts.run_each),
             key_store,
             vault,
+            records,
+            stored,
             journal,
             endpoint,
             peers,
@@ -252,6 +261,7 @@ async def _put_together(
         figures=figures,
         stories=_stories(ground),
         custody=custody,
+        stored=ground.stored,
         parts=_changing(ground, outside, clients, shared, figures, rescue),
         replay=replay,
         journal=ground.journal,
@@ -264,6 +274,7 @@ async def _put_together(
         jobs=(
             replay.run,
             *custody.jobs(),
+            ground.stored.run,
             rescue.run,
             *_other_jobs(ground, outside),
         ),
@@ -361,6 +372,7 @@ def _custody(ground: _Ground, grants: Grants) -> VaultAdmin:
         ground.accounts,
         ground.vault,
         ground.key_store,
+        ground.records,
         ground.journal,
         ground.clock,
         put,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
 from tidewarden.queue.settings import QueueSettings
 
-from .custody.rotation import QUEUE as VAULT
 from .events.events import QUEUE as WEBHOOKS
 from .events.revocation import QUEUE as REVOCATIONS
 from .limits.host_rate_limit import QUEUE as HOSTS
+from .vault.provider_records import QUEUE as VAULT
 
 SYSTEM_QUEUES = {
     QUEUE_PREFIX: QueueSettings(

@@ -18,6 +18,7 @@ from tidewarden.queue.task import check_range
 from .accounts.account_store import AccountStore
 from .accounts.cache import Cache
 from .accounts.directory import Directory
+from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
 from .events.companion_cleanup import CompanionCleanup
 from .events.companions import Companions
@@ -87,6 +88,7 @@ class Tokens:
         figures: Figures,
         stories: Stories,
         custody: VaultAdmin,
+        stored: StoredProviders,
         parts: TokenParts,
         replay: JournalReplay,
         journal: Journal,
@@ -110,6 +112,10 @@ class Tokens:
         self._stories = stories
         self.custody = custody
         """What an operator does with the vault."""
+        self.stored_providers = stored
+        """Those that are put while nodes run."""
+        stored.follow(self._take_over)
+        self._chosen_companions: Mapping[str, Companion] = config.companions
         self._parts = parts
         self._pools = parts.clients.pools
         self._replay = replay
@@ -169,14 +175,13 @@ class Tokens:
         webhooks: Mapping[str, Webhook],
         companions: Mapping[str, Companion],
     ) -> None:
-        """Go on with these from now on. Returns at once; what is under way ends as it began."""
-        parts = self._parts
-        parts.hosts.change(providers.values())
-        parts.clients.change(providers)
-        parts.figures.change(providers)
-        parts.rescue.change(providers)
-        parts.revoker.change(providers)
-        parts.cleanup.change(companions, providers)
+        """
+        Go on with these of the configuration file from now on, and the providers that were put.
+
+        Returns at once; what is under way ends as it began.
+        """
+        self._chosen_companions = companions
+        self._change_providers(self.stored_providers.configure(providers))
         self._companions.change(companions)
         self.events.change(webhooks)
         self._webhooks.change(webhooks)
@@ -417,6 +422,20 @@ class Tokens:
         await self._limits(provider).change(judgement.ask_probe)
 
     # --- within
+
+    async def _take_over(self, providers: Mapping[str, Provider]) -> None:
+        """Go on with the providers of which some were put, or removed, while nodes run."""
+        await self.prepare(providers)
+        self._change_providers(self.stored_providers.in_force)
+
+    def _change_providers(self, providers: Mapping[str, Provider]) -> None:
+        parts = self._parts
+        parts.hosts.change(providers.values())
+        parts.clients.change(providers)
+        parts.figures.change(providers)
+        parts.rescue.change(providers)
+        parts.revoker.change(providers)
+        parts.cleanup.change(self._chosen_companions, providers)
 
     async def _held_by(self, provider: str) -> str:
         """What holds a client's accounts back, as far as it can be had; empty: nothing."""

@@ -18,6 +18,7 @@ from support.tokens import harness
 
 from tidewarden.config.key_file import prepend_key
 from tidewarden.tokens.custody import key_sync, rotation
+from tidewarden.tokens.vault.provider_records import QUEUE
 
 eventually = harness.eventually
 ACCOUNTS = 40
@@ -193,7 +194,7 @@ async def test_two_that_are_asked_for_at_once_are_one(
         )
 
         async def nothing_left() -> bool:
-            return (await one.queues.admin.stats(rotation.QUEUE))["total"] == 0
+            return (await one.queues.admin.stats(QUEUE))["total"] == 0
 
         await eventually(nothing_left)
         await readable(one)

@@ -334,10 +334,36 @@ class RecordingCustody:
         return {"kek": "00aa"}
 
 
+class RecordingStoredProviders:
+    """Providers that were put: ``p`` and ``whole``."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+
+    async def put(self, name: str, document: bytes) -> dict[str, Any]:
+        self._calls.append(("put_provider", name, document))
+        return self._shown(name)
+
+    async def one(self, name: str) -> dict[str, Any]:
+        self._calls.append(("provider", name))
+        return self._shown(name)
+
+    async def all(self) -> list[dict[str, Any]]:
+        return [self._shown(name) for name in ("p", "whole")]
+
+    async def remove(self, name: str) -> bool:
+        self._calls.append(("remove_provider", name))
+        return name != "nobody"
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        return {"provider": name, "put_ms": 2**41, "fault": "", "settings": {"client_id": "c"}}
+
+
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
+        self.stored_providers = RecordingStoredProviders(self.calls)
         self.events: Any = None
         self.extras: Mapping[str, Any] = {}
 

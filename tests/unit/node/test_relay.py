@@ -66,7 +66,7 @@ def test_only_what_the_first_process_alone_knows_is_relayed() -> None:
     of_the_first = {
         name
         for name, command in COMMANDS.items()
-        if command.name[:2] in ("R.", "S.", "T.", "V.") and command.group != "later"
+        if command.name[:2] in ("P.", "R.", "S.", "T.", "V.") and command.group != "later"
     }
     assert moved == of_the_first | {b"INFO", b"info"}
     assert len(moved) > 50

@@ -51,6 +51,7 @@ from .routes import (
     events,
     locks,
     node,
+    providers,
     queues,
     schedules,
     sessions,
@@ -178,6 +179,8 @@ class HttpServer:
                 lambda request: self._audit.reader(request[USER]),
             )
             add_routes(app.router, tokens.ROUTES, of_tokens)
+            of_providers = providers.ProviderRoutes(self._tokens.stored_providers, _rights)
+            add_routes(app.router, providers.ROUTES, of_providers)
             of_events = events.EventRoutes(self._tokens.events, self._clock, _rights)
             add_routes(app.router, events.ROUTES, of_events)
         if self._schedules is not None:

@@ -12,13 +12,15 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.tokens.accounts.account_record import DETAILED, parse_row
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, key_id_of
+
+from .looking import look_for_ever
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -48,16 +50,8 @@ class KeySync:
 
     async def run(self) -> None:
         """Look every two seconds, for ever. What goes wrong is logged once, and tried again."""
-        said = ""
-        while True:
-            await sleep(self._clock, LOOK_S)
-            try:
-                await self.look()
-                said = ""
-            except (errors.Error, OSError) as error:
-                if str(error) != said:
-                    log.error("the vault is not abreast of the cluster's: %s", error)
-                said = str(error)
+        complaint = "the vault is not abreast of the cluster's"
+        await look_for_ever(self.look, self._clock, LOOK_S, complaint)
 
     async def look(self) -> None:
         """

@@ -23,13 +23,13 @@ from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
+from tidewarden.tokens.vault.provider_records import QUEUE, ProviderRecords
 from tidewarden.tokens.vault.vault import FINGERPRINT_KEY_ID, Unsealable, Vault
 
 from .key_sync import provider_of, reseal_row
 
 log = logging.getLogger("tidewarden.tokens")
 
-QUEUE = "_vault"
 LEASE_MS = 15_000
 TAKE_WAIT_MS = 600_000
 ANSWER_S = 10.0  # What a node gets to look at a change; it looks every two seconds.
@@ -48,6 +48,7 @@ class Rotator:
         ledger: AccountStore,
         vault: Vault,
         shelf: KeyStore,
+        records: ProviderRecords,
         clock: Clock,
         *,
         answer_s: float = ANSWER_S,
@@ -57,6 +58,7 @@ class Rotator:
         self._ledger = ledger
         self._vault = vault
         self._shelf = shelf
+        self._records = records
         self._clock = clock
         self._answer_s = answer_s
         self._session = queues.open_session(QUEUE)
@@ -161,6 +163,7 @@ class Rotator:
             await self._note(task, rotation)
         if rotation.state == "sealing":
             await self._seal_all(task, rotation)
+            await self._seal_providers(rotation)
             await self._vault.wrap_by(kek)  # A node that was behind may have made one since.
             await self._finish(rotation)
             await self._note(task, rotation)
@@ -242,6 +245,15 @@ class Rotator:
                 await self._note(task, rotation)
                 # Half of the time for what this is done beside.
                 await sleep(self._clock, min(0.1, self._clock.monotonic() - begun))
+
+    async def _seal_providers(self, rotation: Rotation) -> None:
+        """Those that were put; one that is put meanwhile is sealed under the newest key."""
+        sealed, unreadable = await self._records.reseal()
+        if sealed:
+            log.info("the settings of %d providers that were put are sealed anew", sealed)
+        if unreadable:
+            log.error("the settings of %d providers do not open and stay as they are", unreadable)
+            rotation.unreadable += unreadable
 
     async def _seal_page(self, rotation: Rotation) -> int:
         queue, shard = rotation.queue, rotation.shard

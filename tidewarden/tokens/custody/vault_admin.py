@@ -14,6 +14,7 @@ from tidewarden.tokens.accounts.directory import Directory
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.journal.peer_queries import Peers
 from tidewarden.tokens.vault.key_store import KeyStore
+from tidewarden.tokens.vault.provider_records import ProviderRecords
 from tidewarden.tokens.vault.vault import Vault
 
 from .export import Export, Page, Put, Results, Sealing, Told, ignored, put_lines
@@ -36,6 +37,7 @@ class VaultAdmin:
         ledger: AccountStore,
         vault: Vault,
         shelf: KeyStore,
+        records: ProviderRecords,
         journal: Journal,
         clock: Clock,
         put: Put,
@@ -45,7 +47,7 @@ class VaultAdmin:
         """``put`` puts an account of ``provider/name``."""
         node = config.node.name
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
-        self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
+        self.rotator = Rotator(node, queues, ledger, vault, shelf, records, clock)
         self._exporting = Export(ledger, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
             node, directory.queues, journal, vault, shelf, ledger, peers, clock

@@ -70,7 +70,12 @@ class Unsealable(errors.Internal):
 
 
 class Place(NamedTuple):
-    """Names what a sealed record is bound to. ``field`` is ``access``, ``refresh`` or ``raw``."""
+    """
+    Names what a sealed record is bound to.
+
+    ``field`` is ``access``, ``refresh`` or ``raw``; ``provider`` of the settings of one, which are
+    of no account, with the time of their put as the grant.
+    """
 
     provider: str
     account: str

@@ -64,6 +64,10 @@ T.MGET p/a                                      | token:read
 T.WHY p/a                                       | token:read:p/a or token:write:p/a or token:admin:p/a
 T.WHY p                                         | token:read:p or token:write:p or token:admin:p
 T.PROVIDER RELEASE p                            | token:admin:p
+P.GET p                                         | token:admin:p
+P.LIST                                          | token:admin
+P.DELETE p                                      | token:admin:p
+P.PUT p {}                                      | token:admin:p
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export
 T.ANSWERS p/a                                   | token:export:p/a
@@ -132,6 +136,7 @@ def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) 
         assert lacks(Rights(words), request_) in (
             "",
             "put:q",
+            "token:export:p",
         )
 
 
@@ -237,7 +242,7 @@ def test_the_protocol_has_the_same_table() -> None:
         words |= (
             EVERY & {"put", "take", "admin"} if words == {"stats"} else set()
         )  # "each of the three above includes it"
-        for verb in re.findall(r"\b[QLSTVR]\.[A-Z]+|CLIENT LIST", verbs):
+        for verb in re.findall(r"\b[PQLSTVR]\.[A-Z]+|CLIENT LIST", verbs):
             told.setdefault(verb.split()[0], set()).update(words)
     told["S.PUT"].add("put")  # for its queue, says the row of schedules
     needed = {
@@ -250,7 +255,9 @@ def test_the_protocol_has_the_same_table() -> None:
 
 def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> None:
     for (_, path), route in ROUTES.items():
-        needs = route.verb.startswith("T.") or route.verb == "R.AUDIT"  # which names accounts
+        needs = (
+            route.verb.startswith(("T.", "P.")) or route.verb == "R.AUDIT"
+        )  # which names accounts
         assert path.startswith(USER_PREFIXES) == needs, path
 
 

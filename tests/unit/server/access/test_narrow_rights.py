@@ -69,6 +69,9 @@ T.PUT ACCOUNT {}
 T.REFRESH ACCOUNT
 T.DELETE ACCOUNT
 T.PROVIDER RELEASE PROVIDER
+P.PUT PROVIDER {}
+P.GET PROVIDER
+P.DELETE PROVIDER
 """
 """What each verb is asked for a name, an account, a provider: one of the user's, then another."""
 REQUESTS = [line.split() for line in VERBS.strip().splitlines()]
@@ -80,7 +83,7 @@ EVERYTHING = {
     *("R.CONFIRM", "R.DISCARDED", "R.TRAFFIC", "R.TAP", "R.AUDIT"),
 }
 """Verbs that need a right to everything there is: such a user is refused."""
-OWN_PART = {"T.MGET", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT"}
+OWN_PART = {"T.MGET", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT", "P.LIST"}
 """Verbs that answer such a user with its own part; each has a test of its own below."""
 FILLED = {"{queue}": "NAME", "{topic}": "NAME", "{lock}": "NAME", "{name}": "NAME"}
 
@@ -135,6 +138,7 @@ async def test_lists_have_the_users_own_accounts_alone() -> None:
         line = await door.dial()
         assert await line.call("AUTH", "ada", doubles.SECRET) == b"OK"
         assert (await line.call("T.STATS"))[::2] == [b"whole"]
+        assert [one[1] for one in await line.call("P.LIST")] == [b"whole"]
         assert [row[1].decode() for row in (await line.call("T.LIST"))[0]] == OWN
         assert (await line.call("T.EXPORT", "00", "00", "1"))[0] == [n.encode() for n in OWN]
         assert await line.call("T.IMPORT", "00", "00", "1", "x") == [1, 0, 1, 0]
@@ -169,6 +173,7 @@ ROUTES_OF_NONE = {
     "GET /v1/tokens": 200,
     "POST /v1/tokens:read": 400,
     "GET /v1/providers": 200,
+    "GET /v1/providers/settings": 200,
     "GET /v1/events": 400,
     "GET /v1/forecast": 200,
     "POST /v1/take": 400,
@@ -204,6 +209,23 @@ async def test_every_route_for_a_name_of_the_users_and_for_another(route: Any) -
             denied = denied or "{backup}" in route.path
             status, body = await subject.ask(route.method, path, headers=ALICE)
             assert (status == 403) is denied, (path, status, body)
+
+
+@pytest.mark.parametrize("word", ["token:admin", "token:export"])
+async def test_who_puts_a_provider_needs_the_rights_to_administer_and_to_export(word: str) -> None:
+    """Where its refresh tokens are sent to, they can be read."""
+    async with site(users=True, rights=(f"{word}:p",)) as subject:
+        path = "/v1/providers/p/settings"
+        status, found = await subject.ask("PUT", path, headers=ALICE, json={})
+        assert status == 403
+        lacks = {"token:admin", "token:export"} - {word}
+        assert f"needs the right {lacks.pop()}:p" in found["message"]
+        assert (await subject.ask("GET", path, headers=ALICE))[0] == (
+            200 if word == "token:admin" else 403
+        )
+        status, found = await subject.ask("GET", "/v1/providers/settings", headers=ALICE)
+        assert status == (200 if word == "token:admin" else 403)
+        assert status == 403 or [one["provider"] for one in found["providers"]] == ["p"]
 
 
 async def test_many_tokens_at_once_and_lists_over_http() -> None:

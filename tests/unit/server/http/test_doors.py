@@ -323,6 +323,10 @@ ROUTES = {
     "POST /v1/providers/{provider}/release": "token:admin",
     "POST /v1/providers/{provider}/probe": "token:admin",
     "POST /v1/providers/{provider}/quarantine": "token:admin",
+    "GET /v1/providers/settings": "token:admin",
+    "GET /v1/providers/{provider}/settings": "token:admin",
+    "DELETE /v1/providers/{provider}/settings": "token:admin",
+    "PUT /v1/providers/{provider}/settings": "two rights",
     "GET /v1/events": LOOK,
     "GET /v1/audit": "admin",
     "GET /v1/schedules": "",
@@ -384,7 +388,8 @@ ROUTES = {
 }
 """
 Which rights are good for each; ``nobody``: it needs no user, empty: any user; ``a page``: no user,
-but only a page of the console may ask (``unit/server/console/test_login``).
+but only a page of the console may ask (``unit/server/console/test_login``); ``two rights``: not one
+alone.
 """
 
 
@@ -411,6 +416,9 @@ async def test_every_route_with_one_right_alone_and_with_none(right: str) -> Non
             words = ROUTES[what.replace("HEAD", "GET")].split()
             if words == ["a", "page"]:
                 assert (await subject.ask(method, path))[0] == 403
+                continue
+            if words == ["two", "rights"]:
+                assert (await subject.ask(method, path, headers=ALICE))[0] == 403
                 continue
             path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
             path = re.sub(r"\{(queue|topic|lock)\}", "mail", path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidewarden.server.verbs.table import COMMANDS
 
 PROTOCOL = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text("utf-8")
-ROOMS_VERBS = set(re.findall(r"\b[QLSTVR]\.[A-Z]+\b", PROTOCOL))
+ROOMS_VERBS = set(re.findall(r"\b[PQLSTVR]\.[A-Z]+\b", PROTOCOL))
 CONNECTIONS_VERBS = set(
     "SESSION TIME PING ECHO HELLO AUTH QUIT CLIENT INFO COMMAND SELECT RESET MULTI EXEC DISCARD".split()  # noqa: SIM905  # a list of verbs
 )
@@ -27,7 +27,7 @@ def test_each_is_found_in_either_case() -> None:
 
 def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
     assert {name for name in SERVED if COMMANDS[name.encode()].level == "user"} == {
-        n for n in SERVED if n[:2] in ("T.", "V.")
+        n for n in SERVED if n[:2] in ("P.", "T.", "V.")
     } | {"R.AUDIT"}
     assert {name for name in SERVED if COMMANDS[name.encode()].level == "open"} == {
         "HELLO",

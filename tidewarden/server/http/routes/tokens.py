@@ -561,7 +561,7 @@ class TokenRoutes:
         With ``keep`` an existing account that is not dead stays as it is.
         """
         keep = flag(query_of(request, names_of(PutOptions)), "keep")
-        put = await _whole(
+        put = await to_its_end(
             self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep)
         )
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
@@ -578,7 +578,7 @@ class TokenRoutes:
     async def why_provider(self, request: web.Request) -> web.Response:
         """Tell why a provider is as it is, what comes next, and what can be done."""
         query_of(request, ())
-        return respond(await self._tokens.why(_provider(request)))
+        return respond(await self._tokens.why(provider_of(request)))
 
     async def release_provider(self, request: web.Request) -> web.Response:
         """
@@ -599,7 +599,7 @@ class TokenRoutes:
 
     async def _steered(self, request: web.Request, action: str) -> web.Response:
         query_of(request, ())
-        return respond(await _whole(steered(self._tokens, action, _provider(request))))
+        return respond(await to_its_end(steered(self._tokens, action, provider_of(request))))
 
     async def answers(self, request: web.Request) -> web.Response:
         """
@@ -621,7 +621,7 @@ class TokenRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
         account = _account(request)
-        if not await _whole(self._tokens.delete(account)):
+        if not await to_its_end(self._tokens.delete(account)):
             raise NotFound(f"There is no account {account}.")
         return respond({"deleted": True})
 
@@ -649,7 +649,7 @@ class TokenRoutes:
         return respond({"accounts": accounts, "after": after})
 
 
-async def _whole(work: Awaitable[Answer]) -> Answer:
+async def to_its_end(work: Awaitable[Answer]) -> Answer:
     """What changes something is done to its end, though whoever asked has gone."""
     return await asyncio.shield(asyncio.ensure_future(work))
 
@@ -685,7 +685,8 @@ def _account(request: web.Request) -> str:
     return account_name(name.encode("utf-8", "surrogateescape"))
 
 
-def _provider(request: web.Request) -> str:
+def provider_of(request: web.Request) -> str:
+    """The provider that the path names. Raises: BadArg: it is no name."""
     check_path(request)
     return provider_name(request.match_info["provider"].encode("utf-8", "surrogateescape"))
 

@@ -1,0 +1,105 @@
+"""
+Reads the settings of a provider that is put while nodes run, from JSON; shows them without secrets.
+
+They are those of ``[providers.NAME]``, but for what lies on a node: files, and its environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import msgspec
+
+from tidewarden.errors import BadArg, TooBig
+
+from .egress_proxy import ENVIRONMENT
+from .load import PROVIDER_KEYS
+from .provider import Provider
+from .provider_reading import NAME, NAME_ALLOWED, read_provider
+from .sources import Found, nearest
+
+DOCUMENT_BYTES_MAX = 65_536
+_OF_A_NODE = frozenset(
+    item.name for item in dataclasses.fields(Provider) if item.metadata.get("path")
+) | {key for key in PROVIDER_KEYS if key.endswith(("_file", "_env"))}
+SETTINGS = tuple(sorted(PROVIDER_KEYS - _OF_A_NODE))
+"""That may be put."""
+SECRETS = frozenset(
+    item.name for item in dataclasses.fields(Provider) if item.metadata.get("secret")
+) | {"client_secret", "next_secret", "subject_token"}
+"""Settings that are never shown."""
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?")
+_ORIGIN = "put"
+SET = "set"
+
+
+def settings_of(document: bytes) -> dict[str, Any]:
+    """
+    The settings from JSON, not looked at yet.
+
+    Raises: BadArg, TooBig: it is no object, without quoting what may be a secret.
+    """
+    if len(document) > DOCUMENT_BYTES_MAX:
+        raise TooBig(f"The settings of a provider may have {DOCUMENT_BYTES_MAX} bytes.")
+    try:
+        found = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg(
+            "The settings of a provider are a JSON object; what was sent cannot be read as JSON."
+        ) from None
+    if not isinstance(found, dict):
+        raise BadArg(
+            f"The settings of a provider are a JSON object; a JSON {type(found).__name__} was sent."
+        )
+    return found
+
+
+def provider_from(name: str, settings: dict[str, Any]) -> Provider:
+    """
+    The provider that these settings make. No file and no variable of this node is looked at.
+
+    Raises: BadArg: with every problem: which setting, what was found, what is allowed.
+    """
+    section = f"providers.{name}"
+    problems = [fault for key, value in settings.items() if (fault := _fault(section, key, value))]
+    if not re.fullmatch(NAME, name):
+        problems.insert(0, f"found the name {name[:80]!r}; allowed: {NAME_ALLOWED}")
+    if not problems:
+        table = {key: Found(value, _ORIGIN) for key, value in settings.items()}
+        provider = read_provider(name, table, {}, problems)
+        if not problems:
+            return provider
+    raise BadArg("; ".join(problem.removeprefix(f"{_ORIGIN}: ") for problem in problems))
+
+
+def shown(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with ``set`` in the place of each secret."""
+    return {key: _hidden(value) if key in SECRETS else value for key, value in settings.items()}
+
+
+def _fault(section: str, key: str, value: Any) -> str:
+    """Why a setting cannot be put, whatever it says; empty: it can."""
+    where = f"{section}.{key[:80]}"
+    if key in _OF_A_NODE:
+        instead = re.sub(r"_(file|env)$", "", key)
+        what = (
+            f"{instead} itself" if instead in SETTINGS else "the configuration files of the nodes"
+        )
+        return (
+            f"{where}: names what lies on a node, which a provider that is put cannot have;"
+            f" allowed: {what}"
+        )
+    if key not in PROVIDER_KEYS:
+        return f"{where}: unknown setting; {nearest(key, SETTINGS)}"
+    if key == "proxy" and value == ENVIRONMENT:
+        return f"{where}: found {value!r}, a node's own; allowed: the proxy's address"
+    texts = value.values() if isinstance(value, dict) else (value,)
+    if any(isinstance(text, str) and _VARIABLE.fullmatch(text) for text in texts):
+        return f"{where}: found a variable, which nothing fills in here; allowed: the value itself"
+    return ""
+
+
+def _hidden(value: Any) -> Any:
+    return dict.fromkeys(value, SET) if isinstance(value, dict) else SET

@@ -1,0 +1,106 @@
+"""
+Keeps the providers that were put while nodes ran, sealed in the store as a whole.
+
+A record is ``put_ms 8 | sealed`` (bytes, big-endian): unix milliseconds of the node that put it,
+and the settings as JSON, sealed for that name and time. See ``tokens/lua/provider_list.lua``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidewarden import errors
+from tidewarden.clock import Clock
+
+from .vault import Place, Vault
+
+RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
+"""Runs a script by its name on a shard of a queue, with arguments; returns its items."""
+QUEUE = "_vault"
+"""In whose only shard they lie."""
+RECORDS_MAX = 1000
+_TIME = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRecord:
+    """Holds a provider's settings as they were put."""
+
+    document: bytes = field(repr=False)
+    """JSON, with its secrets; empty: it does not open."""
+    put_ms: int
+    fault: str = ""
+    """Why it does not open."""
+
+
+class ProviderRecords:
+    """Reads and writes the records. Every method raises what the store raises."""
+
+    def __init__(self, script: RunScript, vault: Vault, clock: Clock) -> None:
+        self._script = script
+        self._vault = vault
+        self._clock = clock
+
+    async def read(self, known: int = 0) -> tuple[int, Mapping[str, ProviderRecord] | None]:
+        """
+        Return the version and the records by name; None: the version is the one that is known.
+        """
+        version, sealed = await self._sealed(known)
+        if version == known:
+            return version, None
+        return version, {name: await self._opened(name, raw) for name, raw in sealed.items()}
+
+    async def put(self, name: str, document: bytes) -> None:
+        """Put a provider, or replace it. Raises: Full: there are as many as may be."""
+        await self._vault.ready()
+        put_ms = self._clock.unix_ms()
+        record = _TIME.pack(put_ms) + self._vault.seal(document, _place(name, put_ms))
+        await self._script("tokens.provider_put", QUEUE, 0, (name, record, RECORDS_MAX))
+
+    async def remove(self, name: str) -> bool:
+        """Remove a provider; False: there is none of that name."""
+        return bool(await self._script("tokens.provider_change", QUEUE, 0, (name, b"", b"")))
+
+    async def reseal(self) -> tuple[int, int]:
+        """
+        Seal under the newest data key what is sealed under another; one put meanwhile is let be.
+
+        Returns: how many were sealed anew, and how many do not open and stay as they are.
+        """
+        changed = unreadable = 0
+        _, sealed = await self._sealed(0)
+        for name, raw in sealed.items():
+            place, body = _place(name, _time_of(raw)), raw[_TIME.size :]
+            try:
+                anew = await self._vault.reseal(body, place)
+            except errors.Internal:
+                unreadable += 1
+                continue
+            if anew is not body:
+                args = (name, raw, raw[: _TIME.size] + anew)
+                changed += await self._script("tokens.provider_change", QUEUE, 0, args)
+        return changed, unreadable
+
+    async def _sealed(self, known: int) -> tuple[int, Mapping[str, bytes]]:
+        version, *found = await self._script("tokens.provider_list", QUEUE, 0, (str(known),))
+        names = (name.decode() for name in found[::2])
+        return int(version), dict(zip(names, map(bytes, found[1::2]), strict=True))
+
+    async def _opened(self, name: str, raw: bytes) -> ProviderRecord:
+        put_ms = _time_of(raw)
+        try:
+            document = await self._vault.unseal(raw[_TIME.size :], _place(name, put_ms))
+        except errors.Internal as error:
+            return ProviderRecord(b"", put_ms, str(error))
+        return ProviderRecord(document, put_ms)
+
+
+def _time_of(raw: bytes) -> int:
+    return int(_TIME.unpack_from(raw)[0]) if len(raw) >= _TIME.size else 0
+
+
+def _place(name: str, put_ms: int) -> Place:
+    return Place(name, "", "provider", put_ms, 0)
