@@ -43,3 +43,16 @@ async def test_sessions_that_requests_name(
     await eventually(lambda: not made.queues.sessions.open_ones)
     for uuid in uuids:
         await sessions.end("bob", uuid)
+
+
+async def test_one_user_shuts_nobody_out_of_sessions(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unbound, "MADE_MAX", 3)
+    sessions = (await node()).queues.unbound
+    for _ in range(3):
+        await sessions.make("eve", 3_600_000)
+    with pytest.raises(Full, match="has made 3 sessions at this node whose graces run still"):
+        await sessions.make("eve", 1000)
+    for _ in range(3):
+        await sessions.make("bob", 3_600_000)

@@ -9,6 +9,7 @@ record names: nothing ends with it, and the death of the node changes nothing.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
@@ -26,6 +27,9 @@ from .sessions import GRACE_MAX_MS, GRACE_MS, Sessions
 LINGER_S = 1.0
 GRACE_MIN_MS = 1000  # less would end a session between two requests
 NAMED_MAX = 10_000  # sessions that requests of this node are in
+# Sessions of one user, made at this node, whose first grace runs: far fewer than the cluster keeps
+# without a connection, so that nobody shuts the others out.
+MADE_MAX = 2_000
 
 
 class _Attachment:
@@ -56,6 +60,7 @@ class UnboundSessions:
         self._loop = asyncio.get_running_loop()
         self._own: dict[str, Session] = {}
         self._named: dict[tuple[str, str], _Attachment] = {}
+        self._made: dict[str, list[float]] = {}  # of each user, heaps: when their graces end
 
     def of(self, user: str) -> Session:
         """The session of the user's leases that end by their time alone."""
@@ -74,6 +79,15 @@ class UnboundSessions:
         Raises: BadArg, Full, StoreDown, Stale.
         """
         check_range(grace_ms, "GRACE", GRACE_MIN_MS, GRACE_MAX_MS)
+        made, now = self._made.setdefault(user, []), self._loop.time()
+        while made and made[0] <= now:
+            heapq.heappop(made)
+        if len(made) >= MADE_MAX:
+            raise Full(
+                f"this user has made {MADE_MAX} sessions at this node whose graces run still, as"
+                " many as one may; name one of them again, or ask for a shorter grace"
+            )
+        heapq.heappush(made, now + grace_ms / 1000)
         session = self._sessions.open(user)
         try:
             return await self._sessions.join(session, user, "", grace_ms)

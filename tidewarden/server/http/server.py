@@ -303,6 +303,8 @@ class HttpServer:
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
         """Else it would say which versions of which programs are here, to strangers too."""
         response.headers["Server"] = "tidewarden"
+        # a payload of somebody's is no page, whatever a browser finds in it
+        response.headers["X-Content-Type-Options"] = "nosniff"
         if self._listener is not None and self._listener.crowded:
             response.headers["Connection"] = "close"
             response.force_close()

@@ -45,6 +45,7 @@ async def test_strangers_are_told_no_versions() -> None:
         for path in ("/health/live", "/nonsense"):
             async with session.get(f"http://127.0.0.1:{subject.server.port}{path}") as response:
                 assert response.headers["Server"] == "tidewarden"
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_leader_is_200_on_the_leader_alone() -> None:
