@@ -133,6 +133,22 @@ async def test_who_waits_and_sends_without_end_is_sent_away(site: BeanstalkdSite
         await talk.line()
 
 
+async def test_others_have_their_turn_beside_who_sends_much_at_once(
+    site: BeanstalkdSite,
+) -> None:
+    talk, other = await site.dial(), await site.dial()
+    await talk.ask("use mine")
+    await other.ask("use theirs")
+    first, second = site.server.context.connections
+    calls = site.server.context.calls
+    first.data_received(b"list-tube-used\r\n" * 1000)
+    second.data_received(b"list-tubes-watched\r\n")
+    assert calls["list-tubes-watched"] == 1
+    assert calls["list-tube-used"] < 1000
+    while calls["list-tube-used"] < 1000:
+        await asyncio.sleep(0)
+
+
 async def test_who_reads_nothing_is_not_read(site: BeanstalkdSite) -> None:
     talk, other = await site.dial(), await site.dial()
     number = await other.put(b"y" * 65_000)

@@ -32,6 +32,7 @@ from .tube_names import queue_of
 log = logging.getLogger("tidewarden.server")
 
 AHEAD_BYTES = 65_536  # read behind what is being done
+TURN_REQUESTS = 64  # done for one peer before others have their turn
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
 ON_USED = frozenset({"put", "peek-ready", "peek-delayed", "peek-buried", "kick"})
 BEFORE_LOGIN = frozenset({"auth", "quit"})
@@ -70,6 +71,7 @@ class JobConnection(asyncio.Protocol):
         "_reader",
         "_stay",
         "_transport",
+        "_turn",
         "_unauthenticated",
         "_waiting_for",
         "_work",
@@ -99,6 +101,7 @@ class JobConnection(asyncio.Protocol):
         self._work: asyncio.Task[None] | None = None
         self._waiting_for: asyncio.Future[Any] | None = None
         self._stay: asyncio.TimerHandle | None = None
+        self._turn: asyncio.Handle | None = None  # what has come goes on then
         self._closing = False
         self._failure = ""  # the word of the error that answers the request
         self.half_closed = False
@@ -138,7 +141,7 @@ class JobConnection(asyncio.Protocol):
         self.half_closed = True
         if self._transport.get_extra_info("ssl_object") is not None:
             return False
-        if self._work is None:
+        if self._work is None and self._turn is None:
             return False
         self._wake()
         return True
@@ -276,7 +279,7 @@ class JobConnection(asyncio.Protocol):
         One that waits for a job has to be read, or nobody sees it go: it is sent away.
         """
         bound = UNAUTHENTICATED_BYTES if self.peer.may is UNAUTHENTICATED else AHEAD_BYTES
-        busy = self._work is not None or self._flow.paused
+        busy = self._work is not None or self._turn is not None or self._flow.paused
         if not busy or len(self._reader) <= bound:
             self._flow.read(not self._flow.paused)
         elif self._waiting_for is not None:
@@ -285,8 +288,13 @@ class JobConnection(asyncio.Protocol):
             self._flow.read(False)
 
     def _pump(self) -> None:
-        """Do what has come, as far as it can be done at once."""
-        while self._work is None and not (self._closing or self._flow.paused):
+        """Do what has come, as far as it can be done at once; after some, others are first."""
+        done = 0
+        while self._work is None and not (self._closing or self._flow.paused or self._turn):
+            if done == TURN_REQUESTS:
+                self._turn = self._loop.call_soon(self._next_turn)
+                return
+            done += 1
             request = self._reader.next()
             if request is None:
                 if self.half_closed:
@@ -301,6 +309,11 @@ class JobConnection(asyncio.Protocol):
                 self.say(reply)
             elif reply is not None:
                 self._work = self._loop.create_task(self._finish(request, about, reply, began))
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._pump()
+        self._hold_back()
 
     def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
         """The reply to a request, or what brings it; None: there is none."""
