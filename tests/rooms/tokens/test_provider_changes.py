@@ -43,7 +43,7 @@ async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(
         await change(side, one, two)
         await side.tokens.put("q/a", DUE)
         await eventually(lambda: endpoint.requests["a.0"])
-        assert (await side.tokens.get("q/a", 9000, 20_000)).generation >= 2
+        assert (await side.tokens.get("q/a", wait_ms=20_000, newer=1)).generation >= 2
         assert pools_of(side.tokens)["p"] is pool
         assert set(await side.tokens.stats()) == {"p", "q"}
 
