@@ -130,7 +130,7 @@ class Recording:
         verb = words[0].decode().upper()
         if verb in ("EVALSHA", "FCALL"):
             self._call = Call(at_us, self._name(words[1].decode()), words[3:])
-        elif verb == "XADD":
+        elif verb == "XADD" and words[1].endswith(b":events"):  # the audit log's are others
             self._event(at_us, words)
         elif verb == "ECHO":
             self._marks.add(words[1])
