@@ -262,7 +262,9 @@ def close() -> None:
     for handler in list(root.handlers):
         if isinstance(handler.formatter, (Json, Human)):
             root.removeHandler(handler)
-            handler.flush()
+            # A terminal that has gone, or was closed, takes nothing more, which is no failure.
+            with contextlib.suppress(OSError, ValueError):
+                handler.flush()
             if isinstance(handler, logging.FileHandler):
                 handler.close()
 

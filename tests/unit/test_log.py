@@ -224,3 +224,11 @@ async def test_one_line_of_a_kind_passes_in_so_many_seconds() -> None:
     assert not complaints.passes()
     await clock.advance(0.1)
     assert [complaints.passes(), complaints.passes()] == [True, False]
+
+
+def test_what_was_closed_before_is_no_failure(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log.setup(config(tmp_path), stream, file=False)
+    stream.close()
+    log.close()
+    assert not any(isinstance(one.formatter, log.Json) for one in logging.getLogger().handlers)
