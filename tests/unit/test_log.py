@@ -227,8 +227,7 @@ async def test_one_line_of_a_kind_passes_in_so_many_seconds() -> None:
 
 
 def test_what_was_closed_before_is_no_failure(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    log.setup(config(tmp_path), stream, file=False)
-    stream.close()
+    with (tmp_path / "out").open("w") as stream:
+        log.setup(config(tmp_path), stream, file=False)
     log.close()
     assert not any(isinstance(one.formatter, log.Json) for one in logging.getLogger().handlers)
