@@ -23,10 +23,9 @@ from .credentials import DAEMON
 
 Command = Sequence[str | int]
 ReplyError = hiredis.ReplyError
-LOGIN_S = 0.25
 
 
-class ControlLink(asyncio.Protocol):
+class ControlLink:
     """
     Asks one store, by its socket, one thing after the other, as user ``daemon``.
 
@@ -47,15 +46,13 @@ class ControlLink(asyncio.Protocol):
         self._name = f"tidewarden-{purpose}"
         self._on_lost = on_lost
         self._turn = asyncio.Lock()
-        self._transport: asyncio.Transport | None = None
-        self._ready = False
-        self._reader = hiredis.Reader()
-        self._owed: deque[tuple[int, list[Any], asyncio.Future[list[Any]]]] = deque()
+        self._connection: _Connection | None = None
+        """The one that is logged in."""
 
     @property
     def connected(self) -> bool:
         """Whether it is connected and logged in."""
-        return self._ready
+        return self._connection is not None
 
     async def ask(self, *commands: Command, limit_s: float) -> list[Any]:
         """
@@ -67,31 +64,31 @@ class ControlLink(asyncio.Protocol):
         """
         try:
             async with asyncio.timeout(limit_s), self._turn:
-                if self._transport is None:
-                    await self._connect()
-                while self._owed:
-                    await asyncio.wait([self._owed[-1][2]])
-                return await self._sent(commands)
+                connection = self._connection or await self._connect()
+                await connection.settled()
+                return await connection.sent(commands)
         except TimeoutError:
             silent = f"the store at {self._path} did not answer within {limit_s:g} s"
             raise StoreDown(silent) from None
-        except OSError as error:
-            raise StoreDown(
-                f"no store answers at {self._path}: {error.strerror or error}"
-            ) from None
+        except (OSError, RuntimeError) as error:
+            # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago
+            said = error.strerror if isinstance(error, OSError) else ""
+            raise StoreDown(f"no store answers at {self._path}: {said or error}") from None
 
     def close(self) -> None:
         """Close the connection; the next question opens another."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self._connection is not None:
+            self._connection.abort()
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> _Connection:
         """Connect and log in. Nothing was ordered before that, so an attempt can be given up."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(LOGIN_S):
-            transport, _ = await loop.create_unix_connection(lambda: self, str(self._path))
+        # One object an attempt: of one that is given up while it succeeds uvloop closes the
+        # transport, and tells its protocol that it was made, but never that it was lost.
+        connection = _Connection(self._path, self._ended)
         try:
-            answers = await self._sent(
+            await loop.create_unix_connection(lambda: connection, str(self._path))
+            answers = await connection.sent(
                 [
                     ("AUTH", DAEMON, self._password),
                     # of this node's former process, too
@@ -105,28 +102,58 @@ class ControlLink(asyncio.Protocol):
                     " cluster secret, or runs alone"
                 )
             refuse_errors(answers)
-            self._ready = True
         except BaseException:
-            transport.abort()
-            self._transport = None
+            connection.abort()
             raise
+        self._connection = connection
+        return connection
 
-    async def _sent(self, commands: Sequence[Command]) -> list[Any]:
+    def _ended(self, connection: _Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            if self._on_lost is not None:
+                self._on_lost()
+
+
+class _Connection(asyncio.Protocol):
+    """Carries questions and answers over one connection, in their order, until it is lost."""
+
+    def __init__(self, path: Path, on_lost: Callable[[_Connection], None]) -> None:
+        self._path = path
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
+        self._owed: deque[tuple[int, list[Any], asyncio.Future[list[Any]]]] = deque()
+
+    async def settled(self) -> None:
+        """Return when the store has answered everything that was sent, or the connection ended."""
+        while self._owed:
+            await asyncio.wait([self._owed[-1][2]])
+
+    async def sent(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands together and return their answers. Raises: StoreDown, RuntimeError."""
         transport = self._transport
         if transport is None or transport.is_closing():
-            raise StoreDown(f"the connection to the store at {self._path} was lost")
-        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._owed.append((len(commands), [], done))
+            raise self._lost()
         packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
         transport.write(b"".join(packed))
+        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._owed.append((len(commands), [], done))
         # Not cancelled with whoever asked: it tells when the store has answered.
         return await asyncio.shield(done)
+
+    def abort(self) -> None:
+        """End it; what is owed has no answer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _lost(self) -> StoreDown:
+        return StoreDown(f"the connection to the store at {self._path} was lost")
 
     # The transport's.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
-        self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -141,11 +168,9 @@ class ControlLink(asyncio.Protocol):
         self._transport = None
         owed, self._owed = self._owed, deque()
         for _, _, done in owed:
-            done.set_exception(StoreDown(f"the connection to the store at {self._path} was lost"))
+            done.set_exception(self._lost())
             done.exception()  # whoever asked may have gone
-        was_ready, self._ready = self._ready, False
-        if was_ready and self._on_lost is not None:
-            self._on_lost()
+        self._on_lost(self)
 
 
 def refuse_errors(answers: Sequence[Any]) -> None:
