@@ -3,8 +3,9 @@ Builds the rooms of one node, runs what runs for ever, and takes all down in ord
 
 The only file that knows all rooms.
 
-Whatever task fails here ends the process with its error: a supervisor (``up``, systemd) starts it
-again, and nothing that was acknowledged is in this process's memory alone.
+A duty that fails is begun anew (:mod:`tidewarden.duties`). One that fails again and again ends the
+process with its error: a supervisor (``up``, systemd) starts it again, and nothing that was
+acknowledged is in this process's memory alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.cluster import Backups, Heartbeat, Registration
 from tidewarden.config.cluster_secret import cluster_secret, exposed
 from tidewarden.config.load import Config, is_loopback
+from tidewarden.duties import Duties
 from tidewarden.errors import BadArg, ConfigError, Error, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.raft.folder import mark
@@ -89,6 +91,7 @@ class Daemon:
         self.config = config
         self.clock = clock
         self.stopping = asyncio.Event()
+        self._duties = Duties(clock)
         self._budget = budget
         self._name = config.cluster.name
         self._secret = cluster_secret(config)
@@ -114,7 +117,7 @@ class Daemon:
         check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
             access = await stack.enter_async_context(
-                store_access(self.config, self._secret, self.clock, self.stopping)
+                store_access(self.config, self._secret, self.clock, self.stopping, self._duties)
             )
             if self.stopping.is_set():  # told to while it waited for a primary
                 return
@@ -263,11 +266,11 @@ class Daemon:
         await nodes.register_first()
         # It lives until its doors are closed: one that falls silent while it drains is taken for
         # dead.
-        beating = asyncio.create_task(nodes.run(), name="nodes")
+        beating = self._duties.begin("nodes", nodes.run)
         stack.push_async_callback(_end, beating)
         if self._is_worker:  # a member has Raft's thread
             heartbeat = Heartbeat(nodes, rooms.parts.links.heartbeat, self.clock)
-            stack.push_async_callback(_end, asyncio.create_task(heartbeat.run(), name="heartbeat"))
+            stack.push_async_callback(_end, self._duties.begin("heartbeat", heartbeat.run))
         return beating
 
     async def _open_tokens(self, rooms: Rooms) -> Tokens:
@@ -331,6 +334,7 @@ class Daemon:
             store=rooms.store,
             processes=secondaries,
             stores=None if replication is None else replication.seen,
+            duties=self._duties,
         )
         traffic = ClusterTraffic(
             config.node.name,
@@ -389,16 +393,17 @@ class Daemon:
         refreshing: set[asyncio.Task[None]],
     ) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
-        refresh = asyncio.create_task(tokens.run(), name="tokens")
+        duties, status = self._duties, doors.status
+        refresh = asyncio.create_task(tokens.run(duties), name="tokens")
         refreshing.add(refresh)
         jobs: list[asyncio.Task[None]] = [
             refresh,
-            *rooms.parts.start_watches(),
-            asyncio.create_task(rooms.leader.leadership.run(), name="leadership"),
-            asyncio.create_task(rooms.leader.raft.watch(), name="membership"),
-            asyncio.create_task(doors.traffic.own.run(), name="traffic"),
-            asyncio.create_task(tell_watchdog(self.clock, doors.status.dead), name="watchdog"),
-            asyncio.create_task(doors.figures.run(), name="figures of the console"),
+            *rooms.parts.start_watches(duties),
+            duties.begin("leadership", rooms.leader.leadership.run),
+            duties.begin("membership", rooms.leader.raft.watch),
+            duties.begin("traffic", doors.traffic.own.run),
+            duties.begin("watchdog", lambda: tell_watchdog(self.clock, status.dead)),
+            duties.begin("figures of the console", doors.figures.run),
             *self._start_store_events(rooms.access, tokens, doors.figures.timeline),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
@@ -434,8 +439,8 @@ class Daemon:
                 timeline.note(change.kind, change.text)
 
         return [
-            asyncio.create_task(note(), name="changes of the stores"),
-            asyncio.create_task(events.run(), name="events of the stores"),
+            self._duties.begin("changes of the stores", note),
+            self._duties.begin("events of the stores", events.run),
         ]
 
     async def _hand_over(self, rooms: Rooms) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from tidewarden.clock import Clock
 from tidewarden.cluster import Registration, ShardClocks, StoreClock
 from tidewarden.config.load import Config
+from tidewarden.duties import Duties
 from tidewarden.histograms import Family
 from tidewarden.queue import Queues
 from tidewarden.store.client import StoreClient
@@ -144,12 +145,12 @@ class ProcessParts:
         of_tasks, commits = self.queues.consumer.times, self.queues.catalog.durability
         return of_tasks.lateness, of_tasks.held, self.links.scripts.times, commits.times
 
-    def start_watches(self) -> list[asyncio.Task[None]]:
+    def start_watches(self, duties: Duties) -> list[asyncio.Task[None]]:
         """Begin to watch the store's clock and memory; each goes on until it is cancelled."""
-        memory = self.queues.catalog.store_memory.run(self.control, self._clock)
+        memory = self.queues.catalog.store_memory
         return [
-            asyncio.create_task(self.store_clock.run(), name="store clock"),
-            asyncio.create_task(memory, name="store memory"),
+            duties.begin("store clock", self.store_clock.run),
+            duties.begin("store memory", lambda: memory.run(self.control, self._clock)),
         ]
 
     def _registered(self, holder: str) -> None:
@@ -167,14 +168,3 @@ class ProcessParts:
         await self.queues.catalog.durability.ask_embedded(self.data)
         await self.queues.catalog.recall()
         return await self._compare_store()
-
-
-def stop_when_failed(task: asyncio.Task[None], stopping: asyncio.Event) -> None:
-    """Set ``stopping`` when the task, which should run for ever, fails."""
-
-    def ended(_: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("%s failed", task.get_name(), exc_info=task.exception())
-            stopping.set()
-
-    task.add_done_callback(ended)

@@ -25,6 +25,7 @@ import uvloop
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config.load import Config, User
+from tidewarden.duties import Duties, ending_with
 from tidewarden.histograms import told_of
 from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.relay import relayed
@@ -43,7 +44,7 @@ from .os_process import (
     keep_memory_private,
     raise_file_limit,
 )
-from .process_parts import ProcessParts, links_to, open_queues, stop_when_failed
+from .process_parts import ProcessParts, links_to, open_queues
 
 log = logging.getLogger("tidewarden.front")
 
@@ -98,6 +99,7 @@ class Secondary:
         self._clock = clock
         self._stopping = stopping
         self._parts = parts
+        self._duties = Duties(clock)
         config, queues = orders.config, parts.queues
         recorder, loop = Recorder(clock), asyncio.get_running_loop()
         self._traffic = HandingOver(recorder, self._send, loop.call_later)
@@ -122,21 +124,19 @@ class Secondary:
         Raises: OSError: the port is not to be had.
         """
         await self._resp.start()
-        jobs = [
-            asyncio.create_task(self._parts.nodes.run(), name="nodes"),
-            *self._parts.start_watches(),
-            asyncio.create_task(self._tell(), name="tell"),
-        ]
-        for job in jobs:
-            stop_when_failed(job, self._stopping)
-        calm_collector()
-        self._send({"ready": True})
-        await self._stopping.wait()
-        self._parts.queues.drain.started = True
-        await self._resp.stop(DRAIN_S)
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        duties = self._duties
+        async with contextlib.AsyncExitStack() as stack:
+            for job in (
+                duties.begin("nodes", self._parts.nodes.run),
+                *self._parts.start_watches(duties),
+                duties.begin("tell", self._tell),
+            ):
+                await stack.enter_async_context(ending_with(job, self._stopping))
+            calm_collector()
+            self._send({"ready": True})
+            await self._stopping.wait()
+            self._parts.queues.drain.started = True
+            await self._resp.stop(DRAIN_S)
 
     def stats(self) -> dict[str, Any]:
         """Return this process's part of the node's figures."""
@@ -148,6 +148,7 @@ class Secondary:
             "store_calls_total": data.calls,
             "store_connects_total": data.reconnects,
             **queues.catalog.durability.stats(),
+            **self._duties.stats(),
             **told_of(*self._parts.times()),
             **counts,
         }

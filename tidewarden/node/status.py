@@ -12,6 +12,7 @@ from tidewarden.cluster.replication.store_status import StoreStatus
 from tidewarden.config.cluster_secret import key_names
 from tidewarden.config.load import Config
 from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
+from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
 from tidewarden.raft.state import base_address
 from tidewarden.server.stats_merge import add_up
@@ -48,6 +49,7 @@ class Status:
         store: ConnectedStore,
         processes: Secondaries,
         stores: StoreStatus | None = None,
+        duties: Duties,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -60,6 +62,7 @@ class Status:
         self.store = store
         self.processes = processes
         self.stores = stores
+        self.duties = duties
         self.ready = False
         self.stopping = False
         self.certificate_expires_s = 0.0
@@ -186,6 +189,7 @@ class Status:
             self.store_clock,
             self.queues.catalog.store_memory,
             self.queues.catalog.durability,
+            self.duties,
         )
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
         found = (
@@ -227,6 +231,7 @@ class Status:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             **self.tasks.stats(),
+            **self.duties.stats(),
             "waiting_takes": self.queues.consumer.waiting(),
             "lost_takes_released_total": self.queues.lost_takes.released,
             **{f"sessions_{name}": n for name, n in self.queues.sessions.counts().items()},

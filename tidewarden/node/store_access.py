@@ -21,6 +21,7 @@ from tidewarden.cluster.replication.store_changes import StoreChange
 from tidewarden.config.addresses import joined, parse_address
 from tidewarden.config.load import Config
 from tidewarden.config.settings import STORE_ABOVE
+from tidewarden.duties import Duties, ending_with
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.raft import RaftMember
 from tidewarden.store.embedded.credentials import READER, StoreCredentials
@@ -30,7 +31,6 @@ from tidewarden.store.near_copy import reader_url
 
 from .first_write import first_write
 from .own_store import own_store, socket_of
-from .process_parts import stop_when_failed
 from .raft_signal import RaftSignal
 from .waiting_door import waiting_door
 
@@ -65,7 +65,7 @@ class StoreAccess:
 
 @contextlib.asynccontextmanager
 async def store_access(
-    config: Config, secret: str, clock: Clock, stopping: asyncio.Event
+    config: Config, secret: str, clock: Clock, stopping: asyncio.Event, duties: Duties
 ) -> AsyncIterator[StoreAccess]:
     """
     Start what this node runs of the store, and stop it last.
@@ -81,12 +81,12 @@ async def store_access(
     async with contextlib.AsyncExitStack() as stack:
         if config.replicated and member is not None:
             url = stores_url(config, secret)
-            access = _OneOfSeveral(config, secret, clock, stopping, member, signal)
+            access = _OneOfSeveral(config, secret, clock, stopping, duties, member, signal)
             yield await access.open(stack, url)
         elif config.replicated:
             yield StoreAccess(stores_url(config, secret), None, signal)
         elif config.store.url == "embedded":
-            url = await stack.enter_async_context(_alone(config, secret, clock, stopping))
+            url = await stack.enter_async_context(_alone(config, secret, clock, stopping, duties))
             yield StoreAccess(url, member, signal)
         else:
             yield StoreAccess(config.store.url, member, signal)
@@ -136,12 +136,13 @@ class _OneOfSeveral:
         secret: str,
         clock: Clock,
         stopping: asyncio.Event,
+        duties: Duties,
         member: RaftMember,
         signal: RaftSignal,
     ) -> None:
         self._config, self._clock, self._stopping = config, clock, stopping
         self._credentials = StoreCredentials.of(secret)
-        self._member, self._signal = member, signal
+        self._duties, self._member, self._signal = duties, member, signal
 
     async def open(self, stack: contextlib.AsyncExitStack, url: str) -> StoreAccess:
         """Start the store, Raft, and this node's part in the replication; await a primary."""
@@ -160,14 +161,14 @@ class _OneOfSeveral:
             self._credentials,
             config,
             self._clock,
+            self._duties,
             on_change=changes.put_nowait,
             recover_s=config.store.recover_s,
         )
         await replication.start()
         stack.push_async_callback(replication.stop, gracefully=True, store_ends=is_ours)
         running = asyncio.create_task(replication.run(), name="replication")
-        stop_when_failed(running, self._stopping)
-        stack.callback(running.cancel)
+        await stack.enter_async_context(ending_with(running, self._stopping))
         async with waiting_door(config, self._clock, member, replication):
             await self._opened(replication)
         near_url = reader_url(socket_of(config), READER, self._credentials.reader)
@@ -211,18 +212,15 @@ class _OneOfSeveral:
 
 @contextlib.asynccontextmanager
 async def _alone(
-    config: Config, secret: str, clock: Clock, stopping: asyncio.Event
+    config: Config, secret: str, clock: Clock, stopping: asyncio.Event, duties: Duties
 ) -> AsyncIterator[str]:
     """Yield the URL of a store that nobody else has; it is started, watched, and stopped last."""
     folder = Path(config.node.data_dir) / "store"
     password = StoreCredentials.of(secret).client
     embedded = EmbeddedStore(folder, config.store, config.cluster.name, password, clock)
     url = await embedded.start()
-    watch = asyncio.create_task(embedded.run(), name="embedded store")
-    stop_when_failed(watch, stopping)
     try:
-        yield url
+        async with ending_with(duties.begin("embedded store", embedded.run), stopping):
+            yield url
     finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
         await embedded.stop()

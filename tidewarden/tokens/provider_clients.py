@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidewarden.config.load import Provider
+from tidewarden.duties import Duties
 
 from .accounts.directory import Directory
 from .provider.token_endpoint import TokenEndpoint
@@ -57,16 +58,17 @@ class ProviderClients:
         self._offline = offline
         self._whole = whole
         self._group: asyncio.TaskGroup | None = None
+        self._duties: Duties | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.pools: dict[str, Pool] = {}
         for provider in directory.providers.values():
             self._add(provider)
 
-    def start(self, group: asyncio.TaskGroup) -> None:
-        """Begin to refresh, in tasks of ``group``."""
-        self._group = group
-        for name, pool in self.pools.items():
-            self._tasks[name] = group.create_task(pool.run())
+    def start(self, group: asyncio.TaskGroup, duties: Duties) -> None:
+        """Begin to refresh, in tasks of ``group`` that ``duties`` keeps going."""
+        self._group, self._duties = group, duties
+        for name in self.pools:
+            self._begin(name)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
         """
@@ -109,14 +111,14 @@ class ProviderClients:
             self._begin(old.name, ending)
 
     def _begin(self, name: str, after: asyncio.Task[None] | None = None) -> None:
-        if self._group is None:
+        if self._group is None or self._duties is None:
             return
-        pool = self.pools[name]
+        pool, duties = self.pools[name], self._duties
 
         async def run() -> None:
             if after is not None:
                 await asyncio.wait([after])
-            await pool.run()
+            await duties.keep(f"refreshers of {name}", pool.run)
 
         self._tasks[name] = self._group.create_task(run())
 

@@ -12,6 +12,7 @@ from tidewarden import errors
 from tidewarden.config.load import Companion, Config, Provider, Webhook
 from tidewarden.config.provider import queue_of
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
+from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
 from tidewarden.queue.task import check_range
 
@@ -132,18 +133,18 @@ class Tokens:
 
     # --- life
 
-    async def run(self) -> None:
+    async def run(self, duties: Duties) -> None:
         """
-        Refresh what falls due on this node until cancelled or stopped.
+        Refresh what falls due on this node until cancelled or stopped; ``duties`` keeps it going.
 
         What is under way is finished, 13 s at most.
         """
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
-                self._parts.clients.start(group)
+                self._parts.clients.start(group, duties)
                 for job in self._jobs:
-                    group.create_task(job())
+                    group.create_task(duties.keep(job.__qualname__, job))
         finally:
             self._running = None
 

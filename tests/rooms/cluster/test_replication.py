@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from support.cluster.replicating import ReplicatingNodes, replicating
 
+from tidewarden.cluster.replication.follower import Follower
+from tidewarden.cluster.replication.set_keeper import SetKeeper
+
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[ReplicatingNodes]:
@@ -25,3 +28,29 @@ async def test_a_killed_store_is_replaced_and_comes_back(nodes: ReplicatingNodes
     assert await nodes.primary.call("MGET", "a", "b") == ["1", "2"]
     await nodes.in_sync(*nodes.nodes)
     assert await old.call("MGET", "a", "b") == ["1", "2"]
+
+
+async def test_a_defect_in_a_duty_ends_no_node(
+    nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of the duties meet an error that nobody foresaw, and all is whole again."""
+    broken: set[str] = set()
+
+    def break_once(owner: type, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def once(self: object, *args: object, **options: object) -> object:
+            if name not in broken:
+                broken.add(name)
+                raise RuntimeError(f"{name} is broken")
+            return whole(self, *args, **options)
+
+        monkeypatch.setattr(owner, name, once)
+
+    break_once(SetKeeper, "round")
+    break_once(Follower, "turn")
+    await nodes.until(lambda: broken == {"round", "turn"})
+    await nodes.write("a", "1")
+    await nodes.in_sync(*nodes.nodes)
+    for duty in ("in-sync set", "own store"):
+        assert f"{duty} failed for a reason of ours" in caplog.text

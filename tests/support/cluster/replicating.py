@@ -23,6 +23,7 @@ from tidewarden.cluster.replication.replication import Replication
 from tidewarden.cluster.replication.store_report import StoreReport, read_report
 from tidewarden.config.load import Config
 from tidewarden.config.settings import Cluster, Node, Store
+from tidewarden.duties import Duties
 from tidewarden.errors import NoLeader, Timeout
 from tidewarden.raft.state import MemberView
 from tidewarden.raft.store_facts import StoreFacts, applied
@@ -161,6 +162,7 @@ class ReplicatingNode:
             CREDENTIALS,
             config,
             self.clock,
+            Duties(self.clock),
         )
         await self.replication.start()
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
+from tidewarden.duties import Duties
 from tidewarden.node.process_parts import ProcessParts, links_to, open_queues
 from tidewarden.store.preflight import check_store
 
@@ -43,7 +44,7 @@ async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Pro
         )
         await stack.enter_async_context(made.subscriber.listening())
         await made.nodes.register()
-        for task in (asyncio.create_task(made.nodes.run()), *made.start_watches()):
+        for task in (asyncio.create_task(made.nodes.run()), *made.start_watches(Duties(clock))):
             stack.callback(task.cancel)
         yield made
 

@@ -19,6 +19,7 @@ from support.queues.desk import loading, queue_scripts
 
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Cluster, Config, Node, Provider, Secret
+from tidewarden.duties import Duties
 from tidewarden.queue import Queues
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.near_copy import NearCopy
@@ -148,7 +149,7 @@ class Side:
 
     def go(self) -> None:
         """Start the refreshers."""
-        self.running = asyncio.create_task(self.tokens.run())
+        self.running = asyncio.create_task(self.tokens.run(Duties(SystemClock())))
 
 
 @contextlib.asynccontextmanager

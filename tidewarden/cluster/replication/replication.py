@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
+from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
@@ -61,6 +62,7 @@ class Replication:
         credentials: StoreCredentials,
         config: Config,
         clock: Clock,
+        duties: Duties,
         *,
         on_change: Callable[[StoreChange], None] | None = None,
         recover_s: float = 0.0,
@@ -69,10 +71,12 @@ class Replication:
         Args:
             folder: of this node's store, which runs, or is about to, whoever supervises it.
             address: ``host:port`` at which other nodes reach it.
+            duties: keep this node's part going.
             on_change: told of each change of the primary or the set.
             recover_s: so long after no store fits, a majority of the stores is enough; 0: never.
         """
         self._member, self._clock, self._config = member, clock, config
+        self._duties = duties
         self._folder, self._socket_path, self._address = folder, socket_path, address
         self._credentials = credentials
         self._pace = pace = config.raft.pace
@@ -122,16 +126,15 @@ class Replication:
         """Begin; who is primary shows by :attr:`finder`."""
         self._member.on_stores = self._on_stores
         works = {
-            "own store": self._turns(),
-            "in-sync set": self._rounds.run(),
-            "choosing the primary": self._chooser.run(),
-            "facts of the stores": self._pass_barrier(),
+            "own store": self._turns,
+            "in-sync set": self._rounds.run,
+            "choosing the primary": self._chooser.run,
+            "facts of the stores": self._pass_barrier,
         }
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(work, name=name) for name, work in works.items()]
+        self._tasks = [self._duties.begin(name, work) for name, work in works.items()]
 
     async def run(self) -> None:
-        """Return never; raise what ends one of the tasks, a defect of ours."""
+        """Return never; raise what has ended one of the tasks for good, a defect of ours."""
         # cancelled, it leaves them: an orderly stop needs them to the last
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:

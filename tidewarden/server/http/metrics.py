@@ -77,6 +77,9 @@ HELP = {
         "Times that answers waited together for replicas or the disk"
     ),
     "tidewarden_node_commit_missed_total": "Answers that did not have their durability in time",
+    "tidewarden_node_duties_begun_anew_total": (
+        "Times that one of this node's duties failed for a reason of ours and was begun anew"
+    ),
     "tidewarden_node_epoch": "Epoch under which this node leads; 0: it does not",
     "tidewarden_node_front_restarts_total": (
         "Further processes of this node that were started again"

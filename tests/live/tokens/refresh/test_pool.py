@@ -11,6 +11,8 @@ import pytest
 from support.inspect import journal_of, ledger_of
 from support.tokens import harness
 
+from tidewarden.clock import SystemClock
+from tidewarden.duties import Duties
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.journal import journal as journal_module
 from tidewarden.tokens.refresh import pool as pool_module
@@ -63,7 +65,7 @@ async def test_where_no_number_is_set_it_grows_while_accounts_are_late(
             )
             # 16 at a time would take them eight seconds, however fast the machine
             endpoint.delay_s = 0.5
-            running = asyncio.create_task(side.tokens.run())
+            running = asyncio.create_task(side.tokens.run(Duties(SystemClock())))
             await eventually(lambda: sum(endpoint.requests.values()) == 250)
             assert side.tokens.metrics()["refreshers"]["p"] >= 16
             await side.tokens.stop()
@@ -100,7 +102,7 @@ async def test_what_falls_due_together_is_taken_in_parts(
 
         monkeypatch.setattr(side.queues, "take", noted)
         endpoint.delay_s = 0.3  # so that one take's requests are under way while the next are taken
-        running = asyncio.create_task(side.tokens.run())
+        running = asyncio.create_task(side.tokens.run(Duties(SystemClock())))
         await eventually(lambda: sum(endpoint.requests.values()) == 30)
         await side.tokens.stop()
         await asyncio.wait([running])
@@ -128,7 +130,7 @@ async def test_answers_on_their_way_to_the_disk_keep_some_others_from_being_aske
                 return await add(*args, **options)
 
             monkeypatch.setattr(journal_module.Journal, "add_answer", slowly)
-            running = asyncio.create_task(side.tokens.run())
+            running = asyncio.create_task(side.tokens.run(Duties(SystemClock())))
             most = pool_module.SETTLING * 3
             await eventually(lambda: writing == most)
             for _ in range(3):
