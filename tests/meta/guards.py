@@ -399,7 +399,7 @@ GUARDS = (
     ),
     Guard(
         "closed-order",
-        (("queue/catalog.py", "        await set_order(self.shards_with(queue, kept), kept.order)", "        assert self.shards_with(queue, kept)"),),
+        (("queue/catalog.py", "        await set_order(self.shards_with(queue, kept), kept.order, final=True)", "        assert self.shards_with(queue, kept)"),),
         ("rooms/queues/test_shard_settings",),
     ),
     Guard(

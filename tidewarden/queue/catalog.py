@@ -285,7 +285,7 @@ class Catalog:
         """
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         # the closed ones may have got another
-        await set_order(self.shards_with(queue, kept), kept.order)
+        await set_order(self.shards_with(queue, kept), kept.order, final=True)
         if await self.run_on_names("queue.swap_settings", queue, raw, msgspec.json.encode(kept)):
             self.build(queue, kept)
 
@@ -353,7 +353,11 @@ class Catalog:
         self.build(queue, settings_from(queue, raw))
         if what == b"new":
             log.warning("the store had lost the queue %s; it is there again", queue)
-            await self.settle(queue)
+            if queue in self._reading:
+                # A shard that knows of a newer cut would have it wait for the reading, which it is.
+                self.forget(queue)
+            else:
+                await self.settle(queue)
         return raw
 
     async def stored(self, queue: str) -> tuple[bytes, QueueSettings]:

@@ -147,6 +147,32 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
     assert msgspec.json.decode(raw, type=QueueSettings).layout == 3
 
 
+@pytest.mark.parametrize("beyond", [1, 7])
+async def test_settings_that_the_store_lost_while_a_shard_knows_of_a_newer_cut(
+    node: Any, beyond: int, eventually: Any
+) -> None:
+    """As after a failover just behind a cut: every request has an answer, and the queue goes on."""
+    n0 = await node("n0")
+    await n0.queues.admin.configure("q", {"shards": 2, "lease_ms": 1000})
+    layout = settings_of(n0.queues)["q"].layout
+    for shard, ahead in ((0, 1), (1, beyond)):
+        await n0.queues.scripts.run("queue.configure", "q", shard, ["layout", layout + ahead])
+    await n0.link.call("HDEL", "{tw}:queues", "q")
+    names = [f"t{n}" for n in range(20)]
+    async with asyncio.timeout(60):
+        waiting = set(names)
+        while waiting:
+            tried = sorted(waiting)
+            puts = (n0.queues.put("q", TaskSpec(id=name)) for name in tried)
+            outcomes = await asyncio.gather(*puts, return_exceptions=True)
+            assert all(isinstance(one, str | Stale) for one in outcomes), outcomes
+            waiting -= {one for one in outcomes if isinstance(one, str)}
+        for name in names:
+            assert (await n0.queues.admin.peek("q", name))["state"] == "ready"
+    await eventually(lambda: settings_of(n0.queues)["q"].layout > layout + beyond)
+    assert settings_of(n0.queues)["q"].lease_ms == 1000
+
+
 async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.put("q", TaskSpec(id="x"))

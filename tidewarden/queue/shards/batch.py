@@ -153,15 +153,18 @@ class SingleCall:
     """
     One script by itself, or one item of a batch run again.
 
-    ``receiver`` gets the whole answer, or that of the item.
+    ``receiver`` gets the whole answer, or that of the item. A refusal of an item is ``final``.
     """
 
-    __slots__ = ("_item", "_receiver", "_shard", "done", "pending", "run")
+    __slots__ = ("_final", "_item", "_receiver", "_shard", "done", "pending", "run")
 
-    def __init__(self, shard: CallOwner, receiver: ReplySink, *, item: bool) -> None:
+    def __init__(
+        self, shard: CallOwner, receiver: ReplySink, *, item: bool, final: bool = False
+    ) -> None:
         self._shard = shard
         self._receiver = receiver
         self._item = item
+        self._final = item or final
         self.done = never
         self.pending: PendingReply | None = None  # what holds the answer back
         self.run: ScriptRun | None = None  # once it was sent
@@ -205,7 +208,7 @@ class SingleCall:
             return
         self.pending = None
         self._shard.refused(exception)
-        self._shard.refused_alone(self._receiver, exception, final=self._item)
+        self._shard.refused_alone(self._receiver, exception, final=self._final)
 
 
 class Whole(SingleCall):

@@ -157,11 +157,18 @@ class Shard:
         """One item of any script that takes a list of them and answers each."""
         return self._ask(name, args)
 
-    def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
-        """Run any script of this shard by itself, after what is batched so far."""
+    def run(
+        self, name: str, args: Sequence[Arg], now_ms: int = 0, *, final: bool = False
+    ) -> asyncio.Future[Any]:
+        """
+        Run any script of this shard by itself, after what is batched so far.
+
+        Where a newer cut of the queue refuses it, its error comes after the settings were read;
+        ``final``: at once, for whoever reads them.
+        """
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._call(name, args, SingleCall(self, future, item=False), now_ms)
+        self._call(name, args, SingleCall(self, future, item=False, final=final), now_ms)
         return future
 
     def run_by(

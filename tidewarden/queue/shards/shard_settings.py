@@ -44,14 +44,14 @@ async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -
     return max((-reply for reply in replies if isinstance(reply, int) and reply < 0), default=0)
 
 
-async def set_order(shards: Sequence[Shard], order: str) -> bool:
+async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False) -> bool:
     """
     Into shards that nobody can put into yet; whether all of them are empty.
 
-    Raises: as :func:`write`.
+    ``final``: see :meth:`Shard.run`. Raises: as :func:`write`.
     """
     replies = await asyncio.gather(
-        *(shard.run("queue.configure", ("order", order)) for shard in shards)
+        *(shard.run("queue.configure", ("order", order), final=final) for shard in shards)
     )
     return NOT_EMPTY not in replies
 
