@@ -10,6 +10,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error
 
+from .awake_time import AwakeTime
 from .election import Choice, Election, ElectionTimes
 from .raft_stores import RaftStores
 from .store_report import StoreReport, read_report
@@ -18,27 +19,25 @@ log = logging.getLogger("tidewarden.cluster")
 
 ASK_S = 0.03
 """Between two looks at whether another must be primary, on the leader."""
-ASLEEP_S = 0.3
-"""Who did not look for so long was asleep, and cannot say who was silent meanwhile."""
 
 
 class Chooser:
-    """Proposes primaries while this node leads."""
+    """Proposes primaries while this node leads; its looks say when this process stood still."""
 
     def __init__(
         self,
         member: RaftStores,
         clock: Clock,
+        awake: AwakeTime,
         pace: float,
         recover_s: float,
         on_event: Callable[[str], None],
     ) -> None:
-        self._member, self._clock, self._pace = member, clock, pace
+        self._member, self._clock, self._awake = member, clock, awake
         self._times = ElectionTimes.at(pace)
         self._recover_s, self._on_event = recover_s, on_event
         self._woken = asyncio.Event()
         self._began_s = clock.monotonic()
-        self._looked_s = self._began_s
         self._election: Election | None = None
         self._said = ""
         self.why = ""
@@ -58,9 +57,8 @@ class Chooser:
 
     def silence(self, since_s: float) -> dict[str, float]:
         """Return the seconds since each node said something, or since ``since_s``, if later."""
-        now_s = self._clock.monotonic()
         heard = {node: at for node, (at, _) in self._member.store_reports().items()}
-        return {node: now_s - max(at, since_s) for node, at in heard.items()}
+        return {node: self._awake.since(max(at, since_s)) for node, at in heard.items()}
 
     async def run(self) -> None:
         """Propose whenever another must be primary, until cancelled."""
@@ -91,10 +89,8 @@ class Chooser:
         return choice, reports
 
     def _choice(self) -> Choice:
-        now_s = self._clock.monotonic()
-        if now_s - self._looked_s > ASLEEP_S * self._pace:
-            self._began_s, self._election = now_s, None
-        self._looked_s = now_s
+        self._awake.look()
+        now_s = self._awake.now_s()
         if not self._member.is_leader():
             self._election, self.why = None, ""
             return Choice()
@@ -118,6 +114,7 @@ class Chooser:
         if why != self._said:
             self._said = why
             self._on_event(why)
+        self._awake.rest()
         try:
             await self._member.store_command(command)
         except Error as error:

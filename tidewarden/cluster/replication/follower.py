@@ -12,6 +12,7 @@ from tidewarden.errors import StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember, set_text
 
 from . import discarded, next_role
+from .awake_time import AwakeTime
 from .local_store import LocalStore, format_fault
 from .raft_stores import RaftStores
 from .store_look import StoreData, StoreLook
@@ -51,12 +52,13 @@ class Follower:
         member: RaftStores,
         store: LocalStore,
         clock: Clock,
+        awake: AwakeTime,
         pace: float,
         route: StoreRoute,
         report_of: Callable[[str], StoreReport | None],
         on_event: Callable[[str], None],
     ) -> None:
-        self._member, self._store, self._clock = member, store, clock
+        self._member, self._store, self._clock, self._awake = member, store, clock, awake
         self._silent_s = SILENT_S * pace
         self._route, self._report_of, self._on_event = route, report_of, on_event
         self._followed = 0
@@ -181,7 +183,7 @@ class Follower:
         if state.why != str(error):
             log.warning("own store: %s", error)
         state.why = str(error)
-        silent_s = self._clock.monotonic() - state.answered_s
+        silent_s = self._awake.since(state.answered_s)
         if self._store.connected and silent_s <= self._silent_s:
             return
         state.look = None

@@ -15,10 +15,11 @@ from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 from .store_look import NOBODY, StoreLook, look_commands, read_look
 
 LOOK_S = 0.25
-"""A look takes at most so long."""
+"""A look takes at most so long, at pace 1 or below."""
 ORDER_S = 2.0
 """
-An order may take longer: what it waits for is the server, which may be in the midst of a fork.
+An order may take longer, at pace 1 or below: what it waits for is the server, which may be in the
+midst of a fork.
 """
 
 
@@ -37,6 +38,7 @@ class LocalStore:
         cluster: str,
         password: str,
         config: Store,
+        pace: float,
         on_lost: Callable[[], None],
     ) -> None:
         """
@@ -48,11 +50,13 @@ class LocalStore:
         self.folder = folder
         self._cluster = cluster
         self._config = config
+        slow = max(1.0, pace)
+        self._look_s, self._order_s = LOOK_S * slow, ORDER_S * slow
         self._link = ControlLink(socket_path, password, "control", on_lost)
 
     async def look(self) -> StoreLook:
         """Look at the store. Raises: StoreDown: it does not answer, or not in time."""
-        return read_look(await self._link.ask(*look_commands(self._cluster), limit_s=LOOK_S))
+        return read_look(await self._link.ask(*look_commands(self._cluster), limit_s=self._look_s))
 
     def continues(self, incarnation: str) -> tuple[str, ...]:
         """Return the earlier starts whose every write the start of that word has, newest last."""
@@ -122,7 +126,7 @@ class LocalStore:
         self._link.close()
 
     async def _order(self, *commands: tuple[str | int, ...]) -> None:
-        refuse_errors(await self._link.ask(*commands, limit_s=ORDER_S))
+        refuse_errors(await self._link.ask(*commands, limit_s=self._order_s))
 
 
 def format_fault(data_format: str, folder: Path) -> str:

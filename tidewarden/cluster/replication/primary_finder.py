@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tidewarden.errors import StoreDown
 
 FIND_S = 1.0
-"""So long a link waits for a primary at each attempt."""
+"""So long, at pace 1 or below, a link waits for a primary at each attempt."""
 Moved = Callable[[str], None]
 
 
@@ -26,9 +26,10 @@ class ReplicatedPrimary:
     One for all links of a process. Links may live in loops of other threads.
     """
 
-    def __init__(self, name: str) -> None:
-        """``name``: what has the primary, in messages."""
+    def __init__(self, name: str, pace: float = 1.0) -> None:
+        """``name``: what has the primary, in messages; ``pace``: Raft's."""
         self.name = name
+        self._find_s = FIND_S * max(1.0, pace)
         self._lock = threading.Lock()
         self._url = ""
         self._why = "it is not known yet who is the primary"
@@ -77,7 +78,7 @@ class ReplicatedPrimary:
             future: asyncio.Future[None] = loop.create_future()
             self._waiting.append((loop, future))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIND_S):
+            async with asyncio.timeout(self._find_s):
                 await future
         with self._lock:
             self._waiting = [one for one in self._waiting if one[1] is not future]

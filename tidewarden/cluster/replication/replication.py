@@ -25,6 +25,7 @@ from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 from . import discarded
+from .awake_time import AwakeTime
 from .chooser import Chooser
 from .follower import Follower
 from .last_resort import LastResort
@@ -88,7 +89,7 @@ class Replication:
         self._told: object = None
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.finder = ReplicatedPrimary(f"cluster {config.cluster.name}")
+        self.finder = ReplicatedPrimary(f"cluster {config.cluster.name}", pace)
         self.seen = StoreStatus(
             member.name,
             member,
@@ -102,11 +103,14 @@ class Replication:
         self._route = StoreRoute(config.node, folder)
         name = config.cluster.name
         store = LocalStore(
-            folder, socket_path, name, credentials.daemon, config.store, self._woken.set
+            folder, socket_path, name, credentials.daemon, config.store, pace, self._woken.set
         )
         self._store = store
-        self._chooser = Chooser(member, clock, pace, recover_s, _event)
-        self._follower = Follower(member, store, clock, pace, self._route, self._report_of, _event)
+        awake = AwakeTime(clock, pace)
+        self._chooser = Chooser(member, clock, awake, pace, recover_s, _event)
+        self._follower = Follower(
+            member, store, clock, awake, pace, self._route, self._report_of, _event
+        )
         self._rounds = SetRounds(
             member,
             socket_path,

@@ -22,8 +22,9 @@ from .store_report import StoreReport
 log = logging.getLogger("tidewarden.cluster")
 
 ROUND_S = 0.7
-"""A round may take so long; the store hangs otherwise."""
+"""A round may take so long, at pace 1 or below; the store hangs otherwise."""
 WAIT_MS = 30
+"""So long, at pace 1 or below, a round waits for what others acknowledge."""
 BUSY_S = 0.5
 """So long after the last group that was seen, groups are taken to run."""
 LAG_S = 2
@@ -56,6 +57,8 @@ class SetRounds:
         """
         self._member, self._cluster, self._clock = member, cluster, clock
         self._times = KeeperTimes.at(pace)
+        slow = max(1.0, pace)
+        self._round_s, self._wait_ms = ROUND_S * slow, round(WAIT_MS * slow)
         self._reports, self._on_yield = reports, on_yield
         self._link = ControlLink(socket_path, password, "set")
         self._keeper: SetKeeper | None = None
@@ -167,9 +170,9 @@ class SetRounds:
         answers = await self._link.ask(
             opening,
             ("ROLE",),
-            *([("WAIT", others, WAIT_MS)] if others > 0 else []),
+            *([("WAIT", others, self._wait_ms)] if others > 0 else []),
             ("INFO", "replication"),
-            limit_s=ROUND_S,
+            limit_s=self._round_s,
         )
         refuse_errors(answers)
         if answers[1][0] != "master" or keeper is not self._keeper:
@@ -236,5 +239,5 @@ class SetRounds:
         if wanted == self._guarded or (self._guarded and len(voters) > 1):
             return
         order = ("CONFIG", "SET", "min-replicas-to-write", int(wanted), "min-replicas-max-lag")
-        refuse_errors(await self._link.ask((*order, LAG_S), limit_s=ROUND_S))
+        refuse_errors(await self._link.ask((*order, LAG_S), limit_s=self._round_s))
         self._guarded = wanted

@@ -22,11 +22,15 @@ from .raft_stores import RaftStores
 from .store_report import StoreReport
 
 PAUSE_MS = 2000
-"""After so long the primary takes writes again by itself, whatever became of us."""
+"""
+After so long, at pace 1 or below, the primary takes writes again by itself, whatever became of us.
+"""
 CATCH_UP_S = 0.5
+"""So long, at pace 1 or below, the primary may take to pause, and the chosen store to catch up."""
 OPEN_S = 2.0
 """So long, at pace 1, the chosen store may take to open."""
 CONNECT_S = 1.0
+"""So long, at pace 1 or below, a store may take to let this node in."""
 LOOK_S = 0.002
 
 
@@ -99,6 +103,7 @@ class Switchover:
         url_of: Callable[[str], str],
     ) -> None:
         self._member, self._clock, self._pace = member, clock, pace
+        self._slow = max(1.0, pace)
         self._reports, self._url_of = reports, url_of
 
     async def run(self, node: str | None) -> str:
@@ -121,7 +126,7 @@ class Switchover:
                 await self._opened(plan)
             finally:
                 with contextlib.suppress(Error, TimeoutError):
-                    async with asyncio.timeout(CONNECT_S):
+                    async with asyncio.timeout(CONNECT_S * self._slow):
                         await primary.call("CLIENT", "UNPAUSE")
         return plan.to.node
 
@@ -135,15 +140,15 @@ class Switchover:
             patient=False,
         )
         try:
-            await link.start(wait_s=CONNECT_S)
+            await link.start(wait_s=CONNECT_S * self._slow)
             yield link
         finally:
             await link.stop()
 
     async def _pause(self, primary: StoreConnection) -> int:
         """Have it take no more writes; return the place in its stream."""
-        async with _within(CATCH_UP_S, "the primary did not answer"):
-            paused = primary.call("CLIENT", "PAUSE", PAUSE_MS, "WRITE")
+        async with _within(CATCH_UP_S * self._slow, "the primary did not answer"):
+            paused = primary.call("CLIENT", "PAUSE", round(PAUSE_MS * self._slow), "WRITE")
             role = primary.call("ROLE")
             await paused
             name, offset, *_ = await role
@@ -152,7 +157,9 @@ class Switchover:
         return int(offset)
 
     async def _caught_up(self, chosen: StoreConnection, offset: int, to: StoreMember) -> None:
-        async with _within(CATCH_UP_S, f"{to.node}'s store did not catch up within 0.5 s"):
+        limit_s = CATCH_UP_S * self._slow
+        late = f"{to.node}'s store did not catch up within {limit_s:g} s"
+        async with _within(limit_s, late):
             while True:
                 info = parse_info(await chosen.call("INFO", "replication"))
                 if info.get("master_link_status") != "up":
