@@ -12,6 +12,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connect import check_url
 from tidewarden.store.endpoint import PrimaryFinder
+from tidewarden.store.link_log import LinkLog
 from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.probing_finder import ProbingFinder, StoresUrl, by_probing
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
@@ -61,6 +62,7 @@ class StoreLinks:
         self._url = url
         self._cluster = cluster
         self._clock = clock
+        self._told = LinkLog()
         self._finder, self.topology = (finder, None) if finder is not None else self._finding()
 
     @property
@@ -74,7 +76,9 @@ class StoreLinks:
         name, on_up = self.name(purpose), self.scripts.load_commands
         client: StoreConnection | ClusterClient
         if self.topology is None:
-            client = StoreConnection(self._url, name, self._clock, finder=self._finder, on_up=on_up)
+            client = StoreConnection(
+                self._url, name, self._clock, finder=self._finder, on_up=on_up, told=self._told
+            )
         else:
             client = ClusterClient(self.topology, name, self._clock, on_up=on_up)
         try:
@@ -102,7 +106,8 @@ class StoreLinks:
     def beside(self, link: StoreConnection) -> StoreConnection:
         """Return a further connection to where ``link`` leads, not launched yet."""
         finder = self._finder if self.topology is None else None
-        return StoreConnection(link.url, self.name("commit"), self._clock, finder=finder)
+        told = self._told if self.topology is None else None  # else each server has its own
+        return StoreConnection(link.url, self.name("commit"), self._clock, finder=finder, told=told)
 
     def subscriber(
         self,
@@ -119,6 +124,7 @@ class StoreLinks:
             on_up=on_up,
             on_ready=on_ready,
             on_message=on_message,
+            told=self._told,
         )
 
     def near(self, url: str) -> NearCopy | None:

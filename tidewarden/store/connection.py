@@ -20,6 +20,7 @@ from tidewarden.errors import Full, StoreDown
 
 from .connect import redact
 from .endpoint import Endpoint, PrimaryFinder
+from .link_log import LinkLog
 from .reply_errors import NotSent, error_of, known_already, takes_no_writes, unanswered
 from .reply_sink import ReplySink, fail_reply, ignore_errors
 
@@ -34,7 +35,6 @@ STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
 RETRY_NEXT_S = 0.25  # at most, where another server may have taken over meanwhile
-COMPLAINTS_MAX = 10  # different ones of one outage that are logged
 
 ReplyError = hiredis.ReplyError
 
@@ -50,7 +50,8 @@ class StoreConnection(asyncio.Protocol):
     ``on_message``. With a ``finder`` the URL is only what it goes by in messages; each connect asks
     the finder where to, and a connection to a server that takes no writes any more is cut.
     ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait
-    longer than for an attempt to connect; whoever calls is told why, so the log is not.
+    longer than for an attempt to connect; whoever calls is told why, so the log is not. ``told``:
+    what logs its ends, for several connections together.
     """
 
     clustered = False
@@ -67,8 +68,10 @@ class StoreConnection(asyncio.Protocol):
         finder: PrimaryFinder | None = None,
         called: str = "store",
         patient: bool = True,
+        told: LinkLog | None = None,
     ) -> None:
         self.url = url
+        self._told = told or LinkLog()
         self._patient = patient
         self._way = Endpoint(url, finder, called)
         self._name = name
@@ -159,6 +162,7 @@ class StoreConnection(asyncio.Protocol):
     async def stop(self) -> None:
         """Close the connection. Calls under way fail with StoreDown."""
         self._stopped = True
+        self._told.forget(self)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -275,7 +279,7 @@ class StoreConnection(asyncio.Protocol):
         knows.
         """
         if self._transport is not None and not self._transport.is_closing():
-            log.warning("leaving the %s at %s: %s", self._way.called, self.at, why)
+            self._told.left(self, self._way.called, self.at, why)
             self._cut = why
             self._transport.abort()
 
@@ -305,7 +309,6 @@ class StoreConnection(asyncio.Protocol):
         """Connect, watch and connect again, until stopped."""
         pause_s = RETRY_FIRST_S
         pause_s_max = RETRY_LAST_S if self._way.finder is None else RETRY_NEXT_S
-        said: set[str] = set()
         while not self._stopped:
             try:
                 self._lost.clear()
@@ -322,9 +325,8 @@ class StoreConnection(asyncio.Protocol):
                     )
                 elif not self._patient:
                     self._fail_backlog(self.why)
-                elif self.why not in said and len(said) < COMPLAINTS_MAX:
-                    log.warning("%s; trying again", error)
-                    said.add(self.why)
+                else:
+                    self._told.refused(self, self.why)
                 if self._hurries:
                     pause_s = RETRY_FIRST_S
                 else:
@@ -334,14 +336,13 @@ class StoreConnection(asyncio.Protocol):
             if self._stopped:  # redis-py may swallow a cancellation that comes while it connects
                 transport.close()
                 return
-            if said or (self.reconnects and self._patient):
-                log.info("connected to the %s again, at %s", self._way.called, self.at)
+            self._told.back(self, self._way.called, self.at)
             self.reconnects += 1
-            said, pause_s, self.why = set(), RETRY_FIRST_S, ""
+            pause_s, self.why = RETRY_FIRST_S, ""
             self._begin(transport)
             await self._watch(transport)
             if self._patient:
-                log.warning("the connection to the %s at %s was lost", self._way.called, self.at)
+                self._told.lost(self, self._way.called, self.at)
 
     async def _pause(self, pause_s: float) -> None:
         """Sleep, until the finder says where to go at most."""

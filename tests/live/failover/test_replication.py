@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -53,8 +54,11 @@ async def test_a_member_that_is_gone_leaves_the_set(nodes: ReplicatingNodes) -> 
     assert await gone.call("GET", "a") == "1"
 
 
-async def test_a_primary_that_was_stopped_wakes_as_no_primary(nodes: ReplicatingNodes) -> None:
-    """What it alone had is set aside, kept, and told."""
+async def test_a_primary_that_was_stopped_wakes_as_no_primary(
+    nodes: ReplicatingNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it alone had is set aside, kept, and told: no warning, for nobody misses it."""
+    caplog.set_level(logging.INFO, logger="tidewarden.cluster")
     await nodes.write("a", "1")
     view, old = nodes.facts.view, nodes.primary
     async with old.client() as client:
@@ -68,6 +72,8 @@ async def test_a_primary_that_was_stopped_wakes_as_no_primary(nodes: Replicating
     await nodes.in_sync(*nodes.nodes)
     assert await old.call("MGET", "a", "b", "lost") == ["1", "2", None]
     assert old.replication is not None
+    (told,) = [one for one in caplog.records if "were set aside" in one.message]
+    assert told.levelno == logging.INFO, told.message
     kept = await old.replication.discarded()
     assert [one["view"] for one in kept] == [view]
     assert kept[0]["bytes"] > 0

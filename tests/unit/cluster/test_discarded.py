@@ -34,7 +34,7 @@ def test_what_a_whole_copy_has_replaced_is_kept_and_listed(tmp_path: Path) -> No
     log_of(tmp_path, 1, "own")
     place = set_aside(tmp_path, 3, 9, "n0.a", 1000)
     log_of(tmp_path, 2, "the primary's")
-    assert settle(tmp_path) == [place]
+    assert settle(tmp_path) == [(place, True)]
     assert settle(tmp_path) == []
     (one,) = listed(tmp_path)
     facts = {name: one[name] for name in ("path", "view", "seq", "member", "at_ms")}
@@ -70,3 +70,10 @@ def test_of_an_attempt_that_was_cut_short_nothing_stays(tmp_path: Path) -> None:
 def test_a_store_without_a_log_has_nothing(tmp_path: Path) -> None:
     assert set_aside(tmp_path, 0, 0, "n0.a", 1000) is None
     assert settle(tmp_path) == listed(tmp_path) == []
+
+
+def test_what_nobody_misses_is_told_from_what_somebody_may(tmp_path: Path) -> None:
+    log_of(tmp_path, 1, "own")
+    place = set_aside(tmp_path, 3, 9, "n0.a", 1000, missed=False)
+    log_of(tmp_path, 2, "the primary's")
+    assert settle(tmp_path) == [(place, False)]

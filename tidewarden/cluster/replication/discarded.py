@@ -22,12 +22,15 @@ KEPT_MAX = 2
 _BASE = re.compile(r"^file \S+ seq (\d+) type b$", re.MULTILINE)
 
 
-def set_aside(folder: Path, view: int, seq: int, member: str, at_ms: int) -> Path | None:
+def set_aside(
+    folder: Path, view: int, seq: int, member: str, at_ms: int, *, missed: bool = True
+) -> Path | None:
     """
     Link the files of a store's log aside; None: there is nothing.
 
-    ``view``, ``seq``: of the data; ``member``: ``node.incarnation`` of the store. Data that were
-    set aside before and are there still are not linked again. Raises: OSError.
+    ``view``, ``seq``: of the data; ``member``: ``node.incarnation`` of the store; ``missed``:
+    whether they may have what was acknowledged, and the primary has not. Data that were set aside
+    before and are there still are not linked again. Raises: OSError.
     """
     log = folder / "appendonlydir"
     base = _base(folder)
@@ -40,18 +43,26 @@ def set_aside(folder: Path, view: int, seq: int, member: str, at_ms: int) -> Pat
     place.mkdir(parents=True, mode=0o700)
     for file in log.iterdir():
         os.link(file, place / file.name)
-    note = {"at_ms": at_ms, "view": view, "seq": seq, "member": member, "base": base, "kept": False}
+    note = {
+        "at_ms": at_ms,
+        "view": view,
+        "seq": seq,
+        "member": member,
+        "base": base,
+        "missed": missed,
+        "kept": False,
+    }
     (place / NOTE).write_text(json.dumps(note), "utf-8")
     return place
 
 
-def settle(folder: Path) -> list[Path]:
+def settle(folder: Path) -> list[tuple[Path, bool]]:
     """
     Keep what was set aside and is gone from the store, drop what is not; the store has caught up.
 
-    Returns: what is kept from now on. Raises: OSError.
+    Returns: what is kept from now on, and whether it may be missed. Raises: OSError.
     """
-    base, kept = _base(folder), []
+    base, kept = _base(folder), list[tuple[Path, bool]]()
     noted = {note["name"] for note in _notes(folder)}
     for place in (folder / FOLDER).glob("*/"):
         if place.name not in noted:  # cut short, before the store was told to follow
@@ -67,7 +78,7 @@ def settle(folder: Path) -> list[Path]:
         fresh = place / f"{NOTE}.new"
         fresh.write_text(json.dumps({**told, "kept": True}), "utf-8")
         fresh.replace(place / NOTE)
-        kept.append(place)
+        kept.append((place, note.get("missed", True)))
     for note in _notes(folder)[:-KEPT_MAX]:
         shutil.rmtree(folder / FOLDER / str(note["name"]))
     return kept

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidewarden.clock import Clock
 from tidewarden.errors import StoreDown
@@ -104,12 +105,19 @@ class Follower:
         if look.is_whole and self._store.was_syncing():
             self._store.became_whole()
             kept = await asyncio.to_thread(discarded.settle, self._store.folder)
-            for place in kept:
-                self._on_event(
-                    f"data that {self._member.name}'s store alone had were set aside in {place}:"
-                    " they diverged from the primary's"
-                )
+            for place, missed in kept:
+                self._say_kept(place, missed)
         return look
+
+    def _say_kept(self, place: Path, missed: bool) -> None:
+        """Say what was set aside: a warning only where somebody may miss it."""
+        said = f"data that {self._member.name}'s store alone had were set aside in {place}"
+        if missed:
+            self._on_event(
+                f"{said}: what was acknowledged may be among them, and not in the primary"
+            )
+        else:
+            log.info("%s; what was acknowledged under quorum or fsync is in the primary", said)
 
     async def _step(self, facts: StoreFacts, look: StoreLook) -> bool:
         """Take one step; return whether there may be another at once."""
@@ -141,7 +149,8 @@ class Follower:
                 await self._store.detach()
                 self._followed = 0
             case next_role.Follow(address, diverged):
-                await self._follow(facts, look, address, diverged)
+                missed = _may_be_missed(facts, look.data, primary)
+                await self._follow(facts, look, address, missed if diverged else None)
                 return False
         return True
 
@@ -161,9 +170,10 @@ class Follower:
         return True
 
     async def _follow(
-        self, facts: StoreFacts, look: StoreLook, address: str, diverged: bool
+        self, facts: StoreFacts, look: StoreLook, address: str, missed: bool | None
     ) -> None:
-        if diverged and look.data is not None:
+        """``missed``: whether its diverged data may be missed; None: they have not diverged."""
+        if missed is not None and look.data is not None:
             await asyncio.to_thread(
                 discarded.set_aside,
                 self._store.folder,
@@ -171,6 +181,7 @@ class Follower:
                 look.data.seq,
                 ".".join(self.member_of(look)),
                 self._clock.unix_ms(),
+                missed=missed,
             )
         self._route.lead(address)
         await self._store.follow(*self._route.place(address))
@@ -241,3 +252,15 @@ class Follower:
             and next_role.serves(facts, look)
             and self._let_in == f"{facts.view} {look.incarnation}"
         )
+
+
+def _may_be_missed(facts: StoreFacts, data: StoreData | None, primary: StoreReport | None) -> bool:
+    """
+    Return whether diverged data may have what was acknowledged, and the primary has not.
+
+    Whoever took over in order had every acknowledged write, so what diverged was never confirmed.
+    It is otherwise before a last resort, and with data of another history.
+    """
+    if data is None or primary is None:
+        return True
+    return bool(facts.loss) or data.view < facts.began or data.founding != primary.founding
