@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
