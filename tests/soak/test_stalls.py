@@ -1,0 +1,36 @@
+"""
+Hundreds of moments in which a process of a cluster stands still.
+
+    STALLS=200 SOAK_SEED=1 pytest -q -s -m soak tests/soak/test_stalls.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster.harness import Node
+from support.cluster.several import nodes, start
+from support.faults.stalls import stalled
+
+pytestmark = pytest.mark.timeout(3600)
+
+STALLS = int(os.environ.get("STALLS", "200"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[dict[str, Node]]:
+    found = nodes(tmp_path)
+    try:
+        start(found.values())
+        yield found
+    finally:
+        for node in found.values():
+            node.close()
+
+
+def test_many_stalls_of_nodes_and_stores_end_nothing(made: dict[str, Node]) -> None:
+    print(stalled(made, STALLS, SEED, lambda text: None).table())
