@@ -7,7 +7,8 @@ Each scenario is a scripted authorization server in a file of its own. The produ
 it: three nodes and a store, started by ``tidewarden up``, asked over RESP; the provider is asked
 over HTTP and keeps the truth about each grant. All of them, the store too, read a clock that runs
 faster than the machine's (``fast_clock.c``), so that every time keeps its proportion to every
-other: how many times as fast stands beside each row.
+other: how many times as fast stands beside each row. It runs slower where the machine has no
+processor left.
 
 - ``late``: healthy accounts that were without a living token, beyond what the provider made
   inevitable;
@@ -78,7 +79,7 @@ def row_of(label: str, found: Figures) -> str:
     recovery = "-" if found.recovery_s is None else f"{found.recovery_s:,.0f} s"
     accounts = sum(found.events.values()) - found.provider_events
     return (
-        f"{found.scenario:24} {label:7} {found.fleet:>6,} {found.factor:>3g} × {found.late:>6,}"
+        f"{found.scenario:24} {label:7} {found.fleet:>6,} {found.factor:>3.0f} × {found.late:>6,}"
         f" {found.given_up:>6,} {found.asked:>7,} {found.wasted:>7,} {recovery:>9}"
         f" {found.live:>6,}/{found.alive_of:<6,} {found.provider_events:>4}, {accounts:<6,}"
         f" {found.lag_s:>5.1f} s  {'kept' if found.kept else 'MISSED'}"

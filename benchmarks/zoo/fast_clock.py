@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import mmap
 import os
 import shutil
@@ -37,13 +38,15 @@ class FastClock:
         self._shared = shared
         self._anchors = 0
         self._factor = 1.0
+        self._most = math.inf
         self._machine_s = self._our_s = time.monotonic()
         self._offset_s = time.time() - self._our_s
         """Of unix time from the monotonic clock: neither steps while a run lasts."""
         self.run_at(1.0)
 
     def run_at(self, factor: float) -> None:
-        """Run so many times as fast as the machine's from now on. At most 64 times."""
+        """Run so many times as fast as the machine's from now on, or as :meth:`slow` has found."""
+        factor = min(factor, self._most)
         machine_s = time.monotonic()
         self._our_s, self._machine_s, self._factor = self.now_s(), machine_s, factor
         moments = (machine_s + self._offset_s, self._our_s + self._offset_s, machine_s, self._our_s)
@@ -57,6 +60,21 @@ class FastClock:
         self._shared[:4] = struct.pack("I", self._anchors)  # it is whole before it counts
         self._anchors += 1
 
+    @property
+    def factor(self) -> float:
+        """How many times as fast as the machine's it runs."""
+        return self._factor
+
+    def slow(self, share: float, least: float) -> None:
+        """
+        Run slower from now on, for the machine is not quick enough; never at below ``least``.
+
+        Who waits by the clock wakes too early then, looks, and waits on: nobody is late for it.
+        """
+        self._most = max(least, self._factor * share)
+        if self._most < self._factor:
+            self.run_at(self._most)
+
     def now_s(self) -> float:
         """Seconds since a moment that does not matter."""
         return self._our_s + (time.monotonic() - self._machine_s) * self._factor
@@ -67,7 +85,9 @@ class FastClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return when so many of the group's seconds have passed."""
-        await asyncio.sleep(max(0.0, seconds) / self._factor)
+        until_s = self.now_s() + seconds
+        while (left_s := until_s - self.now_s()) > 0:
+            await asyncio.sleep(left_s / self._factor)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ What a scenario is: a provider's script, a fleet, a course of events, and what i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +17,10 @@ from .fast_clock import FastClock, fast_clock
 from .provider import WELL, Book, Grant, Reply, serving
 
 LAG_EVERY_S = 0.02
+MACHINE_EVERY_S = 0.5
+IDLE_LEAST = 0.15
+"""Of the machine's processors: with less, nodes wait for each other and for whoever else runs."""
+SLOWER, FACTOR_LEAST = 0.7, 4.0
 SETTLE_S = 5.0
 
 
@@ -243,7 +246,9 @@ async def _play(scenario: Scenario, stage: Stage, seed: int) -> Figures:
     )
     clock.run_at(scenario.factor)
     stage.began_s = clock.now_s()
-    watch = asyncio.create_task(_watch_lag(clock, figures))
+    watches = [
+        asyncio.create_task(watch(clock, figures)) for watch in (_watch_lag, _follow_machine)
+    ]
     try:
         await scenario.play(stage)
         figures.seconds = clock.now_s() - stage.began_s
@@ -253,9 +258,9 @@ async def _play(scenario: Scenario, stage: Stage, seed: int) -> Figures:
         await clock.sleep(1.0)  # events leave their outbox
         await _collect(scenario, stage, figures)
     finally:
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
     return figures
 
 
@@ -263,8 +268,29 @@ async def _watch_lag(clock: FastClock, figures: Figures) -> None:
     while True:
         before = clock.now_s()
         await asyncio.sleep(LAG_EVERY_S)
-        lag_s = clock.now_s() - before - LAG_EVERY_S * figures.factor
+        lag_s = clock.now_s() - before - LAG_EVERY_S * clock.factor
         figures.lag_s = max(figures.lag_s, lag_s)
+
+
+async def _follow_machine(clock: FastClock, figures: Figures) -> None:
+    """
+    Run slower where the machine has nothing left to give.
+
+    A scenario is about times in proportion; nodes that wait for a processor are no part of it.
+    """
+    while True:
+        before = _processor_ticks()
+        await asyncio.sleep(MACHINE_EVERY_S)
+        idle, total = (now - then for now, then in zip(_processor_ticks(), before, strict=True))
+        if clock.factor > FACTOR_LEAST and total and idle / total < IDLE_LEAST:
+            clock.slow(SLOWER, FACTOR_LEAST)
+            figures.factor = min(figures.factor, clock.factor)
+
+
+def _processor_ticks() -> tuple[int, int]:
+    """Return the ticks in which the machine's processors were idle, and all ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text("ascii").split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:

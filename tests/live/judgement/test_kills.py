@@ -85,7 +85,8 @@ def test_what_was_lost_within_its_grace_is_had_again(
                 for who, token in server.seeds
             ],
         )
-        until(lambda: set(generations(node).values()) == {2}, what="every account is refreshed")
+        # Some are refreshed again before the last are for the first time.
+        until(lambda: min(generations(node).values()) >= 2, what="every account is refreshed")
         proxy.rules["p"] = [replace(rule) for rule in FAULTS]
         begun = proxy.mark()
         until(lambda: proxy.answers("p", begun)[504] >= 2, what="some answers are lost")

@@ -6,6 +6,7 @@ done.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from tidewarden.cluster.reaper import Reaper
 from tidewarden.cluster.registration import BEAT_S, DEAD_MS, NodeRecord, Registration
 from tidewarden.errors import Internal, Stale, StoreDown
 from tidewarden.queue import TaskSpec
+
+LIMIT_S = 60.0
 
 
 class Scene:
@@ -56,13 +59,15 @@ async def leased(scene: Scene) -> int:
     return sum([(await scene.queues.admin.stats(queue))["leased"] for queue in ("q", "wide")])
 
 
-async def rounds(scene: Scene, done: Any, limit: int = 200) -> None:
-    for _ in range(limit):
+async def rounds(scene: Scene, done: Any) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
         await asyncio.gather(scene.link.call("PING"), return_exceptions=True)
         await scene.clock.advance(BEAT_S)
         if done():
             return
-    raise AssertionError("not within so many rounds")
+    ended = [task for task in scene.tasks if task.done()]
+    raise AssertionError(f"not within {LIMIT_S:g} s; ended: {ended}")
 
 
 async def test_a_dead_nodes_leases_end_and_it_is_forgotten(

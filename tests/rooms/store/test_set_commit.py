@@ -220,6 +220,25 @@ async def test_below_a_majority_it_is_refused_before_it_is_sent_until_the_set_ha
     assert task.id == first
 
 
+async def test_once_the_set_has_grown_to_a_majority_a_write_waits_instead_of_being_refused(
+    one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    """Though nothing was confirmed yet: the member that was taken in is about to."""
+    await one.write("k")
+    stores.open("")
+    with pytest.raises(NoQuorum, match="fewer than a majority"):
+        await one.write("k1")
+    assert not one.commits.confirms
+    with stores.servers.stopped(stores.port_of(N1)):
+        stores.open(N0, N1)
+        await eventually(lambda: one.commits.confirms)
+        waiting = asyncio.ensure_future(one.write("k2"))
+        groups = one.commit.groups
+        await eventually(lambda: one.commit.groups > groups + 1)
+        assert not waiting.done()
+    await waiting
+
+
 async def test_while_nothing_was_confirmed_for_so_long_it_is_refused_before_it_is_sent(
     hasty: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:

@@ -58,14 +58,20 @@ def cli(one: Node, *words: str) -> Result:
 
 
 def all_in_sync(of: dict[str, Node]) -> dict[str, Any]:
-    """The status of a node once the stores of all are in sync."""
+    """
+    The status of a node once the stores of all are in sync, and have confirmed a write to each node:
+    one that could not be confirmed a moment ago refuses the next for a moment more.
+    """
 
     def whole() -> dict[str, Any] | None:
         found = [node.status() for node in of.values()]
         same = {(one["primary"], one["in_sync"]) for one in found}
         return found[0] if len(same) == 1 and found[0]["in_sync"] == " ".join(NAMES) else None
 
-    return until(whole, START_S, what="all stores are in sync")
+    status = until(whole, START_S, what="all stores are in sync")
+    for node in of.values():
+        until(lambda node=node: node.say("Q.PUT", "probe", "", "ID", node.name), START_S)
+    return status
 
 
 def start(of: Iterable[Node]) -> None:

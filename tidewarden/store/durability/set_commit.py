@@ -77,6 +77,8 @@ class SetCommit:
         self._failed_at = 0.0
         self._missing: dict[bytes, float] = {}
         self._refuses = False
+        self._too_few = False
+        """Whether the latest group that was read found fewer members than a majority."""
         self.groups = 0
         self.times = Family(COMMITS)
         """Those of other commits may be counted together: whoever made them puts one here."""
@@ -194,8 +196,11 @@ class SetCommit:
             self._server.forget(known)
             self._failed(lane, MOVED)
         elif reading.too_few:
+            self._too_few = True
             self._failed(lane, TOO_FEW, refuse=True)
         else:
+            if self._too_few:
+                self._hold_again()
             self._waits_for = reading.waits_for
             self.times.of("ok" if reading.complete else "missed").observe(took_s)
             if reading.complete:
@@ -242,6 +247,15 @@ class SetCommit:
             self._trouble_since = self._trouble_since or since
             self._held.why = self._held.why or "the primary does not answer"
             self._refuse()
+
+    def _hold_again(self) -> None:
+        """
+        Let what needs the set be sent again: it has grown to a majority, which confirms in a moment.
+
+        Where it does not, that is refused once an answer's time is over, as ever.
+        """
+        self._too_few = self._refuses = False
+        self._trouble_since = self._loop.time()
 
     def _refuse(self) -> None:
         if not self._refuses:

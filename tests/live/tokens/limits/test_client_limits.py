@@ -518,4 +518,4 @@ async def test_a_probe_is_made_by_an_account_that_was_well(valkey: Any, tmp_path
             async def fresh() -> bool:
                 return bool((await side.tokens.stats())["p"]["fresh"] == 60)
 
-            await harness.eventually(fresh)
+            await harness.eventually(fresh, 240)  # the waits for the provider are real
