@@ -221,6 +221,26 @@ GUARDS = (
         ("unit/raft/test_simulation_regressions", "unit/raft/test_simulation_lease", "unit/raft/test_simulation_seeds"),
     ),
     Guard(
+        "cluster-word",
+        (("raft/voter.py", "if word and own and word != own:", "if False:"),),
+        ("unit/raft/test_voter_membership",),
+    ),
+    Guard(
+        "came-back-empty",
+        (("cluster/replication/election.py", "unheard = members - ready | lost", "unheard = members - ready"),),
+        ("unit/cluster/test_election",),
+    ),
+    Guard(
+        "first-loss",
+        (("cluster/replication/election.py", 'loss = loss if certain else ("likely",)', "loss = ()"),),
+        ("unit/cluster/test_election",),
+    ),
+    Guard(
+        "above-all-views",
+        (("cluster/replication/election.py", "return max(one.view for one in stores.reports.values())", "return 0"),),
+        ("unit/cluster/test_election",),
+    ),
+    Guard(
         "term",
         (("raft/voter.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
         ("unit/raft/test_simulation_regressions",),

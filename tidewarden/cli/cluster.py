@@ -154,6 +154,10 @@ def recover(
         bool,
         typer.Option("--accept-loss", help="Do it; without, say what would be done."),
     ] = False,
+    begin_empty: Annotated[
+        bool,
+        typer.Option("--begin-empty", help="With --accept-loss: also with a store that is empty."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -163,7 +167,8 @@ def recover(
     Go on with a store that was not in sync: the last resort.
 
     For when the stores in sync do not come back. What only they had is lost. It says first what it
-    would choose and what may be missing; with --accept-loss it then asks, and does it.
+    would choose and what may be missing; with --accept-loss it then asks, and does it. A store
+    that is empty is taken only with --begin-empty as well: all data are given up then.
 
     Examples:
 
@@ -184,7 +189,8 @@ def recover(
         chosen = str(choice["node"])
         if not yes and not typer.confirm(f"Make {chosen}'s store the primary?", err=True):
             raise stop("nothing was changed", NOTHING)
-        done: dict[str, Any] = line.call("R.RECOVER", chosen, "ACCEPTLOSS")
+        words = ("ACCEPTLOSS", *(("BEGINEMPTY",) if begin_empty else ()))
+        done: dict[str, Any] = line.call("R.RECOVER", chosen, *words)
     if as_json:
         print_json(done)
     else:

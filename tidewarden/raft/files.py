@@ -152,7 +152,7 @@ class FileJournal(log_file.LogFile):
 
 
 def new_mark() -> str:
-    """Make a mark for a new folder."""
+    """Draw a random word: the mark of a new folder, or the word of a new cluster."""
     return secrets.token_hex(8)
 
 

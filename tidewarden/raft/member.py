@@ -98,6 +98,7 @@ class RaftMember:
         self._led_by: tuple[str, int] | None = None
         self._led_until = 0.0
         self._compared = False
+        self._apart = ""
         self._facts_last = StoreFacts()  # after the stop
 
     async def start(self) -> None:
@@ -305,6 +306,18 @@ class RaftMember:
         view = self._view()
         return "" if view is None else state.not_member_because(view, self._config)
 
+    def trouble(self) -> str:
+        """
+        Return what is wrong among the members, for people; empty: nothing is.
+
+        Too few are heard for a leader, or some belong to another cluster.
+        """
+        view, now = self._view(), self._clock.monotonic()
+        if view is None:
+            return ""
+        fault = state.quorum_fault(view, now, self._clock.unix_ms(), self._times, self.name)
+        return "; ".join(filter(None, (fault, state.apart_because(view, now, self._times))))
+
     async def watch(self) -> None:
         """
         Run until cancelled.
@@ -334,6 +347,7 @@ class RaftMember:
             strangers_refused=running.voter.strangers_refused(),
             members_version=0 if view.members is None else view.members.version,
             seat_waits=view.seat_waits,
+            trouble=self.trouble(),
         )
 
     # What can be asked for.
@@ -497,9 +511,13 @@ class RaftMember:
             view.members,
             view.members_committed,
             view.removed_because,
+            apart := state.apart_because(view, self._clock.monotonic(), self._times),
         )
         if told == self._told:
             return
+        if apart and apart != self._apart:
+            logger.critical("%s", apart)
+        self._apart = apart
         if self._told[:3] != told[:3]:
             logger.info("raft: %s in term %d, leader %s", told[0], view.term, told[1] or "unknown")
         self._told = told

@@ -22,6 +22,8 @@ NOT_THERE, ANOTHER_FOLDER = "not there", "another folder"
 """Why somebody is told that it is no member."""
 
 MEMBERS_MAX = 99
+_KINDS = ([int, tuple], [int, tuple, str])
+"""What an entry of the log has: without a word, as versions of before wrote it, or with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Members:
 
     version: int
     seats: Mapping[str, Seat]
+    word: str = ""
+    """
+    Drawn at random when the cluster is founded; whoever speaks under another word belongs to
+    another cluster, whatever its name. Empty: it was founded by a version without.
+    """
 
     @property
     def voters(self) -> frozenset[str]:
@@ -57,12 +64,12 @@ class Members:
         """Every member's Raft address by name."""
         return {name: seat.address for name, seat in self.seats.items()}
 
-    def plain(self) -> tuple[int, tuple[tuple[str, str, str, bool], ...]]:
-        """As an entry of the log has it."""
-        seats = sorted(self.seats.items())
-        return self.version, tuple(
-            (name, seat.address, seat.mark, seat.votes) for name, seat in seats
+    def plain(self) -> tuple[Any, ...]:
+        """As an entry of the log has it: version and seats, and the word, where there is one."""
+        seats = tuple(
+            (name, seat.address, seat.mark, seat.votes) for name, seat in sorted(self.seats.items())
         )
+        return (self.version, seats, self.word) if self.word else (self.version, seats)
 
     # What the next version can be.
 
@@ -134,27 +141,32 @@ class Members:
         }
         return self if seats == self.seats else self._with(seats)
 
+    def named(self, word: str) -> Members:
+        """With a word for the cluster; the same object when it has one."""
+        return self if self.word else Members(self.version + 1, self.seats, word)
+
     def _with(self, seats: Mapping[str, Seat]) -> Members:
-        return Members(self.version + 1, seats)
+        return Members(self.version + 1, seats, self.word)
 
 
-def founded(seeds: Mapping[str, str], marks: Mapping[str, str]) -> Members:
+def founded(seeds: Mapping[str, str], marks: Mapping[str, str], word: str) -> Members:
     """
-    Return the first version of the members, of a cluster's first start.
+    Return the first version of the members, of a cluster's first start, which is to be ``word``.
 
     It has those that the configuration names, all of them with a vote.
     """
-    return Members(1, {name: Seat(address, marks.get(name, "")) for name, address in seeds.items()})
+    seats = {name: Seat(address, marks.get(name, "")) for name, address in seeds.items()}
+    return Members(1, seats, word)
 
 
 def read(value: Any) -> Members | None:
     """What :meth:`Members.plain` made; None for anything else. Never raises."""
-    if not (
-        isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] > 0
-    ):
+    if not isinstance(value, tuple) or [type(item) for item in value] not in _KINDS:
+        return None
+    if value[0] <= 0 or (len(value) == 3 and not value[2]):
         return None
     seats: dict[str, Seat] = {}
-    if not isinstance(value[1], tuple) or not 0 < len(value[1]) <= MEMBERS_MAX:
+    if not 0 < len(value[1]) <= MEMBERS_MAX:
         return None
     for row in value[1]:
         if not isinstance(row, tuple) or [type(item) for item in row] != [str, str, str, bool]:
@@ -163,7 +175,7 @@ def read(value: Any) -> Members | None:
         if name in seats or not address.rpartition(":")[2].isdecimal():
             return None
         seats[name] = Seat(address, mark, votes)
-    members = Members(value[0], seats)
+    members = Members(value[0], seats, *value[2:])
     return members if members.voters else None
 
 

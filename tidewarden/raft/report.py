@@ -18,6 +18,7 @@ def report(
     strangers_refused: int = 0,
     members_version: int = 0,
     seat_waits: str = "",
+    trouble: str = "",
 ) -> dict[str, Any]:
     """Return what ``raft`` says of itself; times that never were are ``None``."""
     return {
@@ -43,6 +44,7 @@ def report(
         },
         "members_version": members_version,
         "seat_waits": seat_waits,
+        "trouble": trouble,
         "estranged": raft.not_member_because(),
     }
 

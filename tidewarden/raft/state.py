@@ -10,6 +10,7 @@ grants.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping
@@ -134,6 +135,8 @@ class RaftView:
     """The facts about the embedded stores, as applied here."""
     reports: int = 0
     """How often another member said something new of its store."""
+    apart: Mapping[str, float] = field(default_factory=dict)
+    """When members were last heard that belong to another cluster of the same name, by name."""
     seat_waits: str = ""
     """On the leader: who has joined and gets no vote yet, and why; empty: nobody."""
 
@@ -224,6 +227,55 @@ def not_member_because(view: RaftView, config: Config) -> str:
     return ""
 
 
+def apart_because(view: RaftView, now: float, times: Times) -> str:
+    """Say that members belong to another cluster; empty: none was heard lately that does."""
+    names = sorted(name for name, at in view.apart.items() if now - at <= 2 * times.orphan_s)
+    if not names:
+        return ""
+    return (
+        f"{' and '.join(names)} answer under the names of members, and belong to another cluster,"
+        " which was founded apart from this one: the folders of some were lost, and made anew while"
+        " the others were away. Nothing is exchanged with them. Choose whose data are kept:"
+        ' docs/replication.md, "Two clusters of the same names"'
+    )
+
+
+def quorum_fault(view: RaftView, now: float, unix_ms: int, times: Times, own: str) -> str:
+    """
+    Say why no majority stands behind a leader, and who is missing; empty: one does, or did lately.
+
+    ``unix_ms``: the time of day at ``now``.
+    """
+    if view.members is None or quorum(view, now, times, own) or role(view, now, times) != "orphan":
+        return ""
+    voters = view.members.voters
+    away = {
+        name: view.heard.get(name)
+        for name in sorted(voters - {own})
+        if now - view.heard.get(name, -math.inf) > times.orphan_s
+    }
+    heard = len(voters) - len(away)
+    told = (
+        f"{name} was not heard since {_time_of_day(unix_ms - round((now - at) * 1000))}"
+        if at is not None
+        else f"{name} was not heard since this node started"
+        for name, at in away.items()
+    )
+    needed = len(voters) // 2 + 1
+    way = "start one of them" if needed - heard <= 1 else f"start {needed - heard} of them"
+    if heard >= needed:
+        way = "an election is under way, or links between the nodes are cut"
+    return (
+        f"{heard} of {len(voters)} nodes {'is' if heard == 1 else 'are'} heard"
+        f" ({'; '.join(told) or 'all answer'}), and {needed} are needed: {way}"
+    )
+
+
+def _time_of_day(unix_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(unix_ms // 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def must_not_start_because(view: RaftView, config: Config) -> str:
     """Say why a node whose folder is new must not go on; empty: it may."""
     name, node = config.node.name, config.node
@@ -240,7 +292,8 @@ def must_not_start_because(view: RaftView, config: Config) -> str:
         )
         allowed = (
             "allowed: that folder, for its votes are in it; without it `tidewarden cluster leave"
-            f" {name}`, {way}"
+            f" {name}`, {way}; where a majority of the members lost theirs: docs/replication.md,"
+            ' "Raft\'s folders of a majority are lost"'
         )
         return f"node.data_dir: {found}; {allowed}"
     if node.role == "joining":

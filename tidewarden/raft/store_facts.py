@@ -78,15 +78,22 @@ class StoreFacts:
 
     # Commands.
 
-    def found(self, voters: frozenset[str], node: str, incarnation: str, seen: int) -> StoreFacts:
+    def found(
+        self, voters: frozenset[str], node: str, incarnation: str, seen: int, loss: str = ""
+    ) -> StoreFacts:
         """
-        Make the first primary, whose store is alone in the set; ``seen``: the view in its data.
+        Make the first primary, whose store is alone in the set.
+
+        ``seen``: the greatest view in data that were heard of. ``loss``: what may be missing, one
+        of :data:`LOSSES`, where an operator did not wait for all stores.
         """
         view = seen + 1
-        if self.view or not _can_lead(node, incarnation, voters) or not 0 < view < VIEW_MAX:
+        if self.view or not _can_lead(node, incarnation, voters):
+            return self
+        if loss not in LOSSES or not 0 < view < VIEW_MAX:
             return self
         only = frozenset({StoreMember(node, incarnation)})
-        return StoreFacts(view, node, incarnation, only, self.version + 1, began=view)
+        return StoreFacts(view, node, incarnation, only, self.version + 1, loss, began=view)
 
     def elect(
         self,
@@ -259,7 +266,7 @@ def applied(facts: StoreFacts, voters: frozenset[str], command: object) -> Store
         return facts
     name, *values = command
     kinds = _KINDS.get(name)
-    if kinds is None or [type(value) for value in values] != list(kinds):
+    if kinds is None or tuple(type(value) for value in values) not in kinds:
         return facts
     if name == "found":
         return facts.found(voters, *values)
@@ -278,12 +285,12 @@ def applied(facts: StoreFacts, voters: frozenset[str], command: object) -> Store
     return facts  # "look": a barrier, which reads
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "found": (str, str, int),
-    "elect": (int, str, str, str, str, int),
-    "change": (int, int, str),
-    "recover": (int, int, str, str, int, str),
-    "confirm": (int,),
-    "look": (),
+_KINDS: dict[str, tuple[tuple[type, ...], ...]] = {
+    "found": ((str, str, int), (str, str, int, str)),
+    "elect": ((int, str, str, str, str, int),),
+    "change": ((int, int, str),),
+    "recover": ((int, int, str, str, int, str),),
+    "confirm": ((int,),),
+    "look": ((),),
 }
-"""The commands of the log: the types of their arguments, after the name."""
+"""The commands of the log: the types that their arguments may have, after the name."""

@@ -19,6 +19,9 @@ What the library leaves out or does wrongly is put right in this one subclass:
   two at once, does not tell who was removed, and would let a folder made anew vote a second time.
 * Every message carries the mark of its sender's folder, and one with another mark than was
   committed for its name is answered with ``no_member`` and counts for nothing.
+* Every message carries the word of its sender's cluster, drawn when that was founded. One under
+  another word counts for nothing, whatever name it comes under: members that were made anew while
+  the others were away may have founded a second cluster.
 
 Each is held by ``tests/unit/raft/test_simulation_regressions.py`` or
 ``tests/unit/raft/test_voter_membership.py``, which the stock library fails. All of this runs in the
@@ -133,6 +136,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._seeds, self._joining = dict(seeds), joining
         self._adopted: Members | None = None
         self._marks: dict[str, str] = {}  # of those that were heard, by name
+        self._worded: set[str] = set()  # of those, who say the word of their cluster
+        self.apart: Mapping[str, float] = {}
+        """When members were last heard under the word of another cluster, by name."""
         self._names = {address: name for name, address in seeds.items()}
         self._addresses = dict(seeds)
         self._passing_on = False
@@ -218,6 +224,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             refusal=self.refusal,
             stores=self.stores,
             reports=self.reports.changes,
+            apart=self.apart,
             seat_waits=self.seat_waits if leads else "",
         )
 
@@ -248,6 +255,17 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         versions = self._SyncObj__raftLog.versions
         return not versions or versions[-1][0] <= self.raftCommitIndex
 
+    @property
+    def word(self) -> str:
+        """
+        The word of this member's cluster, once it knows that it is committed; empty: not yet.
+
+        What was not committed may yet be founded otherwise, by those with whom this one belongs.
+        """
+        commit = self.raftCommitIndex
+        versions = self._SyncObj__raftLog.versions
+        return next((found.word for at, found in reversed(versions) if at <= commit), "")
+
     def may_stand(self) -> bool:
         """Whether it may be elected."""
         if self.removed_because:
@@ -262,7 +280,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # Messages: what goes out, and who is heard.
 
     def outgoing(self, message: Message) -> Message:
-        marked = self._stamped(message) | {"mark": self._SyncObj__raftLog.mark}
+        known = {"mark": self._SyncObj__raftLog.mark, "word": self.word}
+        marked = self._stamped(message) | known
         denied = (
             message["type"] == "apply_command_response"
             and message.get("error") == FAIL_REASON.REQUEST_DENIED
@@ -290,6 +309,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
         name = self._names.get(node.id)
+        word, own = message.get("word", ""), self.word
+        if word and own and word != own:
+            if name is not None:
+                self.apart = {**self.apart, name: self.clock.monotonic()}
+            return
         if message["type"] == "no_member":
             self._on_no_member(message)
             return
@@ -302,6 +326,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__transport.send(node, self.no_member(ANOTHER_FOLDER))
             return
         self._marks[name] = mark
+        if "word" in message:
+            self._worded.add(name)
         if message["type"] == "append_entries" and message["term"] >= self.raftCurrentTerm:
             self.removed_because = ""  # whoever said so went by a change that was not committed
         if isinstance(why := message.get("why"), str):
@@ -487,7 +513,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self.retire(message["term"])
 
     def _on_store_report(self, node: Node, message: Message) -> None:
-        self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
+        if message.get("word", "") == self.word:  # else it is of no cluster yet, or this one is
+            self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
 
     def say_store(self, report: Report) -> None:
         """Tell every member that is connected what this node says of its store."""
@@ -663,6 +690,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._marks = {
             name: mark for name, mark in self._marks.items() if name in seats and seats[name].mark
         }
+        self._worded &= addresses.keys()
+        self.apart = {name: at for name, at in self.apart.items() if name in addresses}
         votes = addresses.keys() if newest is None else newest.voters
         voters = {addresses[name] for name in votes if name != self.own}
         watchers = {
@@ -730,13 +759,15 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             return
         members, own = self._adopted, {self.own: self._SyncObj__raftLog.mark}
         if members is None:
-            self.propose(membership.founded(self._seeds, self._marks | own))
+            self.propose(membership.founded(self._seeds, self._marks | own, files.new_mark()))
             return
         new = members.met(self._marks | own)
         if new is members:
             new = members.seated(self._seatable(members))
         if new is members:
             new = members.moved(self._addresses)
+        if new is members and members.seats.keys() <= self._worded | {self.own}:
+            new = members.named(files.new_mark())
         if new is not members:
             self.propose(new)
 

@@ -47,8 +47,12 @@ class StoreOperations(Protocol):
         has).
         """
 
-    def recover(self, node: str | None) -> Awaitable[Mapping[str, Any]]:
-        """Make that node's store primary (None: the best) though it is not in sync; as above."""
+    def recover(self, node: str | None, begin_empty: bool) -> Awaitable[Mapping[str, Any]]:
+        """
+        Make that node's store primary (None: the best) though it is not in sync; as above.
+
+        ``begin_empty``: also where it is empty, and others may not be.
+        """
 
     def confirm(self) -> Awaitable[str]:
         """Note that somebody knows of the loss; returns what it was, or ``""``."""

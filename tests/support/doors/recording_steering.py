@@ -25,8 +25,8 @@ class RecordingSteering:
         self.calls.append(("choice", node))
         return {"node": node or "n1", "loss": "likely"}
 
-    async def recover(self, node: str | None) -> dict[str, Any]:
-        self.calls.append(("recover", node))
+    async def recover(self, node: str | None, begin_empty: bool) -> dict[str, Any]:
+        self.calls.append(("recover", node, begin_empty))
         return {"node": node or "n1", "loss": "likely"}
 
     async def confirm(self) -> str:

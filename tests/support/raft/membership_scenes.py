@@ -294,6 +294,47 @@ def two_newcomers_found_no_second_cluster(world: World) -> None:
     commit(world, elected(world), 1)
 
 
+def those_made_anew_beside_a_survivor_are_another_cluster(world: World) -> None:
+    """
+    Two of three come back with empty folders while the third is away, and found a cluster: neither
+    of the two clusters takes anything of the other, and both say so.
+    """
+    leader = founded(world)
+    commit(world, leader, 1)
+    world.run(2)  # what is committed is noted once a second
+    for address in world.alive():
+        world.kill(address)
+    # what two clusters have is compared with nothing
+    world.committed, world.leaders, world.stores = {}, {}, {}
+    for name, other in (("n1", "n2"), ("n2", "n1")):
+        world.newcomer(name, ["n0:1", f"{other}:1"], joining=False)
+    if not world.run(SETTLE_S, world.believers):
+        world.broken("the two elect nobody")
+    commit(world, world.believers()[0], 2)
+    world.run(2)
+    world.start("n0:1")
+    survivor = world.members["n0:1"]
+    survivor.checked = survivor.judged = 2**40
+    before = survivor.voter.members
+    for address in world.alive():
+        world.running = world.members[address]
+        world.running.voter.say_store((address,))
+    world.run(5)
+    commit(world, world.believers()[0], 3)
+    if survivor.voter.members != before or survivor.voter.removed_because:
+        world.broken(f"the survivor takes the word of another cluster: {survivor.voter.members}")
+    # who leads speaks to everybody; the pings of the others are the transport's
+    leads = world.believers()[0].removesuffix(":1")
+    if leads not in survivor.voter.apart or survivor.voter.reports.heard:
+        world.broken("the survivor does not see that the others are of another cluster")
+    for address in ("n1:1", "n2:1"):
+        voter = world.members[address].voter
+        if set(voter.apart) != {"n0"} or "n0" in voter.reports.heard or voter.removed_because:
+            world.broken(f"{address} does not see that the survivor is of another cluster")
+        if members(world, address).seats["n0"].mark:
+            world.broken(f"the survivor counts as a member of the second cluster at {address}")
+
+
 def order(
     world: World, address: str, command: tuple[Any, ...], limit_s: float = SETTLE_S
 ) -> StoreFacts:
@@ -400,6 +441,7 @@ SCENES: tuple[Callable[[World], None], ...] = (
     nobody_leaves_when_those_who_stay_are_no_majority,
     all_that_were_moved_find_each_other,
     two_newcomers_found_no_second_cluster,
+    those_made_anew_beside_a_survivor_are_another_cluster,
     who_joins_votes_once_enough_have_the_data,
     who_leaves_takes_no_majority_along,
     what_is_on_its_way_is_waited_for,

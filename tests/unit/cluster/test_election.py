@@ -154,7 +154,7 @@ def test_founding_waits_for_all_and_takes_the_store_that_has_data() -> None:
     assert choice.command is None
     assert "n2" in choice.why
     choice = decide(facts, {"n0": empty, "n1": old, "n2": replace(empty, incarnation="c")})
-    assert choice.command == ("found", "n1", "b", 7)
+    assert choice.command == ("found", "n1", "b", 7, "possible"), "who is empty may have had more"
     loads = {"n0": empty, "n1": replace(old, loading=True), "n2": replace(empty, incarnation="c")}
     assert decide(facts, loads).command is None
 
@@ -184,7 +184,9 @@ def test_two_histories_need_an_operators_word() -> None:
     assert choice.command is None
     assert "n0 and n1" in choice.why
     assert decide(StoreFacts(), said, word="").command is None
-    assert decide(StoreFacts(), said, word="n0").command == ("found", "n0", "a", 2)
+    chosen = taken(StoreFacts(), decide(StoreFacts(), said, word="n0"))
+    assert chosen.primary == "n0"
+    assert (chosen.view, chosen.loss) == (10, "likely"), "above all views that are heard"
     bare = {node: StoreReport(node, view=3) for node in ("n0", "n1")} | {"n2": StoreReport("c")}
     assert decide(StoreFacts(), bare).command is None
 
@@ -206,7 +208,7 @@ def test_after_a_power_cut_of_all_the_fullest_store_takes_over_once_all_members_
 def test_nothing_is_lost_if_every_member_had_its_writes_on_its_disk_and_has_its_data() -> None:
     said = {"n0": report("a2", fsync="always", seq=5), "n1": report("b2", fsync="always", seq=6)}
     assert taken(FACTS, decide(FACTS, said)).loss == ""
-    said["n0"] = StoreReport("a2", fsync="always")  # Another disk.
+    said["n0"] = report("a2", seq=5)
     assert taken(FACTS, decide(FACTS, said)).loss == "possible"
 
 
@@ -223,6 +225,80 @@ def test_a_majority_is_enough_by_an_operators_word_or_a_setting() -> None:
     assert taken(FACTS, decide(FACTS, said, 160.0, election, quiet)).loss == "likely"
     del said["n2"]
     assert decide(FACTS, said, 170.0, election, quiet, "").command is None, "no majority"
+
+
+@pytest.mark.parametrize(
+    "lost", [StoreReport("x", fsync="always"), report("x", founding="other", fsync="always")]
+)
+def test_a_member_that_lost_its_data_is_as_good_as_unheard(lost: StoreReport) -> None:
+    """A disk that is lost, or was not mounted: what only it had is missing, and may come back."""
+    stale = report("z", seq=1, fsync="always")
+    empty = {"n0": lost, "n1": replace(lost, incarnation="y"), "n2": stale}
+    for said in (empty, empty | {"n1": report("b2", seq=9, fsync="always")}):
+        choice = decide(FACTS, said)
+        assert choice.command is None
+        assert "n0" in choice.why
+        assert taken(FACTS, decide(FACTS, said, word="n2")).loss == "likely"
+
+
+def test_a_first_primary_that_is_chosen_before_all_are_heard_may_have_lost_everything() -> None:
+    """Two hosts came back empty while the third, which has all data, is away."""
+    said = {"n1": StoreReport("b"), "n2": StoreReport("c")}
+    assert decide(StoreFacts(), said).command is None
+    after = taken(StoreFacts(), decide(StoreFacts(), said, word=""))
+    assert (after.view, after.loss) == (1, "likely")
+    assert decide(StoreFacts(), {"n1": StoreReport("b")}, word="").command is None, "no majority"
+    said["n0"] = StoreReport("a")
+    assert taken(StoreFacts(), decide(StoreFacts(), said, word="n2")).loss == "", "nobody has data"
+    said["n0"] = report("a")
+    assert taken(StoreFacts(), decide(StoreFacts(), said, word="n2")).loss == "likely"
+    assert taken(StoreFacts(), decide(StoreFacts(), said, word="n0")).loss == "possible"
+
+
+def test_the_last_resort_begins_above_every_view_that_is_heard() -> None:
+    said = {
+        "n0": report("a2", founding="old", view=3, seq=1),
+        "n1": report("b2", founding="other", view=17, seq=1),
+    }
+    assert taken(FACTS, decide(FACTS, said, word="n0")).view == 18
+
+
+def test_an_election_goes_by_the_views_of_the_winners_history_alone() -> None:
+    """A store of another history that is ahead keeps its data until somebody gives them up."""
+    said = {
+        "n1": report("b", 50, view=6),
+        "n2": report("x", 40, view=8),
+    }
+    assert decide(WHOLE, said, silence={"n0": 5}).command[2:4] == ("n1", "b")
+    assert decide(WHOLE, said, silence={"n0": 5}).command[-1] == 8
+    said["n2"] = report("x", founding="other", view=99)
+    assert decide(WHOLE, said, silence={"n0": 5}).command[-1] == 6
+
+
+def test_a_store_that_did_not_restart_comes_first_however_far_the_other_came() -> None:
+    said = {"n1": report("b2", 90, continues=("b",)), "n2": report("c", 50)}
+    assert decide(WHOLE, said, silence={"n0": 5}).command[2] == "n2"
+
+
+def test_the_time_without_a_store_that_fits_is_counted_anew_after_one_that_did() -> None:
+    election = Election(0.0, recover_s=60)
+    lost = {"n1": report("b2", seq=6), "n2": report("x", seq=9)}
+    fits = {"n1": report("b2", seq=6, continues=("b",)), "n2": report("x", seq=9)}
+    quiet = {"n0": 99.0}
+    assert decide(FACTS, lost, 100.0, election, quiet).command is None
+    assert decide(FACTS, fits, 150.0, election, quiet).command[0] == "elect"
+    assert decide(FACTS, lost, 170.0, election, quiet).command is None, "it lost its data since"
+    assert decide(FACTS, lost, 229.0, election, quiet).command is None
+    assert decide(FACTS, lost, 231.0, election, quiet).command[0] == "recover"
+
+
+def test_a_node_that_does_not_vote_is_nobodys_choice() -> None:
+    facts = replace(WHOLE, in_sync=WHOLE.in_sync | {StoreMember("n9", "z")})
+    said = {"n1": report("b", 50), "n2": report("c", 51), "n9": report("z", 99)}
+    assert decide(facts, said, silence={"n0": 5}).command[2] == "n2"
+    assert decide(FACTS, {"n9": report("z", 99)}, silence={"n0": 5}, word="n9").command is None
+    empty = {node: StoreReport(node) for node in VOTERS} | {"n9": report("z", 99)}
+    assert decide(StoreFacts(), empty).command[1] in VOTERS
 
 
 def test_empty_stores_take_over_from_nobody_without_a_word() -> None:

@@ -12,7 +12,7 @@ from tidewarden.errors import Exists, NotFound
 from tidewarden.raft import files, membership
 from tidewarden.raft.membership import Members, Seat, fault, founded
 
-THREE = founded({"n0": "h:1", "n1": "h:2", "n2": "h:3"}, {"n0": "a", "n1": "b"})
+THREE = founded({"n0": "h:1", "n1": "h:2", "n2": "h:3"}, {"n0": "a", "n1": "b"}, "w")
 
 
 def test_a_founded_cluster_counts_all_that_are_named() -> None:
@@ -39,10 +39,18 @@ def test_who_joins_votes_when_it_was_heard_and_has_everything() -> None:
         THREE.joined("n9", "h:2")
 
 
+def test_a_cluster_keeps_the_word_that_it_was_founded_with() -> None:
+    four = THREE.joined("n3", "h:4").met({"n3": "d"}).seated(["n3"])
+    assert four.left("n3").moved({"n1": "g:2"}).word == "w"
+    assert four.named("other") is four
+    old = Members(7, THREE.seats)
+    assert old.named("w") == Members(8, THREE.seats, "w"), "of a version without words"
+
+
 def test_the_last_that_votes_stays() -> None:
     with pytest.raises(NotFound, match="there are n0, n1, n2"):
         THREE.left("n9")
-    lone = founded({"n0": "h:1"}, {}).joined("n1", "h:2")
+    lone = founded({"n0": "h:1"}, {}, "w").joined("n1", "h:2")
     with pytest.raises(NotFound, match="the last member that votes"):
         lone.left("n0")
     assert lone.left("n1").voters == {"n0"}
@@ -78,7 +86,12 @@ SEATS = st.builds(Seat, st.just("h:1"), st.text("xy", max_size=2), st.booleans()
 
 
 @given(
-    st.builds(Members, st.integers(1, 2**40), st.dictionaries(NAMES, SEATS, min_size=1, max_size=5))
+    st.builds(
+        Members,
+        st.integers(1, 2**40),
+        st.dictionaries(NAMES, SEATS, min_size=1, max_size=5),
+        st.sampled_from(["", "w"]),
+    )
 )
 def test_what_the_log_has_is_read_again(members: Members) -> None:
     found = files.members_of(files.MEMBERSHIP + files.entry_of(members))
@@ -89,6 +102,7 @@ def test_what_the_log_has_is_read_again(members: Members) -> None:
     "rubbish",
     [None, 1, (), (1,), (0, ()), (1, ()), (1, [("n", "h:1", "", True)]), (1, (("n", "h", "", True),)), (True, "x"),
      (1, (("n", "h:1", "", 1),)), (1, (("n", "h:1", "", True),) * 2), (1, (("n", "h:1", "", False),)),
+     (1, (("n", "h:1", "", True),), ""), (1, (("n", "h:1", "", True),), 7),
      (1, tuple((f"n{i}", "h:1", "", True) for i in range(100)))],
 )  # fmt: skip
 def test_rubbish_is_no_version(rubbish: Any) -> None:

@@ -9,7 +9,7 @@ from tidewarden.raft import state
 from tidewarden.raft.membership import ANOTHER_FOLDER, NOT_THERE, Members, Seat, founded
 from tidewarden.raft.state import Committed, RaftView
 
-TWO = founded({"n0": "h:7422", "n1": "h:7432"}, {})
+TWO = founded({"n0": "h:7422", "n1": "h:7432"}, {}, "w")
 
 
 def seen(members: Members | None, removed_because: str = "") -> RaftView:

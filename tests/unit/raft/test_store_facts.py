@@ -43,7 +43,8 @@ def command_for(draw: st.DrawFn, facts: StoreFacts) -> tuple[Any, ...]:
     view, version = facts.view + draw(now), facts.version + draw(now)
     kind = draw(st.sampled_from(("found", "elect", "elect", "change", "change", "change", "other")))
     if kind == "found":
-        return kind, draw(nodes), draw(words), draw(seen)
+        loss = draw(st.sampled_from(((), *((one,) for one in (*LOSSES, "unheard of")))))
+        return kind, draw(nodes), draw(words), draw(seen), *loss
     if kind == "elect":
         known = sorted(facts.in_sync) or [StoreMember("n0", "a")]
         node, old = draw(st.sampled_from(known) | members)
@@ -189,6 +190,31 @@ def test_below_a_majority_the_set_only_grows() -> None:
     assert facts.change(five, 1, 2, read_set("n0.a n2.b")) is facts
     assert facts.change(five, 1, 2, read_set("n0.a n1.c")).is_open(five) is False
     assert facts.change(five, 1, 2, read_set("n0.a n1.b n2.c")).is_open(five)
+
+
+def test_stores_of_nodes_that_do_not_vote_open_nothing() -> None:
+    facts = StoreFacts(1, "n0", "a", read_set("n0.a n3.x n4.y"), 3)
+    assert not facts.is_open(THREE)
+    assert facts.is_open(voters_of(5))
+    assert replace(facts, in_sync=read_set("n0.a n2.c n4.y")).is_open(THREE)
+
+
+def test_a_last_resort_goes_by_what_is_known_now() -> None:
+    """Two operators may have said a word at once, or a primary have come back meanwhile."""
+    facts = opened()
+    assert refused(
+        facts,
+        ("recover", 1, 1, "n2", "z", 0, "likely"),
+        ("recover", 1, 3, "n2", "z", 0, "likely"),
+        ("recover", 0, 2, "n2", "z", 0, "likely"),
+    )
+
+
+def test_a_first_primary_may_begin_with_a_loss() -> None:
+    facts = applied(StoreFacts(), THREE, ("found", "n1", "b", 4, "likely"))
+    assert (facts.view, facts.loss) == (5, "likely")
+    assert refused(StoreFacts(), ("found", "n1", "b", 4, "none"), ("found", "n1", "b", 4, 1))
+    assert applied(facts, THREE, ("confirm", 1)).loss == ""
 
 
 def test_a_last_resort_is_told_until_somebody_confirms() -> None:

@@ -60,6 +60,26 @@ class Forgiving(Ours):
         return self._adopted is None or self.own in request.voters
 
 
+class Wordless(Ours):
+    """As a version before clusters had words: it says none, and founds none."""
+
+    def outgoing(self, message: dict[str, object]) -> dict[str, object]:
+        said = super().outgoing(message)
+        del said["word"]
+        return said
+
+    def propose(self, members: Members, callback: Callable[..., None] | None = None) -> None:
+        super().propose(Members(members.version, members.seats), callback)
+
+
+class Trusting(Ours):
+    """Takes whoever speaks under a member's name for that member."""
+
+    @property
+    def word(self) -> str:
+        return ""
+
+
 class Ready(Ours):
     """Counts whoever joins at once."""
 
@@ -112,6 +132,7 @@ class Forward(Ours):
         (Ready, scenes.who_joins_and_is_away_stops_nobody),
         (Bold, scenes.who_was_removed_is_told_and_unseats_nobody),
         (Bold, scenes.two_newcomers_found_no_second_cluster),
+        (Trusting, scenes.those_made_anew_beside_a_survivor_are_another_cluster),
         (Careless, scenes.who_joins_votes_once_enough_have_the_data),
         (Careless, scenes.who_leaves_takes_no_majority_along),
         (Hasty, scenes.what_is_on_its_way_is_waited_for),
@@ -121,6 +142,22 @@ class Forward(Ours):
 )
 def test_without_the_rule_it_does_not(without: type, scene: Callable[[World], None]) -> None:
     assert violated(scene, without)
+
+
+@pytest.mark.thorough
+def test_a_cluster_of_before_gets_a_word_once_every_member_says_words() -> None:
+    with World(1, 3, Wordless) as world:
+        scenes.founded(world)
+        world.breed = Ours
+        for address in list(world.members):
+            assert {world.members[one].voter.word for one in world.alive()} == {""}
+            world.kill(address)
+            world.start(address)
+            elected(world)
+            world.run(1)
+        (word,) = {world.members[one].voter.word for one in world.alive()}
+        assert word
+        commit(world, elected(world), 1)
 
 
 @pytest.mark.parametrize(

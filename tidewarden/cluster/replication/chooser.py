@@ -74,8 +74,9 @@ class Chooser:
         """
         Return what the last resort would choose now on an operator's word, and by what reports.
 
-        ``word``: a node, or empty for the one whose data came furthest. Any node may ask. Raises:
-        NoLeader, Timeout: nobody can say what the facts are.
+        The reports are of the nodes that are heard. ``word``: a node, or empty for the one whose
+        data came furthest. Any node may ask. Raises: NoLeader, Timeout: nobody can say what the
+        facts are.
         """
         facts = await self._member.look_stores()
         reports, now_s = self.reports(), self._clock.monotonic()
@@ -86,7 +87,8 @@ class Chooser:
             choice = asked.decide(facts, self._member.voters(), reports, silence, at_s, word)
             if choice.command is not None:
                 break
-        return choice, reports
+        dead_s = self._times.dead_s
+        return choice, {node: one for node, one in reports.items() if silence[node] <= dead_s}
 
     def _choice(self) -> Choice:
         self._awake.look()

@@ -57,11 +57,9 @@ class Stores:
     """By node, of those that are heard."""
 
     def ready(self, node: str) -> StoreReport | None:
-        """Return the report of a voting node whose store runs and can take a role."""
+        """Return the report of a node whose store runs and can take a role."""
         report = self.reports.get(node)
-        if node not in self.voters or report is None or not report.incarnation or report.loading:
-            return None
-        return report
+        return report if report is not None and report.incarnation and not report.loading else None
 
 
 class Candidate(NamedTuple):
@@ -123,11 +121,20 @@ def highest_view(stores: Stores, chosen: StoreReport) -> int:
     """
     Return the greatest view in data of the chosen store's history.
 
-    A store follows nobody of a lower view than its own data's; after Raft's folders were lost, the
-    new view has to be above all of them.
+    A store follows nobody of a lower view than its own data's. One of another history keeps its
+    data until somebody gives them up, or chooses between them.
     """
-    views = (one.view for one in stores.reports.values() if one.founding == chosen.founding)
-    return max(chosen.view, *views)
+    return max(one.view for one in stores.reports.values() if one.founding == chosen.founding)
+
+
+def highest_view_of_all(stores: Stores) -> int:
+    """
+    Return the greatest view in the data of any store that is heard.
+
+    Where a beginning is chosen, after Raft's folders were lost or with the last resort, the new
+    view is above all of them: lease numbers begin with the view, and none is to be given twice.
+    """
+    return max(one.view for one in stores.reports.values())
 
 
 def fullest(stores: Stores) -> str:
@@ -251,9 +258,14 @@ class Election:
             return Choice(None, f"{word} cannot be made primary: its store is not ready")
         if len(told) > 1 and not word:
             return Choice(None, _apart(told))
-        node = word or fullest(stores)
-        report = stores.reports[node]
-        command = "found", node, report.incarnation, highest_view(stores, report)
+        best = fullest(stores)
+        node = word or best
+        report, seen = stores.reports[node], highest_view_of_all(stores)
+        certain = not missing and len(told) <= 1 and (node == best or not told)
+        empty = any(not stores.reports[one].view for one in ready)  # they may have had more
+        loss: tuple[str, ...] = ("possible",) if told and empty else ()
+        loss = loss if certain else ("likely",)
+        command = "found", node, report.incarnation, seen, *loss
         return Choice(command, f"{node}'s store becomes the first primary")
 
     # Another primary.
@@ -327,7 +339,10 @@ def _last_resort(stores: Stores, trouble: str, late: bool, word: str | None) -> 
     facts, voters = stores.facts, stores.voters
     members = facts.nodes_in_sync & voters
     ready = {node for node in voters if stores.ready(node)}
-    unheard = members - ready
+    if word and word not in ready:
+        return Choice(None, f"{trouble}; {word} cannot take over: its store is not ready")
+    lost = {node for node in members & ready if _lost_its_data(stores, node, word)}
+    unheard = members - ready | lost
     whole = {
         node for node in members & ready if incarnation_in_set(facts, node, stores.reports[node])
     }
@@ -339,15 +354,15 @@ def _last_resort(stores: Stores, trouble: str, late: bool, word: str | None) -> 
         )
     majority = majority_of(voters)
     forced = (late or word is not None) and len(ready) >= majority
-    if unheard and not forced:
+    empty = not any(stores.reports[node].view for node in ready)
+    if unheard and not forced and not (empty and unheard <= ready):
+        came = f" ({_names(lost)} came back without its data: is its disk mounted?)" if lost else ""
         return Choice(
             None,
             f"{trouble}, and no store that has every acknowledged write is heard; it is among those"
-            f" of {_names(unheard)}: start them, or run `tidewarden cluster recover` to go on"
+            f" of {_names(unheard)}{came}: start them, or run `tidewarden cluster recover` to go on"
             f" without, once {majority} of the {len(voters)} stores run ({len(ready)} do)",
         )
-    if word and word not in ready:
-        return Choice(None, f"{trouble}; {word} cannot take over: its store is not ready")
     told = histories(stores)
     if len(told) > 1 and not word:
         return Choice(None, f"{trouble}; {_apart(told)}")
@@ -361,7 +376,7 @@ def _last_resort(stores: Stores, trouble: str, late: bool, word: str | None) -> 
         )
     certain = not unheard and bool(report.view) and node == fullest(stores)
     loss = _loss(stores, members) if certain else "likely"
-    seen = highest_view(stores, report)
+    seen = highest_view_of_all(stores)
     command = "recover", facts.view, facts.version, node, report.incarnation, seen, loss
     return Choice(command, f"{trouble}: {node}, whose data came furthest, takes over")
 
@@ -370,9 +385,18 @@ def _loss(stores: Stores, members: frozenset[str]) -> str:
     """
     Say what may be missing after the fullest store of all took over.
 
-    Nothing, if every member's store has each write on its disk before it acknowledges it, and none
-    of them came back empty or with other data.
+    Nothing, if every member's store has each write on its disk before it acknowledges it. All of
+    them are heard, and have data of one history.
     """
     reports = [stores.reports[node] for node in members]
-    kept = all(one.fsync == "always" and one.view and one.founding for one in reports)
-    return "" if kept and len({one.founding for one in reports}) == 1 else "possible"
+    return "" if all(one.fsync == "always" and one.founding for one in reports) else "possible"
+
+
+def _lost_its_data(stores: Stores, node: str, word: str | None) -> bool:
+    """
+    Whether a store came back empty, or with other data than those that an operator chose.
+
+    A member that lost its disk, or did not mount it, has nothing of what it acknowledged.
+    """
+    report = stores.reports[node]
+    return not report.view or bool(word and report.founding != stores.reports[word].founding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidewarden.errors import StoreDown
+from tidewarden.errors import BadArg, StoreDown
 
 from .chooser import Chooser
 from .election import Choice
@@ -13,14 +13,14 @@ from .raft_stores import RaftStores
 from .store_report import StoreReport
 
 _MISSING = {
-    "possible": [
-        "every member of the in-sync set was heard, but one had lost its newest writes, or its"
-        " disk: what only it had acknowledged may be missing"
-    ],
-    "likely": [
-        "not every member of the in-sync set was heard: what was acknowledged and has not come to"
-        " the chosen store is lost"
-    ],
+    "possible": (
+        "every member of the in-sync set was heard, but one may have lost its newest writes: what"
+        " only it had acknowledged may be missing"
+    ),
+    "likely": (
+        "not every store that may have acknowledged writes was heard with its data: what was"
+        " acknowledged and has not come to the chosen store is lost"
+    ),
 }
 
 
@@ -40,15 +40,22 @@ class LastResort:
         choice, reports = await self._chooser.choose(node or "")
         return self._told(choice, reports)
 
-    async def recover(self, node: str | None) -> dict[str, Any]:
+    async def recover(self, node: str | None, begin_empty: bool) -> dict[str, Any]:
         """
         Make the store of ``node`` primary (None: the one whose data came furthest).
 
-        Returns: what was chosen, as :meth:`choice`. Raises: the same.
+        Returns: what was chosen, as :meth:`choice`. Raises: the same. BadArg: that store is empty,
+        others may not be, and ``begin_empty`` was not said.
         """
         choice, reports = await self._chooser.choose(node or "")
         told = self._told(choice, reports)
         assert choice.command is not None
+        if not told["view"] and told["loss"] and not begin_empty:
+            raise BadArg(
+                f"{told['node']}'s store is empty: the cluster would begin anew, without any of its"
+                " data. Bring back a store that has them; to begin anew, say BEGINEMPTY as well"
+                " (`tidewarden cluster recover NODE --accept-loss --begin-empty`)."
+            )
         before = self._member.store_facts()
         facts = await self._member.store_command(choice.command)
         if facts.version == before.version or facts.primary != told["node"]:
@@ -77,18 +84,35 @@ class LastResort:
         node, loss = "", ""
         if name == "recover":
             node, loss = rest[2], rest[5]
+        elif name == "found":
+            node, loss = rest[0], (*rest[3:], "")[0]
         else:
-            node = rest[0] if name == "found" else rest[1]
+            node = rest[1]
         report = reports[node]
+        others = sorted((self._member.voters() | reports.keys()) - {node})
+        unheard = [other for other in others if _has(reports.get(other)) in _WITHOUT]
+        missing = [_MISSING[loss]] if loss else []
+        if loss and unheard:
+            missing.append(f"without data, or not heard: {', '.join(unheard)}")
+        if loss and not report.view:
+            missing.append(f"{node}'s store is empty: everything is lost that no other store has")
         return {
             "node": node,
             "view": report.view,
             "seq": report.seq,
             "loss": loss,
-            "missing": _MISSING.get(loss, []),
-            "others": [
-                f"{other}: view {one.view}, mark {one.seq}" if one.incarnation else f"{other}: away"
-                for other, one in sorted(reports.items())
-                if other != node
-            ],
+            "missing": missing,
+            "others": [f"{other}: {_has(reports.get(other))}" for other in others],
         }
+
+
+_WITHOUT = _AWAY, _DOWN, _EMPTY = "its node is not heard", "away", "empty"
+
+
+def _has(report: StoreReport | None) -> str:
+    """Say what a store has."""
+    if report is None:
+        return _AWAY
+    if not report.incarnation:
+        return _DOWN
+    return f"view {report.view}, mark {report.seq}" if report.view else _EMPTY

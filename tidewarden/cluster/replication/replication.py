@@ -322,9 +322,9 @@ class Replication:
         """Say what :meth:`recover` would do. Raises: see :meth:`LastResort.choice`."""
         return await self._last_resort.choice(node)
 
-    async def recover(self, node: str | None) -> dict[str, Any]:
+    async def recover(self, node: str | None, begin_empty: bool = False) -> dict[str, Any]:
         """Make a store primary that is not in sync. Raises: see :meth:`LastResort.recover`."""
-        return await self._last_resort.recover(node)
+        return await self._last_resort.recover(node, begin_empty)
 
     async def confirm(self) -> str:
         """Note that somebody knows of the loss; return what it was. Raises: NoLeader, Timeout."""

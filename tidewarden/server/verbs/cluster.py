@@ -70,14 +70,18 @@ def switchover(connection: Connection, request: Request) -> Pending:
 def recover(connection: Connection, request: Request) -> Pending:
     """R.RECOVER: without ACCEPTLOSS it says what it would do, and does nothing."""
     stores = _stores(connection, "R.RECOVER")
-    *named, last = request[1:] or [b""]
-    accepted = last.upper() == b"ACCEPTLOSS"
-    if not accepted and last:
-        named.append(last)
-    if len(named) > 1:
-        raise BadArg("R.RECOVER takes [node] [ACCEPTLOSS].")
+    named = list(request[1:])
+    begin_empty = bool(named) and named[-1].upper() == b"BEGINEMPTY"
+    if begin_empty:
+        del named[-1]
+    accepted = bool(named) and named[-1].upper() == b"ACCEPTLOSS"
+    if accepted:
+        del named[-1]
+    if len(named) > 1 or (begin_empty and not accepted):
+        raise BadArg("R.RECOVER takes [node] [ACCEPTLOSS [BEGINEMPTY]].")
     node = text("A node's name", named[0]) if named else None
-    return Pending(stores.recover(node) if accepted else stores.choice(node), encoder.encode)
+    done = stores.recover(node, begin_empty) if accepted else stores.choice(node)
+    return Pending(done, encoder.encode)
 
 
 def confirm(connection: Connection, request: Request) -> Pending:
@@ -167,9 +171,9 @@ COMMANDS = (
         "R.RECOVER",
         recover,
         1,
-        3,
+        4,
         every(*ADMIN),
-        "[node] [ACCEPTLOSS]",
+        "[node] [ACCEPTLOSS [BEGINEMPTY]]",
         group="cluster",
         audited=when(b"ACCEPTLOSS"),
     ),

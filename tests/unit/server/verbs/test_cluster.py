@@ -54,9 +54,13 @@ async def test_a_loss_is_accepted_by_a_word_and_else_only_told() -> None:
         for words in ((), ("n2",), ("ACCEPTLOSS",), ("n2", "acceptloss")):
             assert (await line.call("R.RECOVER", *words))[2:] == [b"loss", b"likely"]
         assert door.steering.calls == [
-            ("choice", None), ("choice", "n2"), ("recover", None), ("recover", "n2"),
+            ("choice", None), ("choice", "n2"), ("recover", None, False), ("recover", "n2", False),
         ]  # fmt: skip
-        assert str(await line.call("R.RECOVER", "n2", "n1")).startswith("BADARG R.RECOVER takes")
+        await line.call("R.RECOVER", "n2", "acceptloss", "beginempty")
+        assert door.steering.calls[-1] == ("recover", "n2", True)
+        for words in (("n2", "n1"), ("BEGINEMPTY",), ("n2", "BEGINEMPTY", "ACCEPTLOSS")):
+            assert str(await line.call("R.RECOVER", *words)).startswith("BADARG R.RECOVER takes")
+        assert len(door.steering.calls) == 5
 
 
 class KeptBackups:

@@ -52,6 +52,7 @@ class Recover(ToNode, forbid_unknown_fields=True, kw_only=True):
     """Which store is made primary; without ``accept_loss`` it is only said what would be."""
 
     accept_loss: bool = False
+    begin_empty: Annotated[bool, Meta(description="Also a store that is empty.")] = False
 
 
 class Leader(msgspec.Struct):
@@ -129,8 +130,9 @@ class ClusterRoutes:
         """Say which store would be made primary though it is not in sync, or make it so."""
         asked = await body_of(request, Recover)
         stores = served_stores(self._services, "recover")
-        work = stores.recover if asked.accept_loss else stores.choice
-        return respond(dict(await whole(work(asked.name()))))
+        if asked.accept_loss:
+            return respond(dict(await whole(stores.recover(asked.name(), asked.begin_empty))))
+        return respond(dict(await whole(stores.choice(asked.name()))))
 
     async def confirm(self, request: web.Request) -> web.Response:
         """Note that somebody knows of a loss."""
