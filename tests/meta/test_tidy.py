@@ -29,6 +29,7 @@ EVERYBODY = {
     "tracing",
     "histograms",
     "peer_line",
+    "user_limits",
 }
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -38,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "histograms": set(),
     "progress": {"clock"},
     "peer_line": set(),
+    "user_limits": {"config", "errors"},
     "config": {"errors"},
     "log": {"errors", "clock", "config"},
     "raft": EVERYBODY,
