@@ -347,7 +347,7 @@ class JobConnection(asyncio.Protocol):
             if request.op and self.peer.may is not UNAUTHENTICATED:
                 calls[request.op] += 1
             if request.foreign:
-                self.door.mismatches.met(self.peer.address, "it speaks HTTP")
+                self.door.mismatches.met(self.peer.address, request.foreign)
                 self._closing = True
                 self._loop.call_soon(self.close)
             if request.reply == JOB_TOO_BIG and self.peer.may is UNAUTHENTICATED:
