@@ -30,6 +30,7 @@ EVERYBODY = {
     "histograms",
     "peer_line",
     "duties",
+    "user_limits",
 }
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"clock"},
     "peer_line": set(),
     "duties": {"clock", "errors"},
+    "user_limits": {"config", "errors"},
     "config": {"errors"},
     "log": {"errors", "clock", "config"},
     "raft": EVERYBODY,

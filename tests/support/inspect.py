@@ -324,7 +324,7 @@ told_of = attrgetter("_told")  # the event by which a worker is told to end
 tag_of = attrgetter("_tag")  # of a maker of ids
 sequence_of = attrgetter("_sequence")
 line_of = attrgetter("_line")
-audit_waiting_of = attrgetter("_waiting")  # entries that the store has not taken
+audit_waiting_of = attrgetter("_waiting")  # the entries that the store has not taken
 kept_of = attrgetter("_kept")  # decisions about rights
 
 

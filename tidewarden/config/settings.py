@@ -233,6 +233,19 @@ class Limits:
     Most queues of the cluster, and likewise topics; the system's own go beside them. A made-up name
     makes one, which stays.
     """
+    schedules_max: int = setting(100_000, low=1, high=10_000_000)
+    """Most schedules of the cluster."""
+    sessions_max: int = setting(10_000, low=1, high=100_000)
+    """Most sessions of one node that have a connection there, or whose grace runs there."""
+    streams_max: int = setting(200, low=1, high=100_000)
+    """Most readers of ``/v1/events`` of one node; each has an HTTP connection."""
+    user_share: float = setting(0.8, low=0.01, high=1)
+    """
+    The part that one of several users may have of each: connections, waiting requests, streams,
+    sessions, names of queues, topics, schedules and providers, the audit log's entries. Two who
+    want all have 0.44 each, and so on: something is always free for who comes later. 1: no bound.
+    A user who is alone has all.
+    """
     wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
     """
     Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead

@@ -235,7 +235,7 @@ class Daemon:
             await warn_of_settings(control)
         near = links.near(access.near_url)
         queues = await open_queues(stack, config, clock, links, data, control, store.server, near)
-        schedules = Schedules(queues, config.limits.payload_bytes)
+        schedules = Schedules(queues, config.limits.payload_bytes, config.limits.schedules_max)
         sweep_shard = functools.partial(queues.scripts.run_on, sweeping, "queue.sweep")
         sweep = Sweep(queues, clock, schedules.fire_due, sweep_shard)
         queues.catalog.on_next = sweep.expect

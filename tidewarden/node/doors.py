@@ -82,6 +82,7 @@ class Doors:
             traffic=traffic.own.recorder,
             traffic_of_cluster=traffic,
             audit=audit,
+            limits=queues.user_limits,
         )
         self._resp = RespServer(
             config,

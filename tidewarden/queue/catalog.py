@@ -18,6 +18,7 @@ from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 from tidewarden.store.durability.durability import SYSTEM, Durability
 from tidewarden.store.memory import ClusterMemory, StoreMemory
+from tidewarden.user_limits import ACTING, UserLimits
 
 from .background import BackgroundTasks
 from .partitioning import (
@@ -78,6 +79,7 @@ class Catalog:
         self.names_key = f"{{{self.cluster}}}:queues"
         self._topics_key = f"{{{self.cluster}}}:topics"
         self._queues_max = config.limits.queues_max
+        self.user_limits = UserLimits(config)
         self.durability = durability or Durability(config.store, "", clock, None, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
@@ -110,11 +112,12 @@ class Catalog:
 
         The system's queues, and with 0 all, are made however many there are.
 
-        Raises: StoreDown; Full: the store's memory, or there are ``queues_max`` queues.
+        Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
+        who acts has made its share of them.
         """
         most = 0 if queue.startswith("_") else queues_max
         what, raw = await self.run_on_names(
-            "queue.create_queue", queue, msgspec.json.encode(settings), most
+            "queue.create_queue", queue, msgspec.json.encode(settings), most, *self.maker
         )
         if what == b"full":
             found = (
@@ -423,6 +426,11 @@ class Catalog:
     async def shard_count(self, queue: str) -> int:
         """How many shards the queue has."""
         return len(await self.open(queue))
+
+    @property
+    def maker(self) -> tuple[str, int]:
+        """The user who acts (empty: nobody in particular), and the part one may make (1,000)."""
+        return ACTING.get(), self.user_limits.share
 
     def run_on_names(self, script: str, *args: Arg) -> asyncio.Future[Any]:
         """Run a script on the cluster's names of queues and topics."""

@@ -10,6 +10,7 @@ from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.near_copy import NearCopy
+from tidewarden.user_limits import UserLimits
 
 from .admin import QueueAdmin
 from .bulk import Bulk
@@ -126,6 +127,11 @@ class Queues:
         self.open_session = self.sessions.open
         self.close_session = self.sessions.close
         self.join_session = self.sessions.join
+
+    @property
+    def user_limits(self) -> UserLimits:
+        """What users may have of what they share; the doors ask it, too."""
+        return self.catalog.user_limits
 
     def end_waits(self) -> None:
         """

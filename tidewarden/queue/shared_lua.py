@@ -16,6 +16,7 @@ SHARED = SharedLua(
         "layout.lua",
         "task.lua",
         "token_bucket.lua",
+        "shares.lua",
         "lane.lua",
         "unreadable.lua",
         "indexes.lua",

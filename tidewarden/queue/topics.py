@@ -26,7 +26,8 @@ class Topics:
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
 
         Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has
-        1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics.
+        1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics, or the user who
+        acts has made its share of them.
         """
         if check_name(topic, "topic") == check_name(queue):
             raise BadArg(
@@ -37,7 +38,7 @@ class Topics:
             raise BadArg(nested)
         most = self._topics_max
         word, links = await self._catalog.run_on_names(
-            "queue.link", topic, queue, 1, LINKS_MAX, most
+            "queue.link", topic, queue, 1, LINKS_MAX, most, *self._catalog.maker
         )
         if word == b"QUEUE":
             raise BadArg(f"{topic} is a queue already; a topic has a name of its own")
@@ -62,7 +63,7 @@ class Topics:
         Raises: NotFound: there is no such topic.
         """
         word, links = await self._catalog.run_on_names(
-            "queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0
+            "queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0, "", 1
         )
         if word == b"NONE":
             raise NotFound(f"there is no topic {topic}")

@@ -43,10 +43,18 @@ Arg = str | bytes | int
 
 
 class Schedules:
-    """``payload_max`` is the limit of a task's payload, in bytes."""
+    """
+    Puts, lists and fires schedules.
 
-    def __init__(self, queues: Queues, payload_max: int = 1024 * 1024) -> None:
+    ``payload_max`` is the limit of a task's payload, in bytes; ``schedules_max`` that of the
+    cluster's schedules.
+    """
+
+    def __init__(
+        self, queues: Queues, payload_max: int = 1024 * 1024, schedules_max: int = 100_000
+    ) -> None:
         self._queues = queues
+        self._schedules_max = schedules_max
         self._payload_max = payload_max
         self._stuck_said: dict[str, bytes] = {}  # by name: the stamp of the one that was said last
         self._full_said = False
@@ -59,8 +67,8 @@ class Schedules:
         WITHIN count from the tick.
 
         Returns: the next tick, unix ms. Raises: BadArg, TooBig: a field that is not allowed, or a
-        schedule that never ticks; Exists: the name is another queue's; Full: no room; StoreDown: it
-        may or may not be stored, put it again.
+        schedule that never ticks; Exists: the name is another queue's; Full: no room, or none
+        for the user who acts; StoreDown: it may or may not be stored, put it again.
         """
         check_schedule_name(name)
         check_name(queue)
@@ -256,7 +264,10 @@ class Schedules:
         seen = ""
         for _ in range(CLAIM_TRIES):
             mine, place_bytes = await self._queues.scripts.run(
-                "scheduler.claim", DIRECTORY, 0, [name, queue, seen, stamp]
+                "scheduler.claim",
+                DIRECTORY,
+                0,
+                [name, queue, seen, stamp, *self._queues.catalog.maker, self._schedules_max],
             )
             place: str = place_bytes.decode()
             if mine:

@@ -12,6 +12,7 @@ from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.tokens import Tokens
+from tidewarden.user_limits import UserLimits
 
 from .console.recorder import FigureRecorder
 from .traffic.cluster_traffic import ClusterTraffic
@@ -80,5 +81,7 @@ class Services:
     """Adds up what all nodes count; None in a further process."""
     audit: AuditLog | None = None
     """None: nothing is noted."""
+    limits: UserLimits | None = None
+    """What users may have of what they share; None: each door counts by itself."""
     figures: FigureRecorder | None = None
     """Has what the console shows of the last hour; None: nothing is recorded."""

@@ -253,7 +253,9 @@ def test_http_connections(n0: Node) -> None:
         ]
         for sock in held:
             sock.sendall(b"GET /health/live HTTP/1.1\r\nHost: ")
-        answer = until(lambda: (found := n0.http("/health/live")).status_code == 507 and found)
+        answer = until(lambda: (found := n0.http("/v1/status")).status_code == 507 and found)
+        assert n0.http("/health/live").status_code == 200
+        assert n0.http("/metrics").status_code == 200
         assert answer.json()["error"] == "FULL"
         assert n0.say("PING") is True
     until(lambda: n0.http("/health/live").status_code == 200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 from dataclasses import replace
@@ -67,6 +68,10 @@ async def test_rights_are_those_to_the_queue(node: Any) -> None:
         assert (await talk.stats("stats"))["current-jobs-ready"] == "0"
         assert (await admin.stats("stats"))["current-jobs-ready"] == "1"
         assert await talk.ask(f"delete {number}") == b"DELETED"
+        # a job that it has not reserved is not its to delete, though it may take it
+        number = await talk.put(b"another's")
+        assert await talk.ask(f"delete {number}") == b"DENIED"
+        assert await admin.ask(f"delete {number}") == b"DELETED"
 
 
 async def test_a_certificate_names_its_user(node: Any, tmp_path: Path) -> None:
@@ -90,11 +95,76 @@ async def test_a_certificate_names_its_user(node: Any, tmp_path: Path) -> None:
         assert await talk.ask(f"auth admin {SECRET}") == b"OK"
 
 
-async def test_a_page_of_a_browser_reaches_nothing(site: BeanstalkdSite) -> None:
+PUT = b"put 0 0 1 1\r\nx\r\n"
+LONG = b"a" * 300
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /%b HTTP/1.1\r\nHost: %b.localhost\r\n\r\n" % (LONG, LONG),
+        b"GET /reserve HTTP/1.1\r\n\r\n",
+        b"reserve / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"EHLO mail.example.org\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300) + b"\r\n",
+        b"\x16\x03\x01\x00\x05\x01\r\n",
+        b"use a\0\r\n",
+        b"\r\n",
+    ],
+)
+async def test_who_speaks_another_protocol_is_sent_away(site: BeanstalkdSite, sent: bytes) -> None:
+    """A page in a browser has somebody's else lines sent here, behind a head of its own."""
     talk = await site.dial()
-    talk.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nput 0 0 1 1\r\nx\r\n")
-    assert (await talk.reader.read()).count(b"UNKNOWN_COMMAND\r\n") >= 1
+    talk.send(sent + PUT + PUT)
+    async with asyncio.timeout(20):
+        assert b"INSERTED" not in await talk.reader.read()
     assert site.server.stats()["requests_total"].get("put", 0) == 0
+    # nor piece by piece
+    talk = await site.dial()
+    for piece in (sent[:200], sent[200:], PUT):
+        talk.send(piece)
+        await talk.writer.drain()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionResetError):
+            assert b"INSERTED" not in await talk.reader.read()
+    assert site.server.stats()["requests_total"].get("put", 0) == 0
+
+
+async def test_a_line_that_is_no_command_is_told_to_who_has_sent_one(site: BeanstalkdSite) -> None:
+    talk = await site.dial()
+    assert await talk.ask("use a") == b"USING a"
+    for line in ("nonsense", "x" * 300, "put x"):
+        assert await talk.ask(line) in (b"UNKNOWN_COMMAND", b"BAD_FORMAT")
+    assert await talk.put() > 0
+
+
+async def test_one_user_leaves_connections_and_waits_to_others(node: Any) -> None:
+    users = (ADMIN, replace(ADMIN, name="eve"))
+    async with beanstalkd_site((await node()).queues, users=users, connections_max=10) as site:
+        talks = [await site.dial() for _ in range(10)]
+        said = [await talk.ask(f"auth eve {SECRET}") for talk in talks[:9]]
+        assert said == [b"OK"] * 8 + [b"OUT_OF_MEMORY"]
+        assert await talks[9].ask(f"auth admin {SECRET}") == b"OK"
+        limits = site.server.context.limits
+        assert limits.beanstalkd_connections.by_user == {"eve": 8, "admin": 1}
+        limits.waits.whole = 5
+        for talk in talks[:4]:
+            talk.send(b"reserve\r\n")
+        async with asyncio.timeout(20):
+            while limits.waits.used < 4:
+                await asyncio.sleep(0.001)
+        assert await talks[4].ask("reserve") == b"OUT_OF_MEMORY"
+        assert await talks[4].ask("reserve-with-timeout 0") == b"TIMED_OUT"
+        talks[9].send(b"reserve\r\n")
+        async with asyncio.timeout(20):
+            while limits.waits.used < 5:
+                await asyncio.sleep(0.001)
+            for talk in talks:
+                talk.writer.transport.abort()
+            while limits.waits.used or limits.beanstalkd_connections.used:
+                await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.doors import doubles
+from support.doors.http_store import bearer, http_door
 
 from tidewarden.errors import Full, NotFound
 from tidewarden.queue.task import TaskSpec
+from tidewarden.user_limits import ACTING
 
 
 async def test_so_many_queues_and_no_more(node: Any) -> None:
@@ -69,3 +74,77 @@ async def test_a_lost_queue_whose_name_is_a_topics_now(node: Any) -> None:
     await n1.queues.topics.link("q", "other")
     with pytest.raises(NotFound, match="no queue q any more; it is a topic"):
         await n0.queues.admin.configure("q", {"losses_max": 7})
+
+
+@pytest.fixture
+def acting() -> Iterator[Callable[[str], object]]:
+    """Sets for whom the test works; nobody afterwards."""
+    yield ACTING.set
+    ACTING.set("")
+
+
+async def test_a_user_makes_its_share_of_names_and_no_more(node: Any, acting: Any) -> None:
+    n0 = await node(flags={"limits.queues_max": "10"})
+    n0.queues.user_limits.follow(["eve", "bob"])
+    acting("eve")
+    for n in range(8):
+        # by whatever: a take makes a queue, too
+        await n0.queues.take(n0.queues.open_session("eve"), [f"eve.{n}"])
+    for use in (
+        n0.queues.put("eve.8", TaskSpec(id="1")),
+        n0.queues.admin.configure("eve.9", {}),
+        n0.queues.take(n0.queues.open_session("eve"), ["eve.8"]),
+    ):
+        with pytest.raises(Full) as told:
+            await use
+        assert str(told.value) == (
+            "the user eve has made 8 queues, where 2 of 10 (limits.queues_max) are free: the rest"
+            " is for others (limits.user_share)"
+        )
+    await n0.queues.put("eve.0", TaskSpec(id="1"))  # of those there are it uses what it likes
+    for n in range(5):
+        await n0.queues.topics.link(f"topic.{n}", "eve.1")
+    acting("bob")
+    await n0.queues.put("bob.0", TaskSpec(id="1"))
+    # what one node counts holds on all
+    n1 = await node("n1", flags={"limits.queues_max": "10"})
+    n1.queues.user_limits.follow(["eve", "bob"])
+    acting("eve")
+    with pytest.raises(Full, match="the user eve has made 8 queues"):
+        await n1.queues.put("eve.8", TaskSpec(id="1"))
+    for n in range(5, 8):
+        await n1.queues.topics.link(f"topic.{n}", "eve.1")
+    with pytest.raises(Full, match="the user eve has made 8 topics"):
+        await n1.queues.topics.link("topic.8", "eve.1")
+    acting("bob")
+    await n1.queues.topics.link("topic.8", "eve.1")
+
+
+async def test_a_user_who_is_alone_makes_all_names(node: Any, acting: Any) -> None:
+    n0 = await node(flags={"limits.queues_max": "3"})
+    n0.queues.user_limits.follow(["eve"])
+    acting("eve")
+    for n in range(3):
+        await n0.queues.put(f"eve.{n}", TaskSpec(id="1"))
+    with pytest.raises(Full, match="the cluster has 3 already"):
+        await n0.queues.put("eve.3", TaskSpec(id="1"))
+
+
+async def test_names_that_doors_make_are_their_users(node: Any) -> None:
+    n0 = await node(flags={"limits.queues_max": "3"})
+    n0.queues.user_limits.follow(["eve", "bob"])
+    users = tuple(replace(doubles.ADMIN, name=name) for name in ("eve", "bob"))
+    async with (
+        doubles.Door(users=users, queues=n0.queues) as door,
+        http_door(n0.queues, users=users) as http,
+    ):
+        line = await door.dial()
+        assert await line.call("AUTH", "eve", doubles.SECRET) == b"OK"
+        assert await line.call("Q.PUT", "a", "x")
+        status, _ = await http.call("POST", "/v1/queues/b/tasks", {}, headers=bearer("eve"))
+        assert status == 200
+        assert str(await line.call("Q.PUT", "c", "x")).startswith("FULL the user eve has made 2")
+        status, found = await http.call("POST", "/v1/queues/c/take", {}, headers=bearer("eve"))
+        assert (status, found["error"]) == (507, "FULL")
+        status, _ = await http.call("POST", "/v1/queues/c/take", {}, headers=bearer("bob"))
+        assert status == 200

@@ -47,6 +47,25 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
         await joined(queues, uuid)
 
 
+async def test_one_of_two_connections_of_a_node_goes_and_the_other_keeps_the_leases(
+    n0: Any, eventually: Any
+) -> None:
+    queues = n0.queues
+    first, uuid = await joined(queues)
+    # nothing outlives the last connection: it is the second that keeps what there is
+    second, _ = await joined(queues, uuid, grace_ms=0)
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(2)))
+    of_first, of_second = await one(queues, first), await one(queues, second)
+    await queues.close_session(first)
+    assert queues.sessions.counts() == {"attached": 1, "detached": 0, "ended_total": 0}
+    for task in (of_first, of_second):
+        assert (await queues.admin.peek("q", task.id))["state"] == "leased", task.id
+        assert await queues.touch(second, "q", task.id, task.lease) > 0
+    await queues.close_session(second)
+    await eventually(lambda: queues.session_expiry.ended == 1)
+    assert (await queues.admin.stats("q"))["ready"] == 2
+
+
 async def test_a_session_goes_on_at_another_node_in_time(
     node: Any, n0: Any, eventually: Any
 ) -> None:

@@ -21,6 +21,7 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
+from tidewarden.user_limits import ACTING
 
 __all__ = ["queues", "raw", "schedules"]  # fixtures
 
@@ -207,3 +208,41 @@ async def test_refusals_that_need_the_store(
     with pytest.raises(Full, match="1 schedules"):
         await put_every(schedules, "another")
     assert [row["name"] for row in await schedules.list()] == ["tick"]
+
+
+async def test_a_user_has_its_share_of_schedules_and_no_more(queues: HookedQueues) -> None:
+    schedules = Schedules(queues, schedules_max=5)
+    queues.user_limits.follow(["eve", "bob"])
+    token = ACTING.set("eve")
+    try:
+        for n in range(4):
+            await put_every(schedules, f"eve{n}")
+        with pytest.raises(Full, match=r"eve has made 4 schedules.*limits\.schedules_max.*share"):
+            await put_every(schedules, "eve4")
+        await put_every(schedules, "eve3", 2_000)  # one that is there is put anew
+        ACTING.set("bob")
+        await put_every(schedules, "bob0")
+        with pytest.raises(Full, match=r"the cluster has 5 schedules, the most"):
+            await put_every(schedules, "bob1")
+        # what goes, or becomes another's, counts no more
+        await put_every(schedules, "eve3", 3_000)
+        assert await schedules.delete("eve0")
+        ACTING.set("eve")
+        await put_every(schedules, "eve0")
+        with pytest.raises(Full):
+            await put_every(schedules, "eve4")
+    finally:
+        ACTING.reset(token)
+
+
+async def test_a_schedule_that_is_over_counts_no_more(queues: HookedQueues, raw: Any) -> None:
+    schedules = Schedules(queues, schedules_max=5)
+    token = ACTING.set("eve")
+    try:
+        tick_ms = await schedules.put("once", Spec.at(4_000_000_000_000), "jobs", TaskSpec(b"x"))
+    finally:
+        ACTING.reset(token)
+    makers = f"{prefix('_schedules')}:makers"
+    assert raw.hgetall(makers) == {b"eve": b"1"}
+    await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+    assert raw.hgetall(makers) == {}

@@ -18,7 +18,14 @@ from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config.load import Audit, User, hash_generated
 from tidewarden.errors import BadArg, NoQuorum, StoreDown
 from tidewarden.server.audit import audit_log
-from tidewarden.server.audit.audit_log import ACCOUNTS_MAX, READS_MAX, WAITING_MAX, AuditLog
+from tidewarden.server.audit.audit_log import (
+    ACCOUNTS_MAX,
+    ALONE_MAX,
+    READS_MAX,
+    USERS_MAX,
+    AuditLog,
+)
+from tidewarden.server.audit.entry_queue import WAITING_MAX
 
 QUICK = Audit(window_s=0.05)
 
@@ -112,9 +119,87 @@ async def test_the_store_keeps_so_many_and_reads_push_out_no_change(node: Any) -
         log.change("ada", "", "Q.PURGE", ["first"])
         for number in range(500 * ACCOUNTS_MAX):
             log.read("ada", f"p/{number}")
-    assert len(await noted(log)) <= 2 * 100 + 100  # about: whole nodes of the stream are dropped
+    assert len(await noted(log)) == 101
     assert shown((await noted(log, user="ada"))[0])["words"] == ["first"]
-    assert await made.link.call("XLEN", "{t}:audit_reads") < 500
+    assert await made.link.call("XLEN", "{t}:audit_reads") == 100
+
+
+async def test_nobody_pushes_out_what_others_did(node: Any) -> None:
+    made = await node()
+    log = opened(made, Audit(window_s=3600, kept=100))
+    async with log.running():
+        for number in range(30):
+            log.change("ada", "", f"VERB{number}", ["of ada"])
+        for number in range(300):
+            log.change("eve", "", f"VERB{number}", [str(number)])
+        found = await noted(log, 100)
+        while found[-1]["words"] != ["299"]:
+            found = await noted(log, 100)
+    assert len(found) == 100
+    assert sum(one["user"] == "ada" for one in found) == 30
+    # of her own the oldest went
+    assert [one["words"] for one in found if one["user"] == "eve"] == [
+        [str(number)] for number in range(230, 300)
+    ]
+
+
+async def test_a_stream_of_an_older_version_makes_room_from_its_beginning(node: Any) -> None:
+    made = await node()
+    for number in range(150):
+        body = f'{{"at_ms":1,"node":"n0","user":"old","action":"Q.PURGE","words":["{number}"]}}'
+        await made.link.call("XADD", "{t}:audit", "*", "entry", body)
+    log = opened(made, Audit(window_s=3600, kept=100))
+    async with log.running():
+        for number in range(10):
+            log.change("ada", "", "Q.PURGE", [str(number)])
+        await noted(log, 1, user="ada")
+    found = await noted(log)
+    assert [one["user"] for one in found] == ["old"] * 90 + ["ada"] * 10
+    assert found[0]["words"] == ["60"]
+    assert await made.link.call("HGETALL", "{t}:audit:users") == [b"ada", b"10"]
+    assert await made.link.call("LLEN", "{t}:audit:of:ada") == 10
+
+
+async def test_what_is_repeated_is_counted(node: Any) -> None:
+    log = opened(await node(), Audit(window_s=3600))
+    async with log.running():
+        for number in range(12_000):
+            log.change("eve", f"10.0.0.1:{number}", "S.PAUSE", ["nothing"], "NOTFOUND")
+            log.account("eve", f"10.0.0.1:{number}", "T.REFRESH", "p/a")
+        log.change("eve", "", "S.PAUSE", ["daily"])
+        log.change("ada", "", "S.PAUSE", ["nothing"], "NOTFOUND")
+    found = await noted(log)
+    together = [one for one in found if one.get("count", 1) > ALONE_MAX]
+    assert [(one["action"], one["count"], one.get("words", [])) for one in together] == [
+        ("T.REFRESH", 12_000 - ALONE_MAX, []),
+        ("S.PAUSE", 12_000 - ALONE_MAX, ["nothing"]),
+    ]
+    assert sum(one.get("count", 1) for one in found if one["action"] == "S.PAUSE") == 12_002
+    assert len(found) <= 2 * ALONE_MAX + 4
+
+
+async def test_each_account_that_was_read_is_named(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "READS_MAX", 1000)
+    log = opened(await node(), Audit(window_s=3600))
+    async with log.running():
+        for number in range(1000):
+            log.read("eve", f"p/{number}")
+        log.read("eve", "p/secret")
+        log.read("ada", "p/secret")
+    found = await noted(log)
+    named = {(one["user"], account) for one in found for account in one["accounts"]}
+    assert {("eve", "p/secret"), ("ada", "p/secret"), ("eve", "p/0")} <= named
+
+
+async def test_a_token_that_is_asked_for_by_head_is_noted(node: Any) -> None:
+    log = opened(await node(), Audit(window_s=3600))
+    async with log.running(), doors(log) as (_, web):
+        body = {"json": {"refresh_token": "r", "access_token": "a"}}
+        assert (await web.ask("PUT", "/v1/tokens/p/b", headers=ALICE, **body))[0] == 200
+        assert (await web.ask("HEAD", "/v1/tokens/p/b", headers=ALICE))[0] == 200
+    assert [one["accounts"] for one in await noted(log) if one["action"] == "T.GET"] == [{"p/b": 1}]
 
 
 async def test_a_store_that_is_away_is_waited_for(
@@ -124,7 +209,7 @@ async def test_a_store_that_is_away_is_waited_for(
     made, away = await node(), [StoreDown("it is away")] * 3
 
     async def call(*words: Any) -> Any:
-        if words[0] == "XADD" and away:
+        if words[0] == "EVAL" and away:
             raise away.pop()
         return await made.link.call(*words)
 
@@ -146,10 +231,10 @@ async def test_memory_is_bounded_whatever_is_noted() -> None:
         log.change("ada", "", "Q.PURGE", ["q"] * 100)
         log.account(f"u{number}", "", "T.PUT", "p/a")
         log.denied("ada", "", f"reason {number}")
-    assert entries(log) < READS_MAX + WAITING_MAX + 500
-    assert log.lost_total > 0
-    log.change("ada", "", "Q.PURGE", ["x" * 1000] * 100)
-    assert len(waiting_of(log)[-1][1]) < 16 * 200 + 200
+    assert entries(log) < 2 * READS_MAX + WAITING_MAX + USERS_MAX + 500
+    log.change("bob", "", "Q.PURGE", ["x" * 1000] * 100)
+    (entry,) = (one for one in waiting_of(log).take(WAITING_MAX + 1) if one.user == "bob")
+    assert (entry.user, len(entry.body) < 16 * 200 + 200) == ("bob", True)
 
 
 @contextlib.asynccontextmanager

@@ -14,17 +14,21 @@ from aiohttp import web
 from support.tokens.harness import tell
 
 from tidewarden.clock import SystemClock
+from tidewarden.config.load import Config
 from tidewarden.config.rights import Rights
+from tidewarden.config.settings import Limits
 from tidewarden.errors import Error, StoreDown
+from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.responses import problem
 from tidewarden.server.http.route import add_routes
 from tidewarden.server.http.routes import events as http_events
 from tidewarden.server.http.routes.events import ROUTES, EventRoutes
 from tidewarden.tokens.events.events import Events
+from tidewarden.user_limits import UserLimits
 
 
 @contextlib.asynccontextmanager
-async def door(events: Events, *rights: str) -> AsyncIterator[str]:
+async def door(events: Events, *rights: str, streams_max: int = 200) -> AsyncIterator[str]:
     """The route alone; ``rights`` of the reader: all, unless they are told."""
 
     @web.middleware
@@ -35,8 +39,11 @@ async def door(events: Events, *rights: str) -> AsyncIterator[str]:
             return problem(error)
 
     app = web.Application(middlewares=[errors])
+    limits = UserLimits(Config(limits=Limits(streams_max=streams_max)))
     add_routes(
-        app.router, ROUTES, EventRoutes(events, SystemClock(), lambda _: Rights(rights or ("all",)))
+        app.router,
+        ROUTES,
+        EventRoutes(events, SystemClock(), LongPolls(limits), lambda _: Rights(rights or ("all",))),
     )
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
@@ -178,12 +185,11 @@ async def test_a_reader_who_does_not_read_gives_up_its_place(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_events, "STALL_S", 0.3)
-    monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
     made = await node()
     events = Events(made.link.call, "t", made.queues.put, {}, 1000)
     for n in range(120):
         await events.tell(f"evt_{n}", "account.dead", 1, "p", "a", {"message": "x" * 100_000})
-    async with door(events) as url, aiohttp.ClientSession() as client:
+    async with door(events, streams_max=1) as url, aiohttp.ClientSession() as client:
         port = int(url.split(":")[2].split("/")[0])
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -212,7 +218,6 @@ async def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
 async def test_those_who_come_together_are_no_more_than_may(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
     made, asked, may_go = await node(), asyncio.Event(), asyncio.Event()
     events = Events(made.link.call, "t", made.queues.put, {}, 1000)
     last = events.last
@@ -223,7 +228,7 @@ async def test_those_who_come_together_are_no_more_than_may(
         return await last()
 
     monkeypatch.setattr(events, "last", slow)
-    async with door(events) as url, aiohttp.ClientSession() as client:
+    async with door(events, streams_max=1) as url, aiohttp.ClientSession() as client:
         first = asyncio.create_task(client.get(url).__aenter__())
         await asked.wait()
         second = asyncio.create_task(client.get(url).__aenter__())

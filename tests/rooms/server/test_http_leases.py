@@ -315,11 +315,15 @@ async def test_waiting_requests_leave_connections_for_others(n0: Any, eventually
         await eventually(lambda: len(door.queues.consumer.under_way) == 4)
         status, found = await waits("admin")
         assert (status, found["error"]) == (507, "FULL")
-        assert "4 requests of admin wait" in found["message"]
+        assert found["message"] == (
+            "The user admin has 4 HTTP requests that wait or stream at this node, where 2 of 6"
+            " (three quarters of limits.http_connections_max) are free: the rest is for others"
+            " (limits.user_share). Ask without waiting, or try another node."
+        )
         waiting += [waits("ben"), waits("ben")]
         await eventually(lambda: len(door.queues.consumer.under_way) == 6)
         status, found = await waits("cid")
-        assert (status, found["message"][:24]) == (507, "6 requests wait at this ")
+        assert (status, found["message"][:24]) == (507, "This node has 6 HTTP req")
         assert (await door.call("GET", "/v1/queues", headers=bearer("cid")))[0] == 200
         for one in waiting:
             one.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 
 import pytest
@@ -167,3 +168,30 @@ def test_names_without_end_are_not_remembered_without_end() -> None:
     rights = Rights(("put:a*",))
     assert all(rights.allow("put", f"a{number}") for number in range(2 * KEPT_MAX))
     assert len(kept_of(rights)) <= KEPT_MAX
+
+
+def words(letters: str, most: int) -> list[str]:
+    """Every word of these letters."""
+    return ["".join(word) for n in range(most + 1) for word in itertools.product(letters, repeat=n)]
+
+
+def test_a_pattern_covers_what_its_regular_expression_does() -> None:
+    names = words("ab", 5)
+    for pattern in words("ab*", 5):
+        expected = re.compile(".*".join(map(re.escape, pattern.split("*")))).fullmatch
+        for name in names:
+            assert matches(pattern, name) is (expected(name) is not None), (pattern, name)
+
+
+@given(
+    patterns=st.lists(st.text(alphabet="ab.*", min_size=1, max_size=6), max_size=6),
+    names=st.lists(st.text(alphabet="ab.", min_size=1, max_size=6), max_size=20),
+)
+def test_many_patterns_are_as_each_of_them(patterns: list[str], names: list[str]) -> None:
+    rights = Rights(f"put:{pattern}" for pattern in patterns)
+    for name in names * 2:  # what is decided once is remembered
+        expected = any(
+            re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name)
+            for pattern in patterns
+        )
+        assert rights.allow("put", name) is expected

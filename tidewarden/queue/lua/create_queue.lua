@@ -7,8 +7,11 @@
 --         4 settings of a new queue (JSON)
 --         5 queues at most | 0: the queue is made in any case, on a full store too, where a node
 --           would not start without
+--         6 the user who makes it ("": nobody in particular)
+--         7 the part of them that one user may make, in thousandths
 -- RETURNS {what, text}: `queue` or `new` and the settings, `topic` and the names of its queues,
---         separated by blanks, `full` and how many queues there are
+--         separated by blanks, `full` and how many queues there are; error FULL: the user has its
+--         share
 local settings = redis.call('HGET', key('queues'), ARGV[3])
 if settings then return { 'queue', settings } end
 local links = redis.call('HGET', key('topics'), ARGV[3])
@@ -16,8 +19,16 @@ if links then return { 'topic', links } end
 local most = int(5, 'queues', 0, 1000000)
 local there = redis.call('HLEN', key('queues'))
 if most > 0 and there >= most then return { 'full', text(there) } end
+local maker = 'queues ' .. ARGV[6]
+if most > 0 and ARGV[6] ~= '' then
+  local mine = tonumber(redis.call('HGET', key('makers'), maker) or 0) or 0
+  check_share(
+    ARGV[6], 'queues', 'limits.queues_max', mine, there, most, int(7, 'share', 1, 1000)
+  )
+end
 -- A removal first: a full store lets the script go on.
 if most == 0 then redis.call('HDEL', key('queues'), '') end
 redis.call('HSET', key('queues'), ARGV[3], ARGV[4])
+if most > 0 and ARGV[6] ~= '' then redis.call('HINCRBY', key('makers'), maker, 1) end
 redis.call('PUBLISH', key('queues'), ARGV[3])
 return { 'new', ARGV[4] }

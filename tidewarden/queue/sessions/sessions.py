@@ -25,6 +25,7 @@ from tidewarden.queue.task import check_range
 from tidewarden.store.reply_errors import NotSent
 
 from .session import Held, Session, Shared, gone
+from .session_counts import SessionCounts
 from .session_expiry import SessionExpiry
 from .session_records import SessionRecords
 
@@ -53,6 +54,7 @@ class Sessions:
         self._background = background
         self._clock = clock
         self._shared: dict[str, Shared] = {}
+        self.counted = SessionCounts(catalog.user_limits.sessions)
         self.open_ones: set[Session] = set()
 
     # --- a connection's own
@@ -129,8 +131,9 @@ class Sessions:
                 for a new one.
 
         Raises: BadArg: the connection has another, or holds tasks of its own; NotFound: unknown,
-        ended or another user's; Full: too many sessions wait for their grace to end; Stale,
-        StoreDown: it may have joined, say it again.
+        ended or another user's; Full: the user may have no further session at this node, or too
+        many wait for their grace to end in the cluster; Stale, StoreDown: it may have joined, say
+        it again.
         """
         wanted = _hex(uuid) if uuid else ""
         if grace_ms is not None:
@@ -154,6 +157,8 @@ class Sessions:
                     " before the first take"
                 )
             new = not wanted
+            if new:
+                self.counted.check(user)
             if grace_ms is None:
                 grace_ms = GRACE_MS if new else -1
             await self._attach(session, Shared(wanted or uuid4().hex, user), grace_ms, new)
@@ -172,6 +177,7 @@ class Sessions:
         shared.number, shared.holder = max(shared.number, number), holder
         shared.connections.add(session)
         session.shared = shared
+        self.counted.attached(shared.uuid, shared.user)
         if holder != self._catalog.holder:  # this node registered anew meanwhile
             self._background.start(self._rejoin_later(shared))
 
@@ -226,11 +232,13 @@ class Sessions:
             except StoreDown:
                 continue
             except Error as error:
+                self.counted.ended(shared.uuid)
                 return log.warning("the session %s was not left in order: %s", shared.uuid, error)
 
     async def _detach(self, shared: Shared) -> None:
         """This node's last connection has left. Raises: StoreDown."""
         if shared.holder != self._catalog.holder:
+            self.counted.ended(shared.uuid)
             return  # that boot was declared dead, and has left by that
         left_ms = await self._records.run("leave", shared.uuid, shared.number)
         if left_ms == -2:
@@ -241,6 +249,8 @@ class Sessions:
             await self._expiry.end(shared.uuid, shared.number)
         elif left_ms > 0:
             self._expiry.end_in(left_ms, shared.uuid, shared.number)
+        if shared.uuid not in self._shared:  # else it has a connection here again
+            self.counted.left(shared.uuid, max(0, left_ms))
 
     # --- taking under one
 
@@ -325,6 +335,7 @@ class Sessions:
     def lost(self, shared: Shared) -> None:
         """It ended while this node was cut off: whoever waits for tasks under it is told."""
         shared.lost = True
+        self.counted.ended(shared.uuid)
         if self._shared.get(shared.uuid) is shared:
             del self._shared[shared.uuid]
         for session in shared.connections:

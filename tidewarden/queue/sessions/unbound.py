@@ -9,12 +9,11 @@ record names: nothing ends with it, and the death of the node changes nothing.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
-from tidewarden.errors import BadArg, Full
+from tidewarden.errors import BadArg
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.task import UNBOUND_VERSION, check_range
 from tidewarden.store.reply_sink import ignore_errors
@@ -26,10 +25,6 @@ from .sessions import GRACE_MAX_MS, GRACE_MS, Sessions
 # requests joins once.
 LINGER_S = 1.0
 GRACE_MIN_MS = 1000  # less would end a session between two requests
-NAMED_MAX = 10_000  # sessions that requests of this node are in
-# Sessions of one user, made at this node, whose first grace runs: far fewer than the cluster keeps
-# without a connection, so that nobody shuts the others out.
-MADE_MAX = 2_000
 
 
 class _Attachment:
@@ -60,7 +55,6 @@ class UnboundSessions:
         self._loop = asyncio.get_running_loop()
         self._own: dict[str, Session] = {}
         self._named: dict[tuple[str, str], _Attachment] = {}
-        self._made: dict[str, list[float]] = {}  # of each user, heaps: when their graces end
 
     def of(self, user: str) -> Session:
         """The session of the user's leases that end by their time alone."""
@@ -79,15 +73,6 @@ class UnboundSessions:
         Raises: BadArg, Full, StoreDown, Stale.
         """
         check_range(grace_ms, "GRACE", GRACE_MIN_MS, GRACE_MAX_MS)
-        made, now = self._made.setdefault(user, []), self._loop.time()
-        while made and made[0] <= now:
-            heapq.heappop(made)
-        if len(made) >= MADE_MAX:
-            raise Full(
-                f"this user has made {MADE_MAX} sessions at this node whose graces run still, as"
-                " many as one may; name one of them again, or ask for a shorter grace"
-            )
-        heapq.heappush(made, now + grace_ms / 1000)
         session = self._sessions.open(user)
         try:
             return await self._sessions.join(session, user, "", grace_ms)
@@ -127,8 +112,7 @@ class UnboundSessions:
         place = (user, _digits(uuid))
         attachment = self._named.get(place)
         if attachment is None or attachment.failed:
-            if len(self._named) >= NAMED_MAX:
-                raise Full(f"requests of this node are in {NAMED_MAX} sessions, as many as may be")
+            self._sessions.counted.check(user, place[1])
             session = self._sessions.open(user)
             joining = self._loop.create_task(self._sessions.join(session, user, uuid))
             joining.add_done_callback(ignore_errors)  # who asked for it may have gone

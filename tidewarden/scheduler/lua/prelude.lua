@@ -7,8 +7,22 @@
 --   stuck      hash name → its true tick, for a schedule whose next tick could not be computed and
 --              that is tried again later
 --   paused     hash name → its true tick, for a schedule that stands still: in `ticks` it has NEVER
+--   makers     in the directory: hash user → how many schedules of his it names
 -- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then
 -- leaves it for later.
+local function made_by(user)
+  return tonumber(redis.call('HGET', key('makers'), user) or 0) or 0
+end
+
+-- Counts one more or less for who put the schedule of a place, where the place says so.
+local function note_maker(place, change)
+  local user = place and string.match(place, '^%S+ %S+ (%S+)$')
+  if not user then return end
+  if redis.call('HINCRBY', key('makers'), user, change) <= 0 then
+    redis.call('HDEL', key('makers'), user)
+  end
+end
+
 local function row_readable(row)
   if type(row) ~= 'table' or row[1] ~= 1 or type(row[3]) ~= 'number' then return false end
   for _, i in ipairs({ 2, 4, 5, 6 }) do

@@ -2,7 +2,12 @@
 The audit log: two bounded streams of the store, which all nodes of a cluster write and read.
 
 What changed something is written at once, reads of tokens and denied requests a window at a time:
-a read costs no write of its own. What a node has noted and not written yet is lost when it dies.
+a read costs no write of its own. So is what a user repeats: of a verb with one outcome the first
+few of a window stand alone, the others in one entry. What a node has noted and not written yet is
+lost when it dies.
+
+Each stream has a share for each user: where it is full, the user with the most entries loses its
+oldest (``lua/add.lua``).
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ import logging
 import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from importlib import resources
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,24 +28,31 @@ from tidewarden.config.settings import Audit, Config
 from tidewarden.errors import BadArg, Error
 from tidewarden.log import OncePer
 
+from .entry_queue import WAITING_MAX, EntryQueue, Waiting
+
 log = logging.getLogger("tidewarden.server")
 
 ACCOUNTS_MAX = 50  # in one entry; of more there are several
-READS_MAX = 50_000  # pairs of user and account of one window; of further ones the number alone
-WAITING_MAX = 5_000  # entries that the store has not taken yet; the oldest are given up first
+READS_MAX = 50_000  # pairs of user and account that are noted together; then they are written
+READS_WAITING_MAX = 4  # times so many, which the store has not taken; the oldest are given up first
+ALONE_MAX = 10  # entries of a user, verb and outcome in a window; of further ones one together
+READS_A_TURN = 2_000
 TOGETHER = 64  # entries written at a time
 AGAIN_S = 1.0
 STOP_S = 2.0
 WORDS_MAX = 16
 WORD_CHARS_MAX = 200
-DENIALS_MAX = 8  # different ones of a user in one window, in words; of further ones the number
+REPEATED_MAX = 8  # different ones of a user in one window, in words; of further ones the number
+GROUPS_MAX = 50  # of accounts that were changed, by user, peer, verb and outcome
 USERS_MAX = 10_000
 COUNT_MAX = 1000
 NOTHING = "This node notes nothing for the audit log (audit.enabled)."
 CHANGES, READS = "audit", "audit_reads"
 CURSOR = re.compile(r"([0-9]{1,16}-[0-9]{1,16})\.([0-9]{1,16}-[0-9]{1,16})")
 START = "0-0.0-0"
+ADD = (resources.files(__package__) / "lua" / "add.lua").read_text("utf-8")
 
+Key = TypeVar("Key")
 Call = Callable[..., Awaitable[Any]]
 """Sends one command to the store; returns its reply."""
 
@@ -75,8 +88,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The beginning of the window, of what was noted together."""
 
 
-class _Denials:
-    """Denied requests of one user in one window."""
+class _Repeated:
+    """Requests of one user in one window that are noted together, with some of their words."""
 
     __slots__ = ("count", "peer", "words")
 
@@ -108,18 +121,24 @@ class AuditLog:
         self._node = node
         self._clock = clock
         self._reads: dict[tuple[str, str], int] = {}
-        self._unnamed: Counter[str] = Counter()
-        self._denied: dict[str, _Denials] = {}
+        self._whole: deque[tuple[dict[tuple[str, str], int], int]] = deque()
+        self._denied: dict[str, _Repeated] = {}
+        self._often: Counter[tuple[str, str, str]] = Counter()
+        self._repeated: dict[tuple[str, str, str], _Repeated] = {}
         self._changed: dict[tuple[str, str, str, str], dict[str, int]] = {}
         self._since_ms = 0
         self._ends = 0.0
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting = EntryQueue()
         self._under_way = 0
         self._stopping = False
         self._news = asyncio.Event()
         self._said = OncePer(clock, 60.0)
         self.entries_total = 0
-        self.lost_total = 0
+
+    @property
+    def lost_total(self) -> int:
+        """Entries that were given up."""
+        return self._waiting.lost_total
 
     # --- noting
 
@@ -134,16 +153,18 @@ class AuditLog:
 
     def _first_read(self, user: str, account: str) -> None:
         self._open_window()
-        if len(self._reads) < READS_MAX:
-            self._reads[user, account] = 1
-        elif user in self._unnamed or len(self._unnamed) < USERS_MAX:
-            self._unnamed[user] += 1
+        if len(self._reads) >= READS_MAX:
+            self._close_reads()
+        self._reads[user, account] = 1
 
     def change(
         self, user: str, peer: str, action: str, words: Sequence[str], outcome: str = "ok"
     ) -> None:
         """Something was changed, or tried to be: ``words`` say what, and hold no secret."""
         shown = [word[:WORD_CHARS_MAX] for word in words[:WORDS_MAX]]
+        if self._is_frequent(user, action, outcome):
+            self._repeat(self._repeated, (user, action, outcome), peer, " ".join(shown))
+            return
         self._put(
             CHANGES,
             AuditEntry(
@@ -159,24 +180,41 @@ class AuditLog:
 
     def account(self, user: str, peer: str, action: str, account: str, outcome: str = "ok") -> None:
         """An account was changed or exported; those of one user are written together."""
-        key = (user, peer, action, outcome)
+        frequent = self._is_frequent(user, action, outcome)
+        key = (user, "" if frequent else peer, action, outcome)
         group = self._changed.setdefault(key, {})
         group[account] = group.get(account, 0) + 1
-        if len(group) >= ACCOUNTS_MAX or len(self._changed) >= ACCOUNTS_MAX:
+        if len(group) >= ACCOUNTS_MAX:
+            self._close_group(key)
+        elif len(self._changed) >= GROUPS_MAX:
             self._close_changed()
-        self._news.set()
+        if not frequent:
+            self._news.set()
 
     def denied(self, user: str, peer: str, message: str) -> None:
         """A request was denied; those of one user are written together."""
-        found = self._denied.get(user)
-        if found is None:
-            if len(self._denied) >= USERS_MAX:
-                return
+        if user not in self._denied and len(self._denied) >= USERS_MAX:
+            self._close_window()
+        self._open_window()
+        self._repeat(self._denied, user, peer, message)
+
+    def _is_frequent(self, user: str, action: str, outcome: str) -> bool:
+        """Whether this user has done this so often in this window that it is only counted."""
+        self._open_window()
+        key = (user, action, outcome)
+        if key not in self._often and len(self._often) >= USERS_MAX:
+            self._close_window()
             self._open_window()
-            found = self._denied[user] = _Denials(peer)
+        self._often[key] += 1
+        return self._often[key] > ALONE_MAX
+
+    def _repeat(self, among: dict[Key, _Repeated], key: Key, peer: str, words: str) -> None:
+        found = among.get(key)
+        if found is None:
+            found = among[key] = _Repeated(peer)
         found.count += 1
-        if len(found.words) < DENIALS_MAX:
-            found.words[message[: 2 * WORD_CHARS_MAX]] = None
+        if len(found.words) < REPEATED_MAX:
+            found.words[words[: 2 * WORD_CHARS_MAX]] = None
 
     def stats(self) -> Mapping[str, Any]:
         """Figures for /metrics."""
@@ -203,22 +241,24 @@ class AuditLog:
             for error in await asyncio.gather(writing, return_exceptions=True):
                 if isinstance(error, Exception):
                     log.error("defect in the audit log", exc_info=error)
-            if left := len(self._waiting) + self._under_way:
+            reads = sum(len(reads) for reads, _ in self._whole) // ACCOUNTS_MAX
+            if left := len(self._waiting) + self._under_way + reads:
                 log.warning("entries of the audit log are lost", extra={"entries": left})
 
     async def _run(self) -> None:
-        while self._waiting or self._changed or not self._stopping:
+        while self._waiting or self._whole or self._changed or not self._stopping:
             await self._wait()
-            if self._window_open() and self._clock.monotonic() >= self._ends:
+            if self._stopping or (self._window_open() and self._clock.monotonic() >= self._ends):
                 self._close_window()
-            self._close_changed()
+            self._close_changed(rare_ones=True)
+            await self._note_reads()
             if not await self._write():
                 await sleep(self._clock, AGAIN_S)
 
     async def _wait(self) -> None:
         """Wait until there is something to write."""
         self._news.clear()
-        if self._waiting or self._changed or self._stopping:
+        if self._waiting or self._whole or self._stopping or self._has_rare():
             return
         left_s = max(0.0, self._ends - self._clock.monotonic()) if self._window_open() else None
         try:
@@ -228,7 +268,7 @@ class AuditLog:
             return
 
     def _window_open(self) -> bool:
-        return bool(self._reads or self._denied or self._unnamed)
+        return bool(self._reads or self._denied or self._often)
 
     def _open_window(self) -> None:
         if not self._window_open():
@@ -237,90 +277,119 @@ class AuditLog:
             self._news.set()
 
     def _close_window(self) -> None:
-        """Make entries of what was read and denied since the window was opened."""
-        reads, self._reads = self._reads, {}
-        unnamed, self._unnamed = self._unnamed, Counter()
+        """Make entries of what was read, denied and repeated since the window was opened."""
         denied, self._denied = self._denied, {}
-        users: dict[str, dict[str, int]] = {}
-        for (user, account), count in reads.items():
-            group = users.setdefault(user, {})
-            group[account] = count
-            if len(group) == ACCOUNTS_MAX:
-                self._put_reads(user, users.pop(user))
-        for user, group in users.items():
-            self._put_reads(user, group)
-        for user, count in unnamed.items():
-            self._put_reads(user, {}, count)
+        repeated, self._repeated = self._repeated, {}
+        self._often.clear()
+        self._close_reads()
+        self._close_changed()
         for user, found in denied.items():
-            self._put(
-                CHANGES,
-                AuditEntry(
-                    at_ms=self._clock.unix_ms(),
-                    since_ms=self._since_ms,
-                    node=self._node,
-                    user=user,
-                    peer=found.peer,
-                    action="DENIED",
-                    outcome="DENIED",
-                    words=list(found.words),
-                    count=found.count,
-                ),
-            )
+            self._put_repeated((user, "DENIED", "DENIED"), found)
+        for key, found in repeated.items():
+            self._put_repeated(key, found)
 
-    def _put_reads(self, user: str, accounts: dict[str, int], unnamed: int = 0) -> None:
+    def _put_repeated(self, key: tuple[str, str, str], found: _Repeated) -> None:
+        user, action, outcome = key
         self._put(
-            READS,
+            CHANGES,
             AuditEntry(
                 at_ms=self._clock.unix_ms(),
                 since_ms=self._since_ms,
                 node=self._node,
                 user=user,
-                action="T.GET",
-                accounts=accounts,
-                count=sum(accounts.values()) + unnamed,
+                peer=found.peer,
+                action=action,
+                outcome=outcome,
+                words=list(found.words),
+                count=found.count,
             ),
         )
 
-    def _close_changed(self) -> None:
-        changed, self._changed = self._changed, {}
-        for (user, peer, action, outcome), accounts in changed.items():
-            self._put(
-                CHANGES,
-                AuditEntry(
-                    at_ms=self._clock.unix_ms(),
-                    node=self._node,
-                    user=user,
-                    peer=peer,
-                    action=action,
-                    outcome=outcome,
-                    accounts=accounts,
-                    count=sum(accounts.values()),
-                ),
-            )
+    def _close_reads(self) -> None:
+        """What was read so far is to be written."""
+        reads, self._reads = self._reads, {}
+        if reads:
+            if len(self._whole) >= READS_WAITING_MAX:
+                self._waiting.lost_total += len(self._whole.popleft()[0]) // ACCOUNTS_MAX
+            self._whole.append((reads, self._since_ms))
+            self._news.set()
+
+    async def _note_reads(self) -> None:
+        """Make entries of what was read, a few in one turn of the loop."""
+        while self._whole and len(self._waiting) < WAITING_MAX // 2:
+            reads, since_ms = self._whole.popleft()
+            users: dict[str, dict[str, int]] = {}
+            for number, ((user, account), count) in enumerate(reads.items(), 1):
+                group = users.setdefault(user, {})
+                group[account] = count
+                if len(group) == ACCOUNTS_MAX:
+                    self._put_reads(user, users.pop(user), since_ms)
+                if not number % READS_A_TURN:
+                    await sleep(self._clock, 0.0)
+            for user, group in users.items():
+                self._put_reads(user, group, since_ms)
+
+    def _put_reads(self, user: str, accounts: dict[str, int], since_ms: int) -> None:
+        self._put(
+            READS,
+            AuditEntry(
+                at_ms=self._clock.unix_ms(),
+                since_ms=since_ms,
+                node=self._node,
+                user=user,
+                action="T.GET",
+                accounts=accounts,
+                count=sum(accounts.values()),
+            ),
+        )
+
+    def _has_rare(self) -> bool:
+        """Whether accounts were changed by who does not do so all the time."""
+        return any(not self._is_often(key) for key in self._changed)
+
+    def _is_often(self, key: tuple[str, str, str, str]) -> bool:
+        user, _, action, outcome = key
+        return self._often[user, action, outcome] > ALONE_MAX
+
+    def _close_changed(self, *, rare_ones: bool = False) -> None:
+        """Make entries of the accounts that were changed; or of those that not many were."""
+        for key in list(self._changed):
+            if not (rare_ones and self._is_often(key)):
+                self._close_group(key)
+
+    def _close_group(self, key: tuple[str, str, str, str]) -> None:
+        user, peer, action, outcome = key
+        accounts = self._changed.pop(key)
+        self._put(
+            CHANGES,
+            AuditEntry(
+                at_ms=self._clock.unix_ms(),
+                node=self._node,
+                user=user,
+                peer=peer,
+                action=action,
+                outcome=outcome,
+                accounts=accounts,
+                count=sum(accounts.values()),
+            ),
+        )
 
     def _put(self, stream: str, entry: AuditEntry) -> None:
-        if len(self._waiting) >= WAITING_MAX:
-            self._waiting.popleft()
-            self.lost_total += 1
-        self._waiting.append((stream, msgspec.json.encode(entry)))
+        self._waiting.put(Waiting(stream, entry.user, msgspec.json.encode(entry)))
         self._news.set()
 
     async def _write(self) -> bool:
         """Write some entries; False: the store did not take them all, which are kept."""
-        batch = [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
+        batch = self._waiting.take(TOGETHER)
         self._under_way = len(batch)
         results = await asyncio.gather(
             *(
-                self._call(
-                    "XADD",
-                    self._streams[stream],
-                    *("MAXLEN", "~", self._kept[stream], "*", "entry", body),
-                )
-                for stream, body in batch
+                self._call("EVAL", ADD, 1, self._streams[stream], user, body, self._kept[stream])
+                for stream, user, body in batch
             ),
             return_exceptions=True,
         )
-        failed: list[tuple[str, bytes]] = []
+        failed: list[Waiting] = []
         for one, result in zip(batch, results, strict=True):
             if isinstance(result, Error):
                 failed.append(one)
@@ -331,7 +400,7 @@ class AuditLog:
             else:
                 self.entries_total += 1
         self._under_way = 0
-        self._waiting.extendleft(reversed(failed))
+        self._waiting.put_back(failed)
         return not failed
 
     # --- reading

@@ -91,7 +91,7 @@ async def delete(c: JobConnection, request: Request) -> bytes:
         done = await c.door.jobs.delete_reserved(c.open_session(), held)
         c.reserved.pop(number, None)  # not before: who hears INTERNAL_ERROR may say it again
     if not done:
-        found = await _find(c, request, "delete", TAKE_OR_ADMIN)
+        found = await _find(c, request, "delete", ADMIN)
         done = found is not None and await c.door.jobs.delete(found)
     return b"DELETED\r\n" if done else NOT_FOUND
 

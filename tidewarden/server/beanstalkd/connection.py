@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, cast
 
-from tidewarden.errors import Error, Internal, NoAuth
+from tidewarden.errors import Error, Full, Internal, NoAuth
 from tidewarden.queue import Session
 from tidewarden.server.access.admission import UnauthenticatedPeer
 from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, denied, peer_of
@@ -21,6 +21,7 @@ from tidewarden.server.access.required_rights import missing
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.audit.audited import noted
 from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES, Backpressure
+from tidewarden.user_limits import ACTING
 
 from . import commands
 from .context import DEFAULT_TUBE, DoorContext, count_down
@@ -73,6 +74,7 @@ class JobConnection(asyncio.Protocol):
         "_transport",
         "_turn",
         "_unauthenticated",
+        "_user",
         "_waiting_for",
         "_work",
         "door",
@@ -102,6 +104,7 @@ class JobConnection(asyncio.Protocol):
         self._waiting_for: asyncio.Future[Any] | None = None
         self._stay: asyncio.TimerHandle | None = None
         self._turn: asyncio.Handle | None = None  # what has come goes on then
+        self._user = ""  # who has this connection among its own (limits.user_share)
         self._closing = False
         self._failure = ""  # the word of the error that answers the request
         self.half_closed = False
@@ -126,7 +129,11 @@ class JobConnection(asyncio.Protocol):
             self.say(DRAINING if door.draining else OUT_OF_MEMORY)
             self.close()
         elif (user := certified(transport)) and door.users.has(user):
-            self.enter(user)
+            try:
+                self.enter(user)
+            except Full as error:
+                self.say(failure(error))
+                self.close()
         elif self.peer.may is UNAUTHENTICATED:
             self._stay = self._loop.call_later(LOGIN_S, self._login_over)
 
@@ -163,6 +170,7 @@ class JobConnection(asyncio.Protocol):
         self._flow.stop()
         if self._work is not None:
             self._work.cancel()
+        self._belong("")
         count_down(self.door.using, self.used)
         for tube in self.watched:
             count_down(self.door.watching, tube)
@@ -172,8 +180,14 @@ class JobConnection(asyncio.Protocol):
     # --- what commands call
 
     def enter(self, user: str) -> None:
-        """The peer has said who it is. Raises: WrongPass: there is no such user now."""
-        self.peer.enter(user, self.door.users.rights(user))
+        """
+        The peer has said who it is.
+
+        Raises: WrongPass: there is no such user now. Full: it has as many connections as it may.
+        """
+        rights = self.door.users.rights(user)
+        self._belong(user)
+        self.peer.enter(user, rights)
         if self._stay is not None:
             self._stay.cancel()
             self._stay = None
@@ -181,6 +195,17 @@ class JobConnection(asyncio.Protocol):
         unauthenticated, self._unauthenticated = self._unauthenticated, None
         if unauthenticated is not None:
             self._flow.authenticated(unauthenticated)
+
+    def _belong(self, user: str) -> None:
+        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        if user == self._user:
+            return
+        connections = self.door.limits.beanstalkd_connections
+        if user:
+            connections.take(user)
+        if self._user:
+            connections.give_back(self._user)
+        self._user = user
 
     def check(self, command: str, words: tuple[str, ...], queue: str) -> None:
         """Raises: Denied: the user lacks all of these rights to the queue."""
@@ -322,7 +347,7 @@ class JobConnection(asyncio.Protocol):
             if request.op and self.peer.may is not UNAUTHENTICATED:
                 calls[request.op] += 1
             if request.foreign:
-                self.door.mismatches.met(self.peer.address, "it speaks HTTP")
+                self.door.mismatches.met(self.peer.address, request.foreign)
                 self._closing = True
                 self._loop.call_soon(self.close)
             if request.reply == JOB_TOO_BIG and self.peer.may is UNAUTHENTICATED:
@@ -335,6 +360,7 @@ class JobConnection(asyncio.Protocol):
         if request.op == "quit":
             self.close()
             return None
+        ACTING.set(self.peer.user or "")
         try:
             return commands.COMMANDS[request.op](self, request)
         except Exception as error:

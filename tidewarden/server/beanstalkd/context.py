@@ -17,6 +17,7 @@ from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.traffic.recorder import Recorder
+from tidewarden.user_limits import UserLimits
 
 from .jobs import Jobs
 
@@ -37,6 +38,7 @@ class DoorContext:
         clock: for the age of peers.
         users: who may log in.
         admission: bounds unauthenticated peers.
+        limits: what users may have of what they share.
         job_bytes: longest body of a job.
         connections_max: of peers at a time.
         wait_ms: longest single wait of a take; a longer one is several.
@@ -50,6 +52,7 @@ class DoorContext:
         clock: Clock,
         users: Users,
         admission: AdmissionControl,
+        limits: UserLimits,
         *,
         job_bytes: int,
         connections_max: int,
@@ -61,6 +64,7 @@ class DoorContext:
         self.clock = clock
         self.users = users
         self.admission = admission
+        self.limits = limits
         self.job_bytes = job_bytes
         self.connections_max = connections_max
         self.wait_ms = wait_ms

@@ -22,6 +22,8 @@ LONG_MAX = 2**63 - 1
 BAD_FORMAT = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND = b"UNKNOWN_COMMAND\r\n"
 JOB_TOO_BIG = b"JOB_TOO_BIG\r\n"
+NO_COMMAND = "its first line is no command of beanstalkd"
+TOO_LONG = "its first line is longer than a command of beanstalkd"
 EXPECTED_CRLF = b"EXPECTED_CRLF\r\n"
 
 _NUMBER = re.compile(r" *([0-9]+)")
@@ -56,13 +58,13 @@ class Answered(NamedTuple):
     """
     What stands for a request that is answered whatever the state of the server.
 
-    ``op``: by which it is counted, "": by none; ``foreign``: the peer speaks HTTP, and is a
-    browser, perhaps, that somebody else's page has sent here.
+    ``op``: by which it is counted, "": by none; ``foreign``: what the peer speaks instead, "": it
+    speaks beanstalkd's protocol. It may be a browser that somebody else's page has sent here.
     """
 
     reply: bytes
     op: str = ""
-    foreign: bool = False
+    foreign: str = ""
 
 
 def _number(text: str, at: int, most: int) -> tuple[int, int]:
@@ -207,6 +209,9 @@ class RequestReader:
 
     It keeps no more than one line, or one job of ``job_bytes``, and what was read behind it.
     ``job_bytes`` may be changed between two requests.
+
+    A peer whose first line is no command, or too long, speaks something else: TLS, SMTP, or HTTP
+    with so long a line that it shows only later. Nothing behind that line is read.
     """
 
     def __init__(self, job_bytes: int) -> None:
@@ -215,6 +220,7 @@ class RequestReader:
         self._put: Request | None = None  # whose body is not there yet
         self._skipping = 0  # bytes of a body that nobody wants
         self._passing_by = False  # the rest of a line that is too long
+        self._begun = False  # a line was a command
 
     def __len__(self) -> int:
         """How many bytes lie here."""
@@ -253,7 +259,12 @@ class RequestReader:
         try:
             request = parse(line)
         except Malformed as error:
-            return Answered(error.reply, foreign=_HTTP.fullmatch(line) is not None)
+            foreign = "it speaks HTTP" if _HTTP.fullmatch(line) else ""
+            if not self._begun and (error.reply == UNKNOWN_COMMAND or b"\0" in line):
+                foreign = foreign or NO_COMMAND
+            self._begun = True
+            return Answered(error.reply, foreign=foreign)
+        self._begun = True
         return self._begin(request) if request.op == "put" else request
 
     def _line(self) -> bytes | Answered | None:
@@ -272,6 +283,9 @@ class RequestReader:
             return line
         if len(self._buffer) < LINE_BYTES:
             return None
+        if not self._begun:
+            self.drop()
+            return Answered(BAD_FORMAT, foreign=TOO_LONG)
         self._passing_by = True
         return self._line()
 

@@ -49,7 +49,14 @@ def soonest(connection: JobConnection) -> float:
 async def reserve(connection: JobConnection, timeout_s: float) -> bytes:
     """Reserve a job, waiting at most so long (``inf``: for ever)."""
     loop, door = asyncio.get_running_loop(), connection.door
-    until = loop.time() + timeout_s
+    if not timeout_s:
+        return await _reserve(connection, loop.time())
+    with door.limits.waits.held(connection.peer.user or ""):
+        return await _reserve(connection, loop.time() + timeout_s)
+
+
+async def _reserve(connection: JobConnection, until: float) -> bytes:
+    loop, door = asyncio.get_running_loop(), connection.door
     queues = watched_queues(connection)
     connection.is_worker = True
     session = connection.open_session()

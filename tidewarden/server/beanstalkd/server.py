@@ -18,6 +18,7 @@ from tidewarden.server.access.peer import DEFAULT_USER
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
 from tidewarden.server.access.users import Users
 from tidewarden.server.services import Services
+from tidewarden.user_limits import UserLimits
 
 from .connection import JobConnection
 from .context import DoorContext
@@ -57,6 +58,7 @@ class BeanstalkdServer:
             clock,
             users,
             admission,
+            services.limits or UserLimits(config),
             job_bytes=min(settings.job_bytes, config.limits.payload_bytes),
             connections_max=settings.connections_max,
             wait_ms=config.limits.wait_ms,

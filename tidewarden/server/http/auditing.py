@@ -13,6 +13,7 @@ from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.audit.audited import Audited, noted
 from tidewarden.server.verbs.table import COMMANDS
 
+from .authorization import method_of
 from .route import Route
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,17 +40,18 @@ class HttpAudit:
         resource = request.match_info.route.resource
         if self._audit is None or resource is None:
             return await handler(request)
-        route = self._routes.get((request.method, resource.canonical))
+        method = method_of(request)
+        route = self._routes.get((method, resource.canonical))
         if route is None:
             return await handler(request)
         verb = route.audit or route.verb
-        if verb == READING and request.method == "GET":
+        if verb == READING and method == "GET":
             answer = await handler(request)
             self._audit.read(user, route.arguments(request)[0].decode("utf-8", "backslashreplace"))
             return answer
         command = COMMANDS.get(verb.encode())
         rule = None if command is None else command.audited
-        if rule is None or (request.method in ("GET", "HEAD") and not rule.reads):
+        if rule is None or (method == "GET" and not rule.reads):
             return await handler(request)
         words = await self._shown(request, route, rule)
         note = functools.partial(

@@ -19,6 +19,7 @@ from tidewarden.server.access.listening import Listener
 from tidewarden.server.access.peer import peer_of
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.tls_handshakes import TlsHandshakes
+from tidewarden.user_limits import SharedLimit, UserLimits
 
 from .responses import problem
 
@@ -32,6 +33,12 @@ UNAUTHENTICATED_BYTES = 16_384  # longest head of a request of a peer that has n
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
 BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
 REQUEST_S = 0.000_3  # what an unauthenticated peer pays for a request beside its parsing
+ALWAYS = frozenset(("/health/live", "/health/ready", "/leader", "/metrics"))
+"""What is answered however many connections there are."""
+BEYOND_MAX = 32
+"""Connections above the limit: what they ask is answered if it is one of :data:`ALWAYS`."""
+BEYOND_S = 5.0
+"""How long one of these may take to send its request."""
 SPARE_PART = 10  # once fewer of so many places are free, no connection is kept for another request
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
@@ -55,8 +62,9 @@ class HttpListener:
     """
     Listens for one application.
 
-    Past ``connections_max`` peers a further one is told FULL and hung up on. Where few places are
-    left it is :attr:`crowded`.
+    Past ``limits.http_connections`` a few more are let in for one request each, which is answered
+    if it is for health or metrics, else FULL; a further one is told so and hung up on. Where few
+    places are left it is :attr:`crowded`.
 
     ``admission`` bounds unauthenticated peers; whoever comes is one unless ``open_to_all``.
 
@@ -67,13 +75,14 @@ class HttpListener:
     def __init__(
         self,
         app: web.Application,
-        connections_max: int,
+        limits: UserLimits,
         line_bytes: int,
         mismatches: ProtocolMismatch,
         admission: AdmissionControl,
         open_to_all: Callable[[], bool],
     ) -> None:
-        self._connections_max = connections_max
+        self._limits = limits
+        self._beyond: dict[HttpPeer, None] = {}  # those above the limit, the oldest first
         self._admission = admission
         self._mismatches = mismatches
         self._options: dict[str, Any] = {
@@ -100,7 +109,7 @@ class HttpListener:
         await self._listener.start(listened(host), port)
 
     def _handshakes_max(self) -> int:
-        return self._connections_max + REFUSED_MAX - self.stats()["connections"]
+        return self._connections_max + BEYOND_MAX + REFUSED_MAX - self.stats()["connections"]
 
     def _meet(self, unauthenticated: UnauthenticatedPeer | None) -> asyncio.BaseProtocol:
         return (
@@ -112,23 +121,70 @@ class HttpListener:
     def _admit(self, unauthenticated: UnauthenticatedPeer | None) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        full = len(server.connections) >= self._connections_max
-        if full and self._admission.evict(self._listener) > 0:
+        beyond = not self._has_room() and self._admission.evict(self._listener) > 0
+        if beyond and len(self._beyond) >= BEYOND_MAX and not self._evict_beyond():
             self.refused_total += 1
-            return _Refusal(
-                Full(
-                    f"This door has {self._connections_max} connections, as many as it may. Try"
-                    " again soon."
-                )
-            )
+            return _Refusal(self.full())
         self.connections_total += 1
-        return HttpPeer(
+        peer = HttpPeer(
             self._mismatches,
             unauthenticated,
+            self._limits.http_connections,
+            self._beyond,
             server,
             loop=asyncio.get_running_loop(),
             **self._options,
         )
+        if beyond:
+            self._beyond[peer] = None
+        return peer
+
+    @property
+    def _connections_max(self) -> int:
+        return self._limits.http_connections.whole
+
+    def _has_room(self) -> bool:
+        server = self._runner.server
+        assert server is not None
+        return len(server.connections) - len(self._beyond) < self._connections_max
+
+    def _evict_beyond(self) -> bool:
+        """Close the oldest of those above the limit that is not being answered; whether one is."""
+        for peer in self._beyond:
+            if not peer.is_busy:
+                peer.force_close()
+                del self._beyond[peer]
+                return True
+        return False
+
+    def full(self) -> Full:
+        """The error for a connection too many."""
+        return Full(
+            f"This node has {self._connections_max:,} HTTP connections, as many as it may"
+            " (limits.http_connections_max). Try again soon, or another node."
+        )
+
+    def admit(self, request: web.BaseRequest) -> None:
+        """Raises: Full: there is no place for what is asked, nobody knows by whom."""
+        peer = request.protocol
+        if request.path in ALWAYS or not isinstance(peer, HttpPeer) or peer not in self._beyond:
+            return
+        if not self._has_room():
+            self.refused_total += 1
+            raise self.full()
+        del self._beyond[peer]
+
+    def belong(self, request: web.BaseRequest, user: str) -> None:
+        """The request's connection is one of this user's. Raises: Full: it has too many."""
+        peer = request.protocol
+        if request.path not in ALWAYS and isinstance(peer, HttpPeer):
+            peer.belong(user)
+
+    def is_last(self, request: web.BaseRequest) -> bool:
+        """Whether a connection is closed after this request, so that others find a place."""
+        peer = request.protocol
+        beyond = isinstance(peer, HttpPeer) and (peer.is_refused or peer in self._beyond)
+        return beyond or self.crowded
 
     @property
     def port(self) -> int:
@@ -166,16 +222,31 @@ class HttpPeer(web.RequestHandler):
     one hangs up. Of a stranger it reads as much as its budget allows, and no long head.
     """
 
-    __slots__ = ("_ahead", "_mismatches", "_stall", "_unauthenticated")
+    __slots__ = (
+        "_ahead",
+        "_beyond",
+        "_limit",
+        "_mismatches",
+        "_stall",
+        "_unauthenticated",
+        "_user",
+        "is_refused",
+    )
 
     def __init__(
         self,
         mismatches: ProtocolMismatch,
         unauthenticated: UnauthenticatedPeer | None,
+        limit: SharedLimit,
+        beyond: dict[HttpPeer, None],
         *args: Any,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        self._limit = limit
+        self._beyond = beyond
+        self.is_refused = False  # its user has too many connections
+        self._user = ""  # who has this connection among its own (limits.user_share)
         self._mismatches = mismatches
         self._unauthenticated = unauthenticated  # until it is let in
         self._ahead = 0  # bytes read since a whole request was, while unauthenticated
@@ -197,6 +268,33 @@ class HttpPeer(web.RequestHandler):
         answer = problem(error, headers={"Server": "tidewarden"})
         answer.force_close()
         return answer
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request of it is being answered."""
+        return bool(self._messages) or self._current_request is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self in self._beyond:
+            self._loop.call_later(BEYOND_S, self._close_beyond)
+
+    def _close_beyond(self) -> None:
+        if self in self._beyond and not self.is_busy:
+            self.force_close()
+
+    def belong(self, user: str) -> None:
+        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        self.is_refused = False
+        if user == self._user:
+            return
+        if user:
+            self.is_refused = True
+            self._limit.take(user)
+            self.is_refused = False
+        if self._user:
+            self._limit.give_back(self._user)
+        self._user = user
 
     def authenticated(self) -> None:
         """A request of it proved to be a user's."""
@@ -264,6 +362,8 @@ class HttpPeer(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unauthenticated = None
+        self._beyond.pop(self, None)
+        self.belong("")
         self._watch_no_more()
         super().connection_lost(exc)
 

@@ -33,6 +33,7 @@ from tidewarden.server.console import routes as console
 from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
 from tidewarden.server.services import Services
+from tidewarden.user_limits import ACTING, UserLimits
 
 from .auditing import HttpAudit
 from .authorization import ROUTES, Authorization, is_open, route_of
@@ -144,10 +145,10 @@ class HttpServer:
             stats={"http": self._stats, **(stats or {})},
         )
         self._admission = AdmissionControl(clock) if admission is None else admission
-        if connections_max is None:
-            connections_max = config.limits.http_connections_max
-        self._connections_max = connections_max
-        self._long_polls = LongPolls(connections_max, several=len(config.users) > 1)
+        self._limits = services.limits or UserLimits(config)
+        if connections_max is not None:
+            self._limits.bound_http(connections_max)
+        self._long_polls = LongPolls(self._limits)
         self._reading = OpenRequests()
         self._answered = AnsweredRequests("http", services.traffic)
         self._listener: HttpListener | None = None
@@ -173,6 +174,7 @@ class HttpServer:
         if self._tokens is not None:
             of_tokens = tokens.TokenRoutes(
                 self._tokens,
+                self._long_polls,
                 self._config.limits.batch_max,
                 _rights,
                 self._authorization.deny_account,
@@ -181,19 +183,21 @@ class HttpServer:
             add_routes(app.router, tokens.ROUTES, of_tokens)
             of_providers = providers.ProviderRoutes(self._tokens.stored_providers, _rights)
             add_routes(app.router, providers.ROUTES, of_providers)
-            of_events = events.EventRoutes(self._tokens.events, self._clock, _rights)
+            of_events = events.EventRoutes(
+                self._tokens.events, self._clock, self._long_polls, _rights
+            )
             add_routes(app.router, events.ROUTES, of_events)
         if self._schedules is not None:
             of_schedules = schedules.ScheduleRoutes(self._schedules, check, _rights)
             add_routes(app.router, schedules.ROUTES, of_schedules)
         if self._traffic is not None:
-            of_traffic = traffic.TrafficRoutes(self._traffic, self._clock)
+            of_traffic = traffic.TrafficRoutes(self._traffic, self._clock, self._long_polls)
             add_routes(app.router, traffic.ROUTES, of_traffic)
         add_routes(app.router, audit.ROUTES, audit.AuditRoutes(self._services.audit))
         mismatches = ProtocolMismatch("HTTP", self._clock)
         self._listener = HttpListener(
             app,
-            self._connections_max,
+            self._limits,
             self._config.limits.line_bytes,
             mismatches,
             self._admission,
@@ -275,7 +279,12 @@ class HttpServer:
         """Who asks, and every error as JSON."""
         try:
             self._authorization.check_origin(request)
+            if self._listener is not None:
+                self._listener.admit(request)
             user = await self._authorization.user_of(request)
+            ACTING.set(user)
+            if self._listener is not None:
+                self._listener.belong(request, user)
             if user and isinstance(request.protocol, HttpPeer):
                 request.protocol.authenticated()
             self._authorization.check_rights(request, user)
@@ -305,7 +314,7 @@ class HttpServer:
         response.headers["Server"] = "tidewarden"
         # a payload of somebody's is no page, whatever a browser finds in it
         response.headers["X-Content-Type-Options"] = "nosniff"
-        if self._listener is not None and self._listener.crowded:
+        if self._listener is not None and self._listener.is_last(request):
             response.headers["Connection"] = "close"
             response.force_close()
 

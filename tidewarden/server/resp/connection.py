@@ -23,6 +23,7 @@ from tidewarden.server.access.peer import UNAUTHENTICATED, Peer, peer_of
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.answered_requests import UNKNOWN
 from tidewarden.server.verbs.command import TOGETHER_MAX, Command, meant
+from tidewarden.user_limits import ACTING
 
 from . import encoder
 from .backpressure import AHEAD_BYTES, PIPELINE_MAX, UNAUTHENTICATED_BYTES, Backpressure
@@ -89,6 +90,8 @@ class Connection(asyncio.Protocol):
         "_slots",
         "_stay",
         "_transport",
+        "_user",
+        "_waiting_user",
         "id",
         "last_command",
         "mute",
@@ -135,6 +138,8 @@ class Connection(asyncio.Protocol):
         self._command: Command[Connection] | None = None  # their verb
         self._flush_due = False
         self._held_up = False  # a request waits
+        self._user = ""  # who has this connection among its own (limits.user_share)
+        self._waiting_user = ""  # whose request waits
         self._closing = False
         self._last_said = False  # nothing follows any more, not even that its stream is unreadable
         self._lingers = False  # has been told the last, and may read it
@@ -236,6 +241,7 @@ class Connection(asyncio.Protocol):
         self.server.lingering -= self._lingers
         self._flow.stop()
         self.end_waits()
+        self._belong("")
         if self.relay is not None:
             self.relay.close()
         session, self.session = self.session, None
@@ -247,9 +253,11 @@ class Connection(asyncio.Protocol):
         """
         Set the rights of the peer, who has authenticated or whose user's rights have changed.
 
-        Raises: WrongPass: there is no such user now.
+        Raises: WrongPass: there is no such user now. Full: it has as many connections as it may.
         """
-        self.peer.enter(user, self.server.users.rights(user))
+        rights = self.server.users.rights(user)
+        self._belong(user)
+        self.peer.enter(user, rights)
         self._reader.request_bytes, self._reader.line_bytes = (
             self.server.request_bytes,
             self.server.line_bytes,
@@ -261,6 +269,7 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """The peer is nobody again."""
+        self._belong("")
         self.peer.leave()
         if self.peer.may is UNAUTHENTICATED:
             self._reader.request_bytes = min(UNAUTHENTICATED_BYTES, self.server.request_bytes)
@@ -270,6 +279,21 @@ class Connection(asyncio.Protocol):
             )
             if self.id and self._stay is None:
                 self._stay = self._loop.call_later(LOGIN_S, self._login_over)
+
+    def _belong(self, user: str) -> None:
+        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        if self._relayed is not None or user == self._user:
+            return
+        connections = self.server.limits.connections
+        if user:
+            connections.take(user)
+        if self._user:
+            connections.give_back(self._user)
+        self._user = user
+
+    def check_wait(self) -> None:
+        """Raises: Full: no further request of its user may wait."""
+        self.server.limits.waits.check(self.peer.user or "")
 
     def run_transaction(self, requests: list[Request]) -> None:
         """Run ``requests`` before whatever else was read (EXEC)."""
@@ -420,6 +444,7 @@ class Connection(asyncio.Protocol):
         if slot.waits:
             self._held_up = False
             self.server.waiting -= 1
+            self.server.limits.waits.give_back(self._waiting_user)
         if self._relayed is None:
             self._note(
                 slot.verb,
@@ -584,6 +609,7 @@ class Connection(asyncio.Protocol):
                     self._check(command, request)
                 if len(request) < command.least or len(request) > command.most:
                     raise command.misused(request)
+                ACTING.set(self.peer.user or "")
                 transaction = None if command.immediate else self.transaction
                 outcome = (
                     command.handler(self, request)
@@ -616,6 +642,8 @@ class Connection(asyncio.Protocol):
             if slot.waits:
                 self._held_up = True
                 server.waiting += 1
+                self._waiting_user = self.peer.user or ""
+                server.limits.waits.add(self._waiting_user)
         elif noted:
             self._note(verb, name, bytes_in, reply, began, muted=muted, waits=False)
         if reply is not None and not self._slots:

@@ -18,6 +18,7 @@ from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.services import Services
 from tidewarden.server.verbs.command import Command
+from tidewarden.user_limits import UserLimits
 
 from .relay_line import HandOver
 
@@ -71,7 +72,8 @@ class ServerContext(Generic[Connected]):
         self.batch_max = config.limits.batch_max
         self.arguments_max = 2 * config.limits.batch_max + 16
         self.connections_max = connections_max
-        self.waiting_max = config.limits.waiting_max
+        self.limits = services.limits or UserLimits(config)
+        self.limits.connections.whole = connections_max
         self.waiting = 0  # requests that wait now
         self.draining = False
         self.lingering = 0  # peers for whom there is no room, and who have yet to hang up

@@ -120,7 +120,9 @@ def take(connection: Connection, request: Request) -> Slot | None:
         if request[1] not in WAIT or request[3] not in FROM:
             return None
         digits = request[2]
-        if not digits.isdigit() or len(digits) > DIGITS_MAX or server.waiting >= server.waiting_max:
+        if not digits.isdigit() or len(digits) > DIGITS_MAX:
+            return None
+        if not server.limits.waits.has_room(connection.peer.user or ""):
             return None
         wait_ms = int(digits)
     elif len(request) != 3 or request[1] not in FROM:

@@ -220,6 +220,7 @@ class RespServer:
         if self._tls is not None:
             renew(self._tls.context, self._config.node.tls_cert, self._config.node.tls_key)
         gone, changed = self.users.reload(users)
+        self.context.limits.follow([user.name for user in users])
         for connection in list(self.context.connections):
             name = connection.peer.user
             if name is None:

@@ -16,9 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidewarden.clock import Clock
-from tidewarden.errors import Full
 
-TAPS_MAX = 4
 LINES_MAX = 1000
 """Of one tap that wait to be read; what comes when they are so many is dropped and counted."""
 MS_MAX = 60_000
@@ -127,9 +125,7 @@ class Taps:
         self.spread: Callable[[Sequence[tuple[int, TapFilter]]], None] = lambda taps: None
 
     def begin(self, wanted: TapFilter, notify: Callable[[], None]) -> Tap:
-        """Open a tap. Raises: Full: there are as many as there may be."""
-        if len(self.open) >= TAPS_MAX:
-            raise Full(f"{TAPS_MAX} taps are open at this node already. Wait for one to end.")
+        """Open a tap; the doors bound how many there are."""
         tap = Tap(next(self._numbers), wanted, notify)
         self.open[tap.number] = tap
         self.spread(self.shown())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from tidewarden.config.rights import Rights
-from tidewarden.errors import BadArg, Draining, Error, Full
+from tidewarden.errors import BadArg, Draining, Error
 from tidewarden.queue.locks import Locks
 from tidewarden.server.access.required_rights import LOGIN, on
 from tidewarden.server.resp import encoder
@@ -33,11 +33,8 @@ def acquire(connection: Connection, request: Request) -> Pending:
     if server.draining:
         raise Draining("This node is going down and hands out nothing new. Connect to another.")
     waits = fields.get("wait_ms", 0) > 0
-    if waits and server.waiting >= server.waiting_max:
-        raise Full(
-            f"{server.waiting_max} requests wait at this node already. Acquire without WAIT, or try"
-            " another node."
-        )
+    if waits:
+        connection.check_wait()
     locks = _locks(connection)
     return Pending(
         locks.acquire(connection.open_session(), name, lease_ms, **fields), encoder.encode, waits

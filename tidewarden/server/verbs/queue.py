@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
+from tidewarden.errors import BadArg, Denied, Draining, NotHeld
 from tidewarden.queue.task import Taken, TaskSpec
 from tidewarden.server.access.required_rights import Arguments, Requirement, depends, name_of, on
 from tidewarden.server.resp import encoder, fast_path
@@ -68,11 +68,7 @@ def put(connection: Connection, request: Request) -> Pending | Slot:
     server = connection.server
     wait_ms = fields.pop("wait_ms", 0)
     if wait_ms:
-        if server.waiting >= server.waiting_max:
-            raise Full(
-                f"{server.waiting_max} requests wait at this node already. Put without WAIT, or try"
-                " another node."
-            )
+        connection.check_wait()
         return Pending(
             server.queues.put_waiting(queue, TaskSpec(request[2], **fields), wait_ms), _id, True
         )
@@ -91,11 +87,8 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
     if server.draining:
         raise Draining("This node is going down and hands out nothing new. Connect to another.")
     waits = fields.get("wait_ms", 0) > 0
-    if waits and server.waiting >= server.waiting_max:
-        raise Full(
-            f"{server.waiting_max} takes wait at this node already. Take without WAIT, or try"
-            " another node."
-        )
+    if waits:
+        connection.check_wait()
     return Pending(server.queues.take(connection.open_session(), names, **fields), _taken, waits)
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from tidewarden.config.rights import QUEUE_WORDS, Rights
-from tidewarden.errors import BadArg, Full, Internal
+from tidewarden.errors import BadArg, Internal
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
@@ -160,11 +160,8 @@ def wait(connection: Connection, request: Request) -> Pending:
         text("An id", request[2]),
         number("The time to wait", request[3]),
     )
-    if wait_ms and server.waiting >= server.waiting_max:
-        raise Full(
-            f"{server.waiting_max} requests wait at this node already. Ask with 0 ms, or try"
-            " another node."
-        )
+    if wait_ms:
+        connection.check_wait()
     return Pending(server.queues.wait(queue, task_id, wait_ms), _ending, wait_ms > 0)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.config.rights import ACCOUNT_LOOK, Rights
-from tidewarden.errors import BadArg, Denied, Error, Full
+from tidewarden.errors import BadArg, Denied, Error
 from tidewarden.server.access.peer import denied
 from tidewarden.server.access.required_rights import every_as_user, on_account, some_as_user
 from tidewarden.server.audit.audit_log import AuditLog
@@ -173,10 +173,9 @@ def no_reader(what: str, account: str, user: str) -> Denied:
 
 
 def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
-    server = connection.server
     waits = bool(fields.get("wait_ms", 0))
-    if waits and server.waiting >= server.waiting_max:
-        raise Full(f"{server.waiting_max} requests wait at this node already. Try another node.")
+    if waits:
+        connection.check_wait()
     return waits
 
 

@@ -19,7 +19,7 @@ from tidewarden.server.services import Services
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.server.traffic.report import TOP_MAX, Sort, TrafficQuery, TrafficReport
 from tidewarden.server.traffic.tables import By
-from tidewarden.server.traffic.tap import MS_MAX, ONE_IN_MAX, Tap, TapFilter
+from tidewarden.server.traffic.tap import MS_MAX, ONE_IN_MAX, Tap, TapFilter, Taps
 from tidewarden.server.traffic.windows import Over
 
 from .command import Command
@@ -103,12 +103,20 @@ def tap(connection: Connection, request: Request) -> Pending:
     ms = fields.pop("ms", 0)
     if not 1 <= ms <= MS_MAX:
         raise BadArg(f"R.TAP needs MS ms, from 1 to {MS_MAX}: how long it shows requests.")
+    connection.check_wait()
     shows = _stream(connection, TapFilter(**fields), ms / 1000)
     return Pending(shows, encoder.encode, waits=True)
 
 
 async def _stream(connection: Connection, wanted: TapFilter, seconds: float) -> dict[str, Any]:
     taps = _traffic_of(connection.server.services).own.recorder.taps
+    with connection.server.limits.taps.held(connection.peer.user or ""):
+        return await _shown(connection, taps, wanted, seconds)
+
+
+async def _shown(
+    connection: Connection, taps: Taps, wanted: TapFilter, seconds: float
+) -> dict[str, Any]:
     clock, news, pushed = connection.server.clock, asyncio.Event(), 0
     opened = taps.begin(wanted, news.set)
     over = asyncio.ensure_future(sleep(clock, seconds))

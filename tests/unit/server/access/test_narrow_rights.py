@@ -6,6 +6,7 @@ A verb or route without an entry here fails the test.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -209,6 +210,34 @@ async def test_every_route_for_a_name_of_the_users_and_for_another(route: Any) -
             denied = denied or "{backup}" in route.path
             status, body = await subject.ask(route.method, path, headers=ALICE)
             assert (status == 403) is denied, (path, status, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "right"),
+    [
+        ("/v1/take", {"queues": ["NAME"]}, "take:other"),
+        ("/v1/take", {"queues": ["mine.b", "NAME"]}, "take:other"),
+        ("/v1/queues/mine.b/buried/move", {"to": "NAME", "count": 1}, "admin:other"),
+        (
+            "/v1/schedules/mine.s",
+            {"every_ms": 1000, "queue": "NAME", "payload": "x"},
+            "put:other",
+        ),
+    ],
+)
+async def test_a_name_in_a_body_needs_its_right_too(
+    path: str, body: dict[str, Any], right: str
+) -> None:
+    method = "PUT" if path.startswith("/v1/schedules") else "POST"
+    async with site(users=True, rights=RIGHTS) as subject:
+        for names, denied in ((MINE, False), (ELSE, True)):
+            told = json.loads(json.dumps(body).replace("NAME", names["NAME"]))
+            before = list(subject.door.queues.calls)
+            status, found = await subject.ask(method, path, headers=ALICE, json=told)
+            assert status == (403 if denied else 200), (told, found)
+            if denied:
+                assert f"needs the right {right}," in found["message"]
+                assert subject.door.queues.calls == before, "nothing was done"
 
 
 @pytest.mark.parametrize("word", ["token:admin", "token:export"])

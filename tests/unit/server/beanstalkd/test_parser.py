@@ -122,7 +122,7 @@ def test_a_line_ends_within_224_bytes() -> None:
 def test_who_speaks_http_is_told_apart() -> None:
     reader = RequestReader(10)
     reader.feed(b"POST / HTTP/1.1\r\nHost: localhost\r\n")
-    assert all_of(reader) == [Answered(UNKNOWN_COMMAND, foreign=True)] * 2
+    assert all_of(reader) == [Answered(UNKNOWN_COMMAND, foreign="it speaks HTTP")] * 2
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())

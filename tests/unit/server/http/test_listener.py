@@ -92,6 +92,14 @@ async def hung_up(*streams: Stream) -> None:
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+def asked(path: bytes) -> bytes:
+    """A request of a user's."""
+    return b"GET %b HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (path, BEARER)
+
+
+STATUS = asked(b"/v1/status")
+
+
 async def test_where_few_places_are_left_nobody_keeps_one_between_requests() -> None:
     async with site(http_connections_max=20) as server:
         inside = [await connect(server, LIVE) for _ in range(18)]
@@ -115,10 +123,11 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
         inside = [await connect(server, LIVE) for _ in range(3)]
         assert [await answer(one) for one in inside] == [(200, {"ok": True, "reason": ""})] * 3
         for _ in range(2):
-            late = await connect(server, LIVE)
+            late = await connect(server, STATUS)
             status, found = await answer(late)
             assert (status, found["error"]) == (507, "FULL")
-            assert "3 connections" in found["message"]
+            assert "3 HTTP connections" in found["message"]
+            assert "limits.http_connections_max" in found["message"]
             await ended(late)
             await hung_up(late)
         for one in inside:
@@ -127,16 +136,56 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
         await hung_up(inside.pop())
         while listener_of(server).stats()["connections"] == 3:
             await asyncio.sleep(0.01)
-        inside.append(await connect(server, LIVE))
+        inside.append(await connect(server, STATUS))
         assert (await answer(inside[-1]))[0] == 200
         known = {
             "connections": 3,
-            "connections_total": 4,
+            "connections_total": 6,
             "refused_total": 2,
             "strangers_refused_total": 0,
         }
         assert listener_of(server).stats() == known
         await hung_up(*inside)
+
+
+async def test_health_and_metrics_are_answered_however_full_the_door_is() -> None:
+    async with site(http_connections_max=1) as server:
+        inside = await connect(server, STATUS)
+        assert (await answer(inside))[0] == 200
+        for path in b"/health/live", b"/health/ready", b"/leader", b"/metrics":
+            late = await connect(server, asked(path))
+            head = await late[0].readuntil(b"\r\n\r\n")
+            assert head.split()[1] in (b"200", b"503"), path
+            assert b"\r\nConnection: close\r\n" in head, path
+            await ended(late)
+            await hung_up(late)
+        inside[1].write(STATUS)
+        assert (await answer(inside))[0] == 200
+        await hung_up(inside)
+
+
+async def test_nobody_keeps_the_places_of_health_and_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "BEYOND_MAX", 2)
+    async with site(http_connections_max=1) as server:
+        inside = await connect(server, STATUS)
+        assert (await answer(inside))[0] == 200
+        # who says nothing is closed for the next one
+        idle = [await connect(server) for _ in range(2)]
+        for _ in range(3):
+            late = await connect(server, LIVE)
+            assert (await answer(late))[0] == 200
+            await hung_up(late)
+        await hung_up(inside, *idle)
+    monkeypatch.setattr(listener, "BEYOND_S", 0.2)
+    async with site(http_connections_max=1) as server:
+        inside = await connect(server, STATUS)
+        assert (await answer(inside))[0] == 200
+        idle = [await connect(server)]
+        await ended(idle[0])  # and after a while anyway
+        assert listener_of(server).stats()["connections"] == 1
+        await hung_up(*idle, inside)
 
 
 async def test_who_drips_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,13 @@ import pytest
 from aiohttp import web
 from support.doors import doubles
 
+from tidewarden.config.load import Config
 from tidewarden.errors import Error
+from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.responses import problem
 from tidewarden.server.http.route import add_routes
 from tidewarden.server.http.routes.tokens import ROUTES, TokenRoutes
+from tidewarden.user_limits import UserLimits
 
 Door = doubles.Door
 
@@ -38,7 +41,7 @@ async def answered(
             return problem(error)
 
     app = web.Application(middlewares=[errors])
-    add_routes(app.router, ROUTES, TokenRoutes(tokens))
+    add_routes(app.router, ROUTES, TokenRoutes(tokens, LongPolls(UserLimits(Config()))))
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

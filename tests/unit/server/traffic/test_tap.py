@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.errors import Full
 from tidewarden.server.traffic.recorder import Recorder
-from tidewarden.server.traffic.tap import LINES_MAX, TAPS_MAX, Tap, TapFilter, Taps
+from tidewarden.server.traffic.tap import LINES_MAX, Tap, TapFilter, Taps
 
 
 def put(recorder: Recorder, queue: bytes = b"mails", user: str = "app", failed: str = "") -> None:
@@ -63,14 +62,6 @@ def test_a_reader_that_does_not_read_loses_lines_and_is_told(recorder: Recorder)
     for _ in range(LINES_MAX + 7):
         put(recorder)
     assert (len(tap.lines), tap.dropped, tap.matched) == (LINES_MAX, 7, LINES_MAX + 7)
-
-
-def test_there_are_only_so_many(recorder: Recorder) -> None:
-    taps = [opened(recorder) for _ in range(TAPS_MAX)]
-    with pytest.raises(Full):
-        opened(recorder)
-    recorder.taps.end(taps[0])
-    opened(recorder)
 
 
 def test_an_ended_tap_is_shown_nothing(recorder: Recorder) -> None:

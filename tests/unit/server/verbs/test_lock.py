@@ -71,8 +71,8 @@ async def test_an_acquire_that_waits_holds_up_its_connection_and_ends_with_it() 
             await asyncio.sleep(0.001)
         assert (
             await other.ask("L.ACQUIRE waits 5 WAIT 1000")
-            == b"-FULL 1 requests wait at this node already. Acquire without WAIT, or try another"
-            b" node."
+            == b"-FULL This node has 1 requests that wait, as many as it may (limits.waiting_max)."
+            b" Ask without waiting, or try another node."
         )
         assert await other.ask("L.ACQUIRE a 5") == b":137438953472"
         assert door.server.context.waiting == 1

@@ -14,7 +14,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic, mac_of
 from tidewarden.server.traffic.node_traffic import NodeTraffic
 from tidewarden.server.traffic.recorder import Recorder
-from tidewarden.server.traffic.tap import TAPS_MAX
+from tidewarden.user_limits import TAPS_MAX
 
 
 class CountingDoor(doubles.Door):
@@ -193,7 +193,7 @@ async def test_there_are_so_many_taps_and_none_in_a_transaction(door: CountingDo
         while len(door.recorder.taps.open) < TAPS_MAX:
             await asyncio.sleep(0)
     line = await door.dial()
-    assert str(await line.call("R.TAP", "MS", "5")).startswith("FULL 4 taps are open")
+    assert str(await line.call("R.TAP", "MS", "5")).startswith("FULL This node has 4 taps")
     assert await line.call("MULTI") == b"OK"
     assert "cannot be part of a transaction" in str(await line.call("R.TAP", "MS", "5"))
     assert str(await line.call("EXEC")).startswith("EXECABORT")

@@ -211,36 +211,38 @@ local TEXTS = {
 -- Fields of which a wrong value would harm tasks, so that without it nothing is done until a repair
 -- has found out what it should be; and what others become that cannot be read: what makes the
 -- scripts look themselves, or the default.
-local VITAL = {
-  format = 0,
-  n = 0,
-  view = 0,
-  buckets = 0,
-  stored = 0,
-  accounts = 0,
-  cut = 0,
-  later = 0,
-  locks = 0,
-}
-local LOST = {
-  alarm = 0,
-  tick = 0,
-  ttls = 1,
-  awaited = 1,
-  lanes = 1,
-  slots = 1,
-  turn = 0,
-  fair = 0,
-  line = 0,
-  puts = 0,
-  takes = 0,
-  acks = 0,
+local MISREAD = {
+  vital = {
+    format = 0,
+    n = 0,
+    view = 0,
+    buckets = 0,
+    stored = 0,
+    accounts = 0,
+    cut = 0,
+    later = 0,
+    locks = 0,
+  },
+  lost = {
+    alarm = 0,
+    tick = 0,
+    ttls = 1,
+    awaited = 1,
+    lanes = 1,
+    slots = 1,
+    turn = 0,
+    fair = 0,
+    line = 0,
+    puts = 0,
+    takes = 0,
+    acks = 0,
+  },
 }
 
 -- A field that is no number where one must be. One that is none of ours (a newer version's) is let
 -- alone. mending: for check_record alone.
 local function misread(field, mending)
-  if VITAL[field] and not mending then
+  if MISREAD.vital[field] and not mending then
     S = nil -- no other part of a batch may run either
     refuse(
       'INTERNAL the record of the shard '
@@ -250,7 +252,7 @@ local function misread(field, mending)
         .. '); tidewarden doctor --repair puts it right'
     )
   end
-  local value = LOST[field] or VITAL[field] or ABSENT.__index[field]
+  local value = MISREAD.lost[field] or MISREAD.vital[field] or ABSENT.__index[field]
   if not value then return end
   set(field, value)
   count('unreadable')

@@ -16,7 +16,8 @@ from msgspec import Meta
 from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
-from tidewarden.errors import BadArg, Error, Full, NoQuorum, StoreDown
+from tidewarden.errors import BadArg, Error, NoQuorum, StoreDown
+from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import fields_of, query_of
 from tidewarden.server.http.route import Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
@@ -27,7 +28,6 @@ LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody li
 # A comment, so that nobody in between takes the line for dead, and how far the reader is: it may
 # have heard nothing.
 BEAT_S = 15.0
-STREAMS_MAX = 200
 # What a reader that reads nothing keeps its place for, once all that lies between is full.
 STALL_S = 60.0
 
@@ -78,12 +78,13 @@ class EventRoutes:
         self,
         events: Events,
         clock: Clock,
+        polls: LongPolls,
         rights: Callable[[web.Request], Rights] = lambda request: ALL,
     ) -> None:
         self._events = events
         self._clock = clock
+        self._polls = polls
         self._rights = rights
-        self._streams = 0
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """
@@ -106,13 +107,8 @@ class EventRoutes:
                 f"types has {nowhere[0][:40]!r}, which no event is; there are"
                 f" {', '.join(EVENT_KINDS)}."
             )
-        if self._streams >= STREAMS_MAX:
-            raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
-        self._streams += 1
-        try:
+        with self._polls.streaming(request, self._polls.limits.streams):
             return await self._tell(request, after, kinds, query.get("provider", ""))
-        finally:
-            self._streams -= 1
 
     async def _tell(
         self, request: web.Request, after: str, kinds: tuple[str, ...], provider: str

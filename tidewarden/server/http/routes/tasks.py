@@ -276,7 +276,8 @@ class TaskRoutes:
         if isinstance(asked, PutTask):
             return await self._put_one(request, queue, asked, None)
         waits = max(one.wait_ms for one in asked)
-        with self._long_polls.of(request, waits):
+        many = sum(one.wait_ms > 0 for one in asked)
+        with self._long_polls.of(request, waits, many):
             work = asyncio.gather(*(self._put_each(queue, one) for one in asked))
             answers = await (work if waits else whole(work))
         return respond(PutAnswer(tasks=answers))

@@ -25,6 +25,7 @@ from tidewarden.errors import (
     StoreDown,
     Timeout,
 )
+from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import check_path, flag, query_of
 from tidewarden.server.http.params import fields_of as names_of
 from tidewarden.server.http.responses import respond
@@ -458,6 +459,7 @@ class TokenRoutes:
     Args:
         tokens: those of the node.
         batch_max: so many accounts may be read at once.
+        polls: bounds the requests that wait.
         rights: those of who asks.
         deny: notes and returns the error for one account among others, whose token who asks may
             not read.
@@ -467,12 +469,14 @@ class TokenRoutes:
     def __init__(
         self,
         tokens: Tokens,
+        polls: LongPolls,
         batch_max: int = BATCH_MAX,
         rights: Callable[[web.Request], Rights] = _everything,
         deny: Callable[[web.Request, str], Denied] = _unnoted,
         reader: Callable[[web.Request], Note | None] = _no_reader,
     ) -> None:
         self._tokens = tokens
+        self._polls = polls
         self._batch_max = batch_max
         self._rights = rights
         self._deny = deny
@@ -489,13 +493,10 @@ class TokenRoutes:
         """
         query = query_of(request, names_of(OneTokenOptions))
         min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
-        token = await self._tokens.get(
-            _account(request),
-            min_ttl_ms,
-            wait_ms,
-            _whole_number(query, "newer"),
-            _milliseconds(query, "max_stale"),
-        )
+        newer, stale_ms = _whole_number(query, "newer"), _milliseconds(query, "max_stale")
+        with self._polls.of(request, wait_ms):
+            account = _account(request)
+            token = await self._tokens.get(account, min_ttl_ms, wait_ms, newer, stale_ms)
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
             "ETag": f'"{token.grant}.{token.generation}.{token.state}"',
@@ -531,16 +532,18 @@ class TokenRoutes:
             )
         accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
         query = {name: str(value) for name, value in asked.items()}
-        found = await read_many(
-            self._tokens,
-            accounts,
-            self._rights(request),
-            lambda name: self._deny(request, name),
-            self._reader(request),
-            min_ttl_ms=_milliseconds(query, "min_ttl"),
-            wait_ms=_milliseconds(query, "wait"),
-            max_stale_ms=_milliseconds(query, "max_stale"),
-        )
+        wait_ms = _milliseconds(query, "wait")
+        with self._polls.of(request, wait_ms):
+            found = await read_many(
+                self._tokens,
+                accounts,
+                self._rights(request),
+                lambda name: self._deny(request, name),
+                self._reader(request),
+                min_ttl_ms=_milliseconds(query, "min_ttl"),
+                wait_ms=wait_ms,
+                max_stale_ms=_milliseconds(query, "max_stale"),
+            )
         return respond(
             {
                 "tokens": [

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Full, NotFound
+from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
@@ -34,9 +35,10 @@ class TapQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrafficRoutes:
     """Answers ``/v1/traffic`` and ``/v1/tap``."""
 
-    def __init__(self, traffic: ClusterTraffic, clock: Clock) -> None:
+    def __init__(self, traffic: ClusterTraffic, clock: Clock, polls: LongPolls) -> None:
         self._traffic = traffic
         self._clock = clock
+        self._polls = polls
 
     async def report(self, request: web.Request) -> web.Response:
         """Say who sends most, over all nodes or one."""
@@ -51,11 +53,12 @@ class TrafficRoutes:
         """
         query = parameters_of(request, TapQuery)
         taps, news = self._traffic.own.recorder.taps, asyncio.Event()
-        opened = taps.begin(TapFilter(query.user, query.queue, query.one_in), news.set)
-        try:
-            return await self._stream(request, opened, news, query.ms / 1000)
-        finally:
-            taps.end(opened)
+        with self._polls.streaming(request, self._polls.limits.taps):
+            opened = taps.begin(TapFilter(query.user, query.queue, query.one_in), news.set)
+            try:
+                return await self._stream(request, opened, news, query.ms / 1000)
+            finally:
+                taps.end(opened)
 
     async def _stream(
         self, request: web.Request, opened: Tap, news: asyncio.Event, seconds: float

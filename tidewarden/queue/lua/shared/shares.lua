@@ -1,0 +1,21 @@
+-- shares: what one user may have of what all users share, as tidewarden/user_limits.py has it.
+
+-- Refuses one more `what` to a user who has `mine` of `most`, of which `there` are there, where
+-- that is more than its share, in thousandths. Nobody in particular is not counted.
+local function check_share(user, what, setting, mine, there, most, share)
+  if user == '' or share >= 1000 or mine == 0 then return end
+  local free = most - there
+  if mine < math.floor(most * share / 1000) and mine * (1000 - share) < share * free then return end
+  local left = text(free) .. ' of ' .. text(most) .. ' (' .. setting .. ') are free'
+  refuse(
+    'FULL the user '
+      .. user
+      .. ' has made '
+      .. text(mine)
+      .. ' '
+      .. what
+      .. ', where '
+      .. left
+      .. ': the rest is for others (limits.user_share)'
+  )
+end

@@ -1,0 +1,65 @@
+"""Keeps the entries of the audit log that the store has not taken yet, each user's apart."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+WAITING_MAX = 5_000
+
+
+class Waiting(NamedTuple):
+    """Is one entry, encoded, of one user, for one stream."""
+
+    stream: str
+    user: str
+    body: bytes
+
+
+class EntryQueue:
+    """
+    Hands out entries, one of each user in turn.
+
+    Of too many the oldest of the user with the most is given up.
+    """
+
+    def __init__(self) -> None:
+        self._by_user: dict[str, deque[Waiting]] = {}
+        self._count = 0
+        self.lost_total = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, entry: Waiting) -> None:
+        """Add an entry."""
+        if self._count >= WAITING_MAX:
+            most = max(self._by_user, key=lambda user: len(self._by_user[user]))
+            self._pop(most)
+            self.lost_total += 1
+        self._by_user.setdefault(entry.user, deque()).append(entry)
+        self._count += 1
+
+    def take(self, most: int) -> list[Waiting]:
+        """Take out so many, the oldest of each user first."""
+        taken: list[Waiting] = []
+        while self._count and len(taken) < most:
+            for user in list(self._by_user)[: most - len(taken)]:
+                taken.append(self._pop(user))
+                if waiting := self._by_user.pop(user, None):
+                    self._by_user[user] = waiting  # behind the others
+        return taken
+
+    def put_back(self, entries: list[Waiting]) -> None:
+        """Put back in front what was taken."""
+        for entry in reversed(entries):
+            self._by_user.setdefault(entry.user, deque()).appendleft(entry)
+            self._count += 1
+
+    def _pop(self, user: str) -> Waiting:
+        waiting = self._by_user[user]
+        entry = waiting.popleft()
+        if not waiting:
+            del self._by_user[user]
+        self._count -= 1
+        return entry
