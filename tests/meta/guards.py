@@ -483,6 +483,11 @@ GUARDS = (
         ("unit/config/test_placeholders",),
     ),
     Guard(
+        "patterns-linear",
+        (("config/foreign_pattern.py", "return _read(pattern).fullmatch(text)", "return re.fullmatch(pattern, text)"),),
+        ("unit/config/test_foreign_pattern",),
+    ),
+    Guard(
         "notices-once",
         (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
         ("scripts/accounts/test_consents",),
