@@ -488,6 +488,18 @@ GUARDS = (
         ("unit/config/test_foreign_pattern",),
     ),
     Guard(
+        "reach-connected",
+        (("tokens/provider/reach_check.py", "if not reach.permits(address[0]):", "if False:"),),
+        (),
+        ("live/tokens/provider/test_reach",),
+    ),
+    Guard(
+        "reach-put",
+        (("config/reach.py", "if address is not None and not self.permits(str(address)):", "if False:"),),
+        ("unit/config/test_reach", "rooms/tokens/test_stored_providers"),
+        ("live/tokens/provider/test_reach",),
+    ),
+    Guard(
         "notices-once",
         (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
         ("scripts/accounts/test_consents",),
