@@ -484,8 +484,8 @@ GUARDS = (
     ),
     Guard(
         "patterns-linear",
-        (("config/foreign_pattern.py", "return _read(pattern).fullmatch(text)", "return re.fullmatch(pattern, text)"),),
-        ("unit/config/test_foreign_pattern",),
+        (("foreign_pattern.py", "return _read(pattern).fullmatch(text)", "return re.fullmatch(pattern, text)"),),
+        ("unit/test_foreign_pattern",),
     ),
     Guard(
         "reach-connected",
@@ -495,7 +495,7 @@ GUARDS = (
     ),
     Guard(
         "reach-put",
-        (("config/reach.py", "if address is not None and not self.permits(str(address)):", "if False:"),),
+        (("config/egress.py", "if address is not None and not self.permits(str(address)):", "if False:"),),
         ("unit/config/test_reach", "rooms/tokens/test_stored_providers"),
         ("live/tokens/provider/test_reach",),
     ),

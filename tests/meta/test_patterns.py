@@ -46,7 +46,7 @@ def _is_ours(pattern: ast.AST) -> bool:
 
 
 def test_no_foreign_pattern_is_given_to_python() -> None:
-    """:mod:`tidewarden.config.foreign_pattern` takes those."""
+    """:mod:`tidewarden.foreign_pattern` takes those."""
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)}"
         for path in sorted((ROOT / "tidewarden").rglob("*.py"))

@@ -19,6 +19,7 @@ from tidewarden.errors import ConfigError
 
 from . import tls
 from .addresses import NOT_SHOWN, address_fault, is_loopback, parse_address, url_fault
+from .egress import NETWORKS_ALLOWED
 from .key_file import key_faults
 from .provider import Provider
 from .provider_reading import (
@@ -29,7 +30,6 @@ from .provider_reading import (
     SUBJECT_KEYS,
     read_provider,
 )
-from .reach import NETWORKS_ALLOWED
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (

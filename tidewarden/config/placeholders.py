@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tidewarden import foreign_pattern
 from tidewarden.errors import BadArg
 
-from . import foreign_pattern
 from .provider import Provider
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .egress_proxy import PROXY_ALLOWED
-from .reach import Reach
+from .egress import PROXY_ALLOWED, Reach
 from .secret import Secret
 from .sources import setting
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .addresses import WILDCARDS, joined, parse_address, split_host
+from .egress import HEADERS, NETWORKS_ALLOWED, PROXY, Reach, reach_of
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
-from .reach import HEADERS, NETWORKS_ALLOWED, PROXY, Reach, reach_of
 from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting

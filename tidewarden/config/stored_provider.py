@@ -16,11 +16,10 @@ import msgspec
 from tidewarden.errors import BadArg, TooBig
 
 from .addresses import ADDRESS_CHARS_MAX, NOT_SHOWN
-from .egress_proxy import ENVIRONMENT
+from .egress import ENVIRONMENT, Reach
 from .load import PROVIDER_KEYS
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, read_provider
-from .reach import Reach
 from .sources import Found, nearest
 
 DOCUMENT_BYTES_MAX = 65_536

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tidewarden.config.egress import Reach, reach_of
 from tidewarden.config.load import load
-from tidewarden.config.reach import Reach, reach_of
 from tidewarden.config.settings import Tokens
 from tidewarden.config.stored_provider import hosts_of, provider_from
 from tidewarden.errors import BadArg, ConfigError

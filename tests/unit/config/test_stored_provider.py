@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tidewarden.config.egress import Reach
 from tidewarden.config.provider import Provider
-from tidewarden.config.reach import Reach
 from tidewarden.config.stored_provider import SECRETS, SETTINGS, provider_from, settings_of, shown
 from tidewarden.errors import BadArg
 

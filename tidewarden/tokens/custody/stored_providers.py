@@ -17,8 +17,8 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.clock import Clock
+from tidewarden.config.egress import Reach
 from tidewarden.config.load import Provider
-from tidewarden.config.reach import Reach
 from tidewarden.config.stored_provider import provider_from, settings_of, shown
 from tidewarden.tokens.vault.provider_records import ProviderRecord, ProviderRecords
 

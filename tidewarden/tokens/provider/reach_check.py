@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from tidewarden.config.egress import Reach
 from tidewarden.config.provider import Provider
-from tidewarden.config.reach import Reach
 
 OUTSIDE = (
     "its name has an address that is not public, which a provider that was put may not reach;"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from support.providers.raw_provider import provider
 
+from tidewarden.config.egress import Reach, reach_of
 from tidewarden.config.load import Provider
-from tidewarden.config.reach import Reach, reach_of
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent
 

@@ -1,9 +1,9 @@
 """
-Says where a provider that was put while nodes run may have requests sent, and what they may say.
+Says which way the requests of a provider leave a node: by which proxy, and how far they may reach.
 
-Who puts one names addresses, headers and a proxy, and is shown much of what is answered. So its
-requests reach no more of the node's own network than the node's configuration file allows. The
-address that a name turned out to have is asked about here at each connection, not the name alone.
+Whoever puts a provider while nodes run names addresses, headers and a proxy, and is shown much of
+what is answered. So its requests reach no more of the node's own network than the node's file
+allows. The address that a name turned out to have is asked about at each connection, not the name.
 
 Plain functions.
 """
@@ -11,14 +11,18 @@ Plain functions.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from .provider import Provider
 
+ENVIRONMENT = "environment"
+PROXY_ALLOWED = (
+    f"http://HOST:PORT, USER:PASSWORD@ before the host where it wants them, or {ENVIRONMENT!r}"
+)
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PROXY, HEADERS = "proxy", "headers"
@@ -132,6 +136,47 @@ def reach_of(networks: Iterable[str], allowed: Iterable[str]) -> Reach:
     return Reach(found, frozenset(allowed))
 
 
+def proxy_of(setting: str, url: str, environ: Mapping[str, str]) -> str:
+    """
+    The proxy on the way to ``url``; empty: none.
+
+    Of the environment, ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy`` are looked
+    at, in either case, as curl does.
+    """
+    if setting != ENVIRONMENT:
+        return setting
+    parts = urlsplit(url)
+    if _is_spared(
+        parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443), environ
+    ):
+        return ""
+    found = _variable(environ, f"{parts.scheme}_proxy") or _variable(environ, "all_proxy")
+    return found if "://" in found or not found else f"http://{found}"
+
+
+def proxy_fault(proxy: str) -> str:
+    """Say what is wrong with a proxy's address, without quoting its password; empty: nothing."""
+    fault = f"found no address of a proxy; allowed: {PROXY_ALLOWED}"
+    try:
+        parts = urlsplit(proxy)
+        port = parts.port
+    except ValueError:
+        return fault
+    said = unquote((parts.username or "") + (parts.password or ""))
+    odd = any(char.isspace() for char in proxy) or not (said.isascii() and proxy.isprintable())
+    whole = parts.path in ("", "/") and not parts.query and not parts.fragment
+    if (
+        parts.scheme != "http"
+        or not parts.hostname
+        or port == 0
+        or odd
+        or not whole
+        or parts.username == ""
+    ):
+        return fault
+    return ""
+
+
 def _address_of(host: str) -> Address | None:
     if host.rstrip(".").lower() == "localhost" or host.rstrip(".").lower().endswith(".localhost"):
         return ipaddress.ip_address("127.0.0.1")
@@ -163,3 +208,30 @@ def _embedded(address: Address) -> Iterator[Address]:
 def _is_of_hops(name: str) -> bool:
     low = name.lower()
     return low in _HOP_HEADERS or low.startswith(_HOP_PREFIXES)
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, "") or environ.get(name.upper(), "")
+
+
+def _is_spared(host: str, port: int, environ: Mapping[str, str]) -> bool:
+    """
+    Whether ``no_proxy`` names the host: itself, a domain that it is in, a network, or everything.
+    """
+    for entry in _variable(environ, "no_proxy").lower().replace(" ", ",").split(","):
+        if entry == "*" or (entry and _names(entry, host.lower(), port)):
+            return True
+    return False
+
+
+def _names(entry: str, host: str, port: int) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:  # One of the two is a name.
+        name, colon, number = entry.rpartition(":")
+        if colon and number.isdecimal():
+            if int(number) != port:
+                return False
+            entry = name
+        entry = entry.strip("[]").lstrip(".")
+        return host == entry or host.endswith(f".{entry}")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.config.foreign_pattern import PATTERN_CHARS_MAX, fault_of, is_match
 from tidewarden.config.load import Provider, Secret
 from tidewarden.config.placeholders import VALUE_CHARS_MAX, check, faults
 from tidewarden.errors import BadArg
+from tidewarden.foreign_pattern import PATTERN_CHARS_MAX, fault_of, is_match
 
 SLOW_ELSEWHERE = ("(a+)+b", "(a|aa)+b", "(.*a){20}b", "(a?){100}b", "a*a*a*a*a*a*a*a*b")
 
