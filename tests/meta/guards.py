@@ -500,6 +500,12 @@ GUARDS = (
         ("live/tokens/provider/test_reach",),
     ),
     Guard(
+        "answers-end",
+        (("tokens/provider/connector.py", "        if (\n            self._interim > INTERIM_MAX\n", "        if False and (\n            self._interim > INTERIM_MAX\n"),),
+        (),
+        ("live/tokens/provider/test_endless_answers",),
+    ),
+    Guard(
         "notices-once",
         (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
         ("scripts/accounts/test_consents",),
