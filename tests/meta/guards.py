@@ -503,6 +503,29 @@ GUARDS = (
         ("unit/config/test_placeholders",),
     ),
     Guard(
+        "patterns-linear",
+        (("foreign_pattern.py", "return _read(pattern).fullmatch(text)", "return re.fullmatch(pattern, text)"),),
+        ("unit/test_foreign_pattern",),
+    ),
+    Guard(
+        "reach-connected",
+        (("tokens/provider/reach_check.py", "if not reach.permits(address[0]):", "if False:"),),
+        (),
+        ("live/tokens/provider/test_reach",),
+    ),
+    Guard(
+        "reach-put",
+        (("config/egress.py", "if address is not None and not self.permits(str(address)):", "if False:"),),
+        ("unit/config/test_reach", "rooms/tokens/test_stored_providers"),
+        ("live/tokens/provider/test_reach",),
+    ),
+    Guard(
+        "answers-end",
+        (("tokens/provider/connector.py", "        if (\n            self._interim > INTERIM_MAX\n", "        if False and (\n            self._interim > INTERIM_MAX\n"),),
+        (),
+        ("live/tokens/provider/test_endless_answers",),
+    ),
+    Guard(
         "notices-once",
         (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
         ("scripts/accounts/test_consents",),

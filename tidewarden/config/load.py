@@ -19,6 +19,7 @@ from tidewarden.errors import ConfigError
 
 from . import tls
 from .addresses import NOT_SHOWN, address_fault, is_loopback, parse_address, url_fault
+from .egress import NETWORKS_ALLOWED
 from .key_file import key_faults
 from .provider import Provider
 from .provider_reading import (
@@ -209,6 +210,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     _check_doors(config.node, problem)
     _check_beanstalkd(config, problem)
     _check_otel(config, problem)
+    _check_reach(config, problem)
     _check_secret(config, problem)
     _check_store(config, problem)
     if config.limits.request_bytes < config.limits.payload_bytes:
@@ -265,6 +267,15 @@ def _check_beanstalkd(config: Config, problem: Problem) -> None:
             "beanstalkd.port",
             f"found {door.port}, which is another of this node's ports; allowed: 0, or one outside"
             f" {node.base_port} to {node.base_port + BEANSTALKD_ABOVE - 1}",
+        )
+
+
+def _check_reach(config: Config, problem: Callable[[str, str], None]) -> None:
+    try:
+        _ = config.tokens.reach
+    except ValueError as error:
+        problem(
+            "tokens.put_networks", f"found one that is none ({error}); allowed: {NETWORKS_ALLOWED}"
         )
 
 

@@ -15,10 +15,10 @@ import dataclasses
 import itertools
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tidewarden import foreign_pattern
 from tidewarden.errors import BadArg
 
 from .provider import Provider
@@ -67,16 +67,9 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
                 f"account_parameters {name}",
                 "stands for the account's own name; allowed: any other name",
             )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # What may be read in two ways one day is none.
-                re.compile(pattern, re.ASCII)
-        except (re.error, FutureWarning, RecursionError, OverflowError):
+        if fault := foreign_pattern.fault_of(pattern):
             wrong.add(name)
-            yield (
-                f"account_parameters {name}",
-                f"found {pattern[:80]!r}; allowed: a regular expression",
-            )
+            yield f"account_parameters {name}", f"found {pattern[:80]!r}, {fault}"
     used = set()
     for key, text in _texts(provider):
         names = PLACEHOLDER.findall(text)
@@ -206,7 +199,7 @@ def _value_fault(value: Any, pattern: str) -> str:
         return f"has {len(value)} characters, not 1 to {VALUE_CHARS_MAX}"
     if not value.isascii() or not value.isprintable():
         return f"is {shown}, which is not printable ASCII"
-    if not re.compile(pattern, re.ASCII).fullmatch(value):
+    if not foreign_pattern.is_match(pattern, value):
         return f"is {shown}, which its pattern does not match"
     return ""
 

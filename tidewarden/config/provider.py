@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .egress_proxy import PROXY_ALLOWED
+from .egress import PROXY_ALLOWED, Reach
 from .secret import Secret
 from .sources import setting
 
@@ -309,6 +309,8 @@ class Provider:
     Settings of its preset that nobody has found in the provider's own words: named in the log at
     the start.
     """
+    reach: Reach | None = None
+    """It was put while nodes run: what it may reach. None: it is of the file, and may anything."""
     own_issuer: bool = False
     """This is the provider as one account has it, with an issuer that is that account's."""
     own_hosts: bool = False

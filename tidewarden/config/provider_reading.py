@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from . import placeholders, presets, signing, tls
 from .addresses import plain_fault, secret_url_fault
-from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
+from .egress import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
 from .error_classes import CONFIGURABLE
 from .provider import (
     ASSERTION_AUTHS,

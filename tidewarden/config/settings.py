@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .addresses import WILDCARDS, joined, parse_address, split_host
+from .egress import HEADERS, NETWORKS_ALLOWED, PROXY, Reach, reach_of
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
@@ -23,6 +24,7 @@ BEANSTALKD_ABOVE = 4
 """The beanstalkd door's port likewise, unless it is set."""
 LINEAGE = "lineage.json"
 """A file of a store's folder that only a store of several has."""
+NETWORK = r"[0-9A-Fa-f:.]{2,45}(/[0-9]{1,3})?"
 STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
 
 
@@ -332,6 +334,23 @@ class Tokens:
     How long an account is asked for in vain before it is ``stopped``, seconds; twice as long where
     nobody knows that the provider is well. Four days: a weekend and the days around it.
     """
+    put_networks: tuple[str, ...] = setting((), pattern=NETWORK, allowed=NETWORKS_ALLOWED)
+    """
+    What providers that are put while nodes run may reach besides public addresses, and by
+    ``http://``, too. Empty, the default: nothing, so that who may put one reaches no further.
+    """
+    put_allowed: tuple[str, ...] = setting(
+        (), pattern=rf"{PROXY}|{HEADERS}", allowed=f"{PROXY!r} and {HEADERS!r}"
+    )
+    """
+    What else such providers may have: a ``proxy``, and ``headers`` that say which host or hop a
+    request is for (Host, Cookie, X-Forwarded-For). Empty, the default: neither.
+    """
+
+    @property
+    def reach(self) -> Reach:
+        """What providers that are put may reach. Raises: ValueError: a network is none."""
+        return reach_of(self.put_networks, self.put_allowed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tidewarden.errors import BadArg, TooBig
 
-from .egress_proxy import ENVIRONMENT
+from .addresses import ADDRESS_CHARS_MAX, NOT_SHOWN
+from .egress import ENVIRONMENT, Reach
 from .load import PROVIDER_KEYS
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, read_provider
@@ -56,9 +58,11 @@ def settings_of(document: bytes) -> dict[str, Any]:
     return found
 
 
-def provider_from(name: str, settings: dict[str, Any]) -> Provider:
+def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider:
     """
     The provider that these settings make. No file and no variable of this node is looked at.
+
+    ``reach``: what it may reach here.
 
     Raises: BadArg: with every problem: which setting, what was found, what is allowed.
     """
@@ -70,13 +74,40 @@ def provider_from(name: str, settings: dict[str, Any]) -> Provider:
         table = {key: Found(value, _ORIGIN) for key, value in settings.items()}
         provider = read_provider(name, table, {}, problems)
         if not problems:
-            return provider
+            problems = [f"{section}.{key}: {fault}" for key, fault in reach.faults(provider)]
+        if not problems:
+            return dataclasses.replace(provider, reach=reach)
     raise BadArg("; ".join(problem.removeprefix(f"{_ORIGIN}: ") for problem in problems))
 
 
 def shown(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings with ``set`` in the place of each secret."""
     return {key: _hidden(value) if key in SECRETS else value for key, value in settings.items()}
+
+
+def hosts_of(document: bytes) -> list[str]:
+    """List where the settings that were put have requests sent: origins alone, without secrets."""
+    try:
+        settings = settings_of(document)
+    except (BadArg, TooBig):
+        return []
+    found = []
+    for key in ("token_url", "issuer", "revocation_url", "proxy"):
+        url = settings.get(key)
+        if isinstance(url, str) and url:
+            found.append(f"{key} {_origin_of(url)}")
+    if isinstance(preset := settings.get("preset"), str) and preset:
+        found.append(f"preset {preset[:80]}")
+    return found
+
+
+def _origin_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return NOT_SHOWN
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host[:ADDRESS_CHARS_MAX]}"
 
 
 def _fault(section: str, key: str, value: Any) -> str:

@@ -33,6 +33,7 @@ from tidewarden.raft.state import base_addresses
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.audit.audit_log import AuditLog, audit_log
+from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.login_cookie import login_key
 from tidewarden.server.console.timeline import Timeline
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
@@ -359,6 +360,7 @@ class Daemon:
             replication,
             audit,
             login_key=login_key(self._secret),
+            ended_logins=EndedLogins(clock, rooms.parts.control.call, config.cluster.name),
             traffic=traffic,
         )
 

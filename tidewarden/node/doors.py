@@ -16,6 +16,7 @@ from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
 from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.beanstalkd.server import BeanstalkdServer
+from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.recorder import FigureRecorder
 from tidewarden.server.http.server import HttpServer
 from tidewarden.server.resp.server import RespServer
@@ -40,7 +41,7 @@ class Doors:
 
     ``operations`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
     the connections by the files that this process may open. ``login_key`` is that of the console's
-    logins.
+    logins, ``ended_logins`` tells which of them were ended.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Doors:
         *,
         traffic: ClusterTraffic,
         login_key: bytes,
+        ended_logins: EndedLogins,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -118,6 +120,7 @@ class Doors:
             admission=self._resp.admission,
             connections_max=budget.http,
             login_key=login_key,
+            ended_logins=ended_logins,
         )
         status.look_at_certificate()
 

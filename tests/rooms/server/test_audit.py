@@ -265,7 +265,12 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
             ("T.EXPORT", secret.encode().hex(), "00", "1"),
             ("T.IMPORT", secret.encode().hex(), "00", "1", secret),
             ("T.PROVIDER", "release", "p"),
-            ("P.PUT", "p", f'{{"client_secret": "{secret}"}}'),
+            (
+                "P.PUT",
+                "p",
+                f'{{"client_secret": "{secret}", "token_url": "https://u:{secret}@a.example/{secret}",'
+                f' "proxy": "http://u:{secret}@b.example:3128"}}',
+            ),
             ("P.GET", "p"),
             ("P.DELETE", "p"),
             ("Q.CONFIG", "q"),
@@ -284,7 +289,17 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
             ("POST", "/v1/tokens:read", {"json": {"accounts": ["p/b", "p/nobody"]}}),
             ("DELETE", "/v1/tokens/p/nobody", {}),
             ("POST", "/v1/providers/p/probe", {}),
-            ("PUT", "/v1/providers/q/settings", {"json": {"client_secret": secret}}),
+            (
+                "PUT",
+                "/v1/providers/q/settings",
+                {
+                    "json": {
+                        "client_secret": secret,
+                        "issuer": "https://c.example/x",
+                        "preset": "google",
+                    }
+                },
+            ),
             ("DELETE", "/v1/providers/nobody/settings", {}),
             (
                 "PUT",
@@ -317,9 +332,9 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
         ("T.EXPORT", "ok", ("p/a", 1)),
         ("T.IMPORT", "ok", ("p/a", 1)),
         ("T.PROVIDER", "ok", "release", "p"),
-        ("P.PUT", "ok", "p"),
+        ("P.PUT", "ok", "p", "token_url https://a.example", "proxy http://b.example:3128"),
         ("P.DELETE", "ok", "p"),
-        ("P.PUT", "ok", "q"),
+        ("P.PUT", "ok", "q", "issuer https://c.example", "preset google"),
         ("P.DELETE", "NOTFOUND", "nobody", "DELETE /v1/providers/nobody/settings"),
         ("Q.CONFIG", "ok", "q", "SET", "lease_ms", "5"),
         ("Q.PURGE", "ok", "q"),

@@ -17,6 +17,7 @@ from support.inspect import answer_within, pools_of, vault_of
 from support.tokens import harness
 from support.tokens.harness import eventually
 
+from tidewarden.config.settings import Tokens
 from tidewarden.errors import BadArg, Exists, Full, NotFound, TooBig
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.custody import key_sync, stored_providers
@@ -25,6 +26,7 @@ from tidewarden.tokens.vault.vault import key_id_of
 
 DUE = {"refresh_token": "a.0", "access_token": "old", "expires_in": 1}
 KEY = f"{prefix_of('t', provider_records.QUEUE, 0)}:providers"
+VAULT_KEY = base64.b64encode(os.urandom(32)).decode()
 SECRET = "a-very-secret-word"
 
 
@@ -49,7 +51,7 @@ def document(url: str, **more: Any) -> bytes:
 async def nodes(
     valkey: Any, folder: Path, endpoint: harness.Endpoint, count: int = 2
 ) -> AsyncIterator[list[harness.Side]]:
-    key = base64.b64encode(os.urandom(32)).decode()
+    key = VAULT_KEY
     async with contextlib.AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(node(valkey, folder, endpoint, f"n{number}", key=key))
@@ -65,13 +67,31 @@ async def node(
     name: str,
     chosen: Any = None,
     key: str = "",
+    networks: tuple[str, ...] = ("127.0.0.0/8",),
 ) -> AsyncIterator[harness.Side]:
     (folder / name / "secrets").mkdir(parents=True, exist_ok=True)
     if key:
         (folder / name / "secrets" / "vault.key").write_text(key)
     chosen = chosen or harness.provider(endpoint.url)
-    async with harness.node(valkey, folder / name, chosen, name) as side:
+    sections = {"tokens": Tokens(put_networks=networks)}
+    async with harness.node(valkey, folder / name, chosen, name, sections=sections) as side:
         yield side
+
+
+async def test_what_a_node_does_not_allow_is_not_in_force_there(
+    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        nodes(valkey, tmp_path, endpoint, 1) as (one,),
+        node(valkey, tmp_path, endpoint, "n9", key=VAULT_KEY, networks=()) as other,
+    ):
+        with pytest.raises(BadArg, match="token_url: found an address that is not public, which"):
+            await other.tokens.stored_providers.put("q", document(endpoint.url))
+        await one.tokens.stored_providers.put("q", document(endpoint.url))
+        told = await other.tokens.stored_providers.one("q")
+        assert "found an address that is not public" in told["fault"]
+        assert "q" not in pools_of(other.tokens)
+        assert "not in force here: q: providers.q.token_url: found an address" in caplog.text
 
 
 async def test_a_provider_is_put_at_one_node_and_in_force_on_all(

@@ -65,12 +65,15 @@ async def site(
     traffic: Any = None,
     audit: Any = None,
     traffic_of_cluster: Any = None,
+    tls: tuple[str, str] = ("", ""),
     **more: Any,
 ) -> AsyncIterator[Site]:
     known = (replace(doubles.ADMIN, rights=rights),) if users else ()
     door = doubles.Door(users=known, traffic=traffic, audit=audit)
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
-    config = replace(door.config, node=replace(door.config.node, base_port=-1))
+    config = replace(
+        door.config, node=replace(door.config.node, base_port=-1, tls_cert=tls[0], tls_key=tls[1])
+    )
     rooms: tuple[Any, ...] = (door.queues, door.tokens)
     figures = FigureRecorder("n0", SystemClock(), FixedNode(), door.server.stats, *rooms)
     services = replace(door.services, figures=figures, traffic_of_cluster=traffic_of_cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.config.egress_proxy import proxy_fault, proxy_of
+from tidewarden.config.egress import proxy_fault, proxy_of
 
 TOKEN_URL = "https://login.example.org/token"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidewarden.config.egress import Reach
 from tidewarden.config.provider import Provider
 from tidewarden.config.stored_provider import SECRETS, SETTINGS, provider_from, settings_of, shown
 from tidewarden.errors import BadArg
@@ -24,7 +25,7 @@ def test_settings_are_read_as_in_the_file() -> None:
         "parameters": {"audience": "a"},
         "next_secret": "n3xt",
     }
-    found = provider_from("shop", settings_of(json.dumps(settings).encode()))
+    found = provider_from("shop", settings_of(json.dumps(settings).encode()), Reach())
     assert (found.name, found.token_url, found.margin_s) == ("shop", "https://x/token", 7.0)
     assert (found.client_secret.reveal(), found.next_secret.reveal()) == ("s3cret", "n3xt")
     assert (found.extras, found.parameters["audience"]) == (("id",), "a")
@@ -51,7 +52,7 @@ def test_settings_are_read_as_in_the_file() -> None:
 )  # fmt: skip
 def test_what_is_wrong_is_told_by_its_name(more: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadArg) as raised:
-        provider_from("shop", GOOD | more)
+        provider_from("shop", GOOD | more, Reach())
     assert fault in str(raised.value)
     assert "s3cret" not in str(raised.value)
     assert not str(raised.value).startswith("put:")
@@ -65,7 +66,7 @@ def test_no_setting_has_a_file_of_the_node_read(tmp_path: Path) -> None:
         if key == "client_secret_file":
             del settings["client_secret"]
         with pytest.raises(BadArg, match=f"{key}: names what lies on a node"):
-            provider_from("shop", settings)
+            provider_from("shop", settings, Reach())
     paths = {item.name for item in dataclasses.fields(Provider) if item.metadata.get("path")}
     assert len(paths) >= 5
     assert not paths & set(SETTINGS)
@@ -75,7 +76,7 @@ def test_no_setting_has_a_file_of_the_node_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "é", "x" * 64, "-a"])
 def test_names(name: str) -> None:
     with pytest.raises(BadArg, match="found the name"):
-        provider_from(name, dict(GOOD))
+        provider_from(name, dict(GOOD), Reach())
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'"x"', b"{", b"\xff", b"[" * 10_000])

@@ -25,12 +25,14 @@ class Audited:
         account: whether the first of them is an account, which is noted together with others.
         every_word: whether nothing that is sent is a secret, so that over HTTP the body is shown.
         reads: whether it is noted though it changes nothing, so over HTTP also of a GET.
+        of_body: what of the payload is shown as well, where that is the body of a request by HTTP.
     """
 
     shown: Callable[[Arguments], Arguments | None]
     account: bool = False
     every_word: bool = False
     reads: bool = False
+    of_body: Callable[[bytes], Sequence[str]] | None = None
 
     def note(
         self, audit: AuditLog, user: str, peer: str, action: str, words: Arguments, outcome: str
@@ -46,6 +48,15 @@ class Audited:
 def first(count: int) -> Audited:
     """The first arguments of the verb; what follows is a payload, or of no interest."""
     return Audited(lambda request: request[1 : 1 + count])
+
+
+def first_and(of_body: Callable[[bytes], Sequence[str]]) -> Audited:
+    """The first argument of the verb, and what ``of_body`` shows of the second, its payload."""
+
+    def shown(request: Arguments) -> Arguments:
+        return [request[1], *(text.encode() for text in of_body(bytes(request[2])))]
+
+    return Audited(shown, of_body=of_body)
 
 
 def whole() -> Audited:

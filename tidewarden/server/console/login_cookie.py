@@ -3,7 +3,7 @@ The cookie of a login to the console: who logged in, and until when.
 
 No node keeps it. It carries a MAC under a key that follows from the cluster's secret, so it is
 valid at each node, and the user's hash is part of what the MAC is over, so that another secret ends
-it.
+it. A logout ends it by its id (:mod:`.ended_logins`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,40 @@ import base64
 import binascii
 import hashlib
 import hmac
+import os
+from dataclasses import dataclass
 
 from tidewarden.clock import Clock
 from tidewarden.errors import NoAuth
 from tidewarden.server.access.users import Users
 
 COOKIE = "tidewarden"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+"""Where TLS is: browsers take it from this very host by TLS alone."""
 LOGIN_S = 12 * 3600
 COOKIE_CHARS_MAX = 1000
-_LABEL = b"tidewarden console login 1"
-_ENDED = "The login to the console has ended. Log in again."
+ID_BYTES = 12
+_LABEL = b"tidewarden console login 2"
+ENDED = "The login to the console has ended. Log in again."
 
 
 def login_key(cluster_secret: str) -> bytes:
     """Return the key of the logins of a cluster, which follows from its secret."""
     return hmac.digest(cluster_secret.encode(), _LABEL, hashlib.sha256)
+
+
+def cookie_name(*, secure: bool) -> str:
+    """Return the name of the cookie, by whether the connection is by TLS."""
+    return SECURE_COOKIE if secure else COOKIE
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Holds one login: whose it is, its id, and when it ends, unix seconds."""
+
+    user: str
+    id: str
+    ends_s: int
 
 
 class LoginCookies:
@@ -40,35 +59,36 @@ class LoginCookies:
     def issue(self, user: str) -> str:
         """Return the value for a user who has just shown the secret."""
         name = _text(user.encode("utf-8", "surrogatepass"))
-        ends_s = self._clock.unix_ms() // 1000 + LOGIN_S
-        return f"{name}.{ends_s}.{self._mac(user, ends_s)}"
+        made = Login(user, _text(os.urandom(ID_BYTES)), self._clock.unix_ms() // 1000 + LOGIN_S)
+        return f"{name}.{made.id}.{made.ends_s}.{self._mac(made)}"
 
-    def user_of(self, value: str) -> str:
+    def login_of(self, value: str) -> Login:
         """
-        Return the user who logged in.
+        Return the login that a cookie stands for.
 
         Raises: NoAuth: it is none of ours, it has ended, or the user has another secret now.
         """
         if len(value) > COOKIE_CHARS_MAX or not value.isascii():
-            raise NoAuth(_ENDED)
-        name, _, rest = value.partition(".")
-        ends, _, mac = rest.partition(".")
+            raise NoAuth(ENDED)
+        name, login_id, ends, mac = ([*value.split(".", 3), "", "", ""])[:4]
         try:
             user = _bytes(name).decode("utf-8", "surrogatepass")
         except (binascii.Error, UnicodeDecodeError):
-            raise NoAuth(_ENDED) from None
+            raise NoAuth(ENDED) from None
         if not ends.isdigit() or not self._users.has(user):
-            raise NoAuth(_ENDED)
-        right = hmac.compare_digest(mac, self._mac(user, int(ends)))
-        if not right or int(ends) <= self._clock.unix_ms() // 1000:
-            raise NoAuth(_ENDED)
-        return user
+            raise NoAuth(ENDED)
+        login = Login(user, login_id, int(ends))
+        right = hmac.compare_digest(mac, self._mac(login))
+        if not right or login.ends_s <= self._clock.unix_ms() // 1000:
+            raise NoAuth(ENDED)
+        return login
 
-    def _mac(self, user: str, ends_s: int) -> str:
+    def _mac(self, login: Login) -> str:
         parts = (
-            user.encode("utf-8", "surrogatepass"),
-            b"%d" % ends_s,
-            self._users.secret_hash(user).encode(),
+            login.user.encode("utf-8", "surrogatepass"),
+            login.id.encode(),
+            b"%d" % login.ends_s,
+            self._users.secret_hash(login.user).encode(),
         )
         made = hmac.new(self._key, digestmod=hashlib.sha256)
         for part in parts:

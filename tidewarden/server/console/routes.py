@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from tidewarden.server.access.users import Users
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 
-from .login_cookie import COOKIE, LOGIN_S, LoginCookies
+from .ended_logins import EndedLogins
+from .login_cookie import LOGIN_S, LoginCookies, cookie_name
 from .same_origin import check_same_origin
 from .static_files import StaticFiles
 
@@ -47,9 +49,13 @@ class Whoami(msgspec.Struct):
 
 
 class LoggedOut(msgspec.Struct):
-    """Says that the browser has been told to forget the login."""
+    """Says that the login has ended, and the browser been told to forget it."""
 
     logged_out: bool = True
+    everywhere: Annotated[
+        bool,
+        msgspec.Meta(description="false: at this node alone, for the store did not answer"),
+    ] = True
 
 
 class ConsoleRoutes:
@@ -64,11 +70,13 @@ class ConsoleRoutes:
         node: str,
         users: Users,
         logins: LoginCookies,
+        ended: EndedLogins,
         user: Callable[[web.Request], str],
     ) -> None:
         self._node = node
         self._users = users
         self._logins = logins
+        self._ended = ended
         self._user = user
 
     async def login(self, request: web.Request) -> web.Response:
@@ -83,9 +91,14 @@ class ConsoleRoutes:
         return response
 
     async def logout(self, request: web.Request) -> web.Response:
-        """Have the browser forget its login."""
+        """End the login at every node, and have the browser forget it."""
         check_same_origin(request)
-        response = respond(msgspec.to_builtins(LoggedOut()))
+        everywhere = True
+        if cookie := request.cookies.get(cookie_name(secure=request.secure), ""):
+            with contextlib.suppress(NoAuth):  # It has ended already.
+                login = self._logins.login_of(cookie)
+                everywhere = await self._ended.end(login.id, login.ends_s)
+        response = respond(msgspec.to_builtins(LoggedOut(everywhere=everywhere)))
         _set(request, response, "", 0)
         return response
 
@@ -117,7 +130,7 @@ async def _login_of(request: web.Request) -> Login:
 
 def _set(request: web.Request, response: web.Response, value: str, seconds: int) -> None:
     response.set_cookie(
-        COOKIE,
+        cookie_name(secure=request.secure),
         value,
         max_age=seconds,
         path="/",

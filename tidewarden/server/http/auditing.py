@@ -69,6 +69,8 @@ class HttpAudit:
         words = [name for name in route.arguments(request) if name]
         if rule.every_word:
             words.append(f"{request.method} {request.path_qs}".encode())
-            if request.can_read_body and (body := await request.read()):
+            if request.body_exists and (body := await request.read()):
                 words.append(body)
+        if rule.of_body is not None and request.body_exists:
+            words.extend(text.encode() for text in rule.of_body(await request.read()))
         return words

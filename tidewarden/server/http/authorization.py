@@ -20,7 +20,8 @@ from tidewarden.server.access.required_rights import (
 from tidewarden.server.access.users import Users
 from tidewarden.server.console import data_routes
 from tidewarden.server.console import routes as console
-from tidewarden.server.console.login_cookie import COOKIE, LoginCookies
+from tidewarden.server.console.ended_logins import EndedLogins
+from tidewarden.server.console.login_cookie import ENDED, LoginCookies, cookie_name
 from tidewarden.server.console.same_origin import check_same_origin
 from tidewarden.server.verbs.token import no_reader
 
@@ -34,8 +35,11 @@ for _table in (*TABLES, console.ROUTES, console.FILES, data_routes.ROUTES):
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
 OPEN_PREFIX = "/console/"
 """What is below it is open to all: the console's pages have nothing in them, and its login."""
-BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS"})
-"""They answer secrets, which no page shows: a login of the console is not enough for them."""
+BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "P.PUT", "R.BACKUP"})
+"""
+They answer secrets, or say where secrets go, which no page does: a login of the console is not
+enough for them.
+"""
 USER_PREFIXES = tuple(
     sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
 )
@@ -45,9 +49,10 @@ USER_PREFIXES = tuple(
 class Authorization:
     """Checks origin, user and rights of requests; ``users`` are those of both doors."""
 
-    def __init__(self, users: Users, logins: LoginCookies) -> None:
+    def __init__(self, users: Users, logins: LoginCookies, ended: EndedLogins) -> None:
         self._users = users
         self._logins = logins
+        self._ended = ended
 
     def check_origin(self, request: web.Request) -> None:
         """
@@ -75,9 +80,10 @@ class Authorization:
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
-            cookie = "" if self._users.open else request.cookies.get(COOKIE, "")
+            name = cookie_name(secure=request.secure)
+            cookie = "" if self._users.open else request.cookies.get(name, "")
             if cookie:
-                return self._user_of_login(request, cookie)
+                return await self._user_of_login(request, cookie)
             if self._users.open and not request.path.startswith(USER_PREFIXES):
                 return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
@@ -86,15 +92,18 @@ class Authorization:
             raise NoAuth("Only Authorization: Bearer user:secret is understood.")
         return await self._authenticate(credentials.strip(), peer_of(request.transport))
 
-    def _user_of_login(self, request: web.Request, cookie: str) -> str:
-        user = self._logins.user_of(cookie)
+    async def _user_of_login(self, request: web.Request, cookie: str) -> str:
+        login = self._logins.login_of(cookie)
         check_same_origin(request)
         route = route_of(request)
         if route is not None and route.verb in BY_PROGRAMS_ALONE:
             raise Denied(
-                "A login of the console shows no secrets: send Authorization: Bearer user:secret."
+                "A login of the console shows no secrets, and says of none where it goes: send"
+                " Authorization: Bearer user:secret."
             )
-        return user
+        if await self._ended.has(login.id):
+            raise NoAuth(ENDED)
+        return login.user
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
         """``user:secret``, or a secret alone, which may have a colon itself."""

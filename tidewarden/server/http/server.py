@@ -30,6 +30,7 @@ from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import UNKNOWN, AnsweredRequests
 from tidewarden.server.console import data_routes
 from tidewarden.server.console import routes as console
+from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.login_cookie import LoginCookies
 from tidewarden.server.console.static_files import StaticFiles
 from tidewarden.server.services import Services
@@ -90,6 +91,7 @@ class HttpServer:
             anyway.
         connections_max: less than the limits say, where the process has fewer files.
         login_key: of the console's logins; one of this process alone when absent.
+        ended_logins: which of them were ended; likewise.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class HttpServer:
         internal: Mapping[str, Inner] | None = None,
         connections_max: int | None = None,
         login_key: bytes | None = None,
+        ended_logins: EndedLogins | None = None,
     ) -> None:
         self._config = config
         self._services = services
@@ -118,9 +121,10 @@ class HttpServer:
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         logins = LoginCookies(login_key or os.urandom(32), self._users, clock)
-        self._authorization = Authorization(self._users, logins)
+        ended = ended_logins or EndedLogins(clock)
+        self._authorization = Authorization(self._users, logins, ended)
         self._console = console.ConsoleRoutes(
-            config.node.name, self._users, logins, lambda request: request[USER]
+            config.node.name, self._users, logins, ended, lambda request: request[USER]
         )
         self._audit = HttpAudit(services.audit, ROUTES)
         self._data = (

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidewarden.config.rights import Rights
+from tidewarden.config.stored_provider import hosts_of
 from tidewarden.errors import Error
 from tidewarden.server.access.required_rights import (
     Arguments,
@@ -19,7 +20,7 @@ from tidewarden.server.access.required_rights import (
     on_account,
     some_as_user,
 )
-from tidewarden.server.audit.audited import first, whole
+from tidewarden.server.audit.audited import first_and, whole
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -85,7 +86,7 @@ COMMANDS = (
         Permission("user", frozenset((*ADMIN, *EXPORT)), _administers_and_exports),
         "provider json",
         group="token",
-        audited=first(1),
+        audited=first_and(hosts_of),
     ),
     Command("P.GET", show, 2, 2, on_account(*ADMIN), "provider", group="token"),
     Command("P.LIST", listing, 1, 1, some_as_user(*ADMIN), group="token"),

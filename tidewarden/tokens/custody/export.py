@@ -170,8 +170,8 @@ async def put_lines(
     It is 1 for a new one, 0 for one that was there so, or why it is left out: it may not be
     ``written``, too.
 
-    Raises: BadArg: a line does not open; then nothing was put. What the store raises, which
-    concerns all.
+    Raises: BadArg: a line does not open, or holds no account; then nothing was put. What the store
+    raises, which concerns all.
     """
     _check(sealing)
     key, file_id, number = sealing
@@ -179,10 +179,9 @@ async def put_lines(
         plain = [open_line(key, file_id, number + at, line) for at, line in enumerate(lines)]
     except NotSealed as error:
         raise errors.BadArg(f"The sealed file cannot be read: {error}.") from None
+    read = [_account_in(one, number + at) for at, one in enumerate(plain)]
     results: list[int | str] = []
-    for one in plain:
-        fields = msgspec.json.decode(one)
-        account = fields.pop("account")
+    for account, fields in read:
         if not written.allow(account):
             results.append(f"{account}: it needs the right token:write:{account}")
             continue
@@ -192,6 +191,25 @@ async def put_lines(
         except (errors.BadArg, errors.NotFound, errors.TooBig) as error:
             results.append(f"{account}: {error}")
     return results
+
+
+def _account_in(plain: bytes, number: int) -> tuple[str, dict[str, Any]]:
+    """
+    Return the account of an opened line, and its fields, not looked at yet.
+
+    Who has the key of a file may have sealed anything. Raises: BadArg: it is no account.
+    """
+    try:
+        fields = msgspec.json.decode(plain)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields = None
+    account = fields.pop("account", None) if isinstance(fields, dict) else None
+    if not isinstance(account, str):
+        raise errors.BadArg(
+            f"The sealed file cannot be read: line {number + 1} opens, but holds no account:"
+            ' allowed is a JSON object with "account": "provider/name".'
+        )
+    return account, fields
 
 
 def _check(sealing: Sealing) -> None:

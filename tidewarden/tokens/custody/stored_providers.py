@@ -17,6 +17,7 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.clock import Clock
+from tidewarden.config.egress import Reach
 from tidewarden.config.load import Provider
 from tidewarden.config.stored_provider import provider_from, settings_of, shown
 from tidewarden.tokens.vault.provider_records import ProviderRecord, ProviderRecords
@@ -49,14 +50,20 @@ class StoredProviders:
     Args:
         records: as they are in the store.
         configured: those of the configuration file.
+        reach: what others may reach, by the configuration file of this node.
     """
 
     def __init__(
-        self, records: ProviderRecords, configured: Mapping[str, Provider], clock: Clock
+        self,
+        records: ProviderRecords,
+        configured: Mapping[str, Provider],
+        clock: Clock,
+        reach: Reach,
     ) -> None:
         self._records = records
         self._configured = configured
         self._clock = clock
+        self._reach = reach
         self._stored: Mapping[str, _Stored] = {}
         self._version = 0
         self._faults: frozenset[str] = frozenset()
@@ -89,7 +96,7 @@ class StoredProviders:
         it. Full: there are as many as may be, or the store has no room.
         """
         settings = settings_of(document)
-        provider_from(name, settings)
+        provider_from(name, settings, self._reach)
         if name in self._configured:
             raise errors.Exists(
                 f"the provider {name!r} is in the configuration file: change it there"
@@ -142,7 +149,7 @@ class StoredProviders:
             version, records = await self._records.read(self._version)
             if records is None:
                 return
-            stored = {name: _read(name, record) for name, record in records.items()}
+            stored = {name: _read(name, record, self._reach) for name, record in records.items()}
             before, self._stored = self._stored, stored
             if self._take_over is not None:
                 try:
@@ -170,7 +177,7 @@ class StoredProviders:
         self._faults = faults
 
 
-def _read(name: str, record: ProviderRecord) -> _Stored:
+def _read(name: str, record: ProviderRecord, reach: Reach) -> _Stored:
     if record.fault:
         return _Stored({}, record.put_ms, None, record.fault)
     try:
@@ -178,7 +185,7 @@ def _read(name: str, record: ProviderRecord) -> _Stored:
     except errors.Error as error:
         return _Stored({}, record.put_ms, None, str(error))
     try:
-        provider = provider_from(name, settings)
-    except errors.Error as error:  # of a node of another version
+        provider = provider_from(name, settings, reach)
+    except errors.Error as error:  # of another version, or of one that lets it reach more
         return _Stored(shown(settings), record.put_ms, None, str(error))
     return _Stored(shown(settings), record.put_ms, provider)

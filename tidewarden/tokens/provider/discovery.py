@@ -23,6 +23,8 @@ from tidewarden.clock import Clock
 from tidewarden.config.addresses import plain_fault, secret_url_fault
 from tidewarden.config.load import Provider
 
+from .reach_check import OutsideError, check_reach, outside_of
+
 log = logging.getLogger("tidewarden.tokens")
 
 FRESH_S = 3600.0
@@ -92,6 +94,7 @@ class Discovery:
         faults = []
         for address in addresses(provider.issuer):
             try:
+                check_reach(provider, address)
                 async with asyncio.timeout(provider.timeout_s * SHARE):
                     raw = await _get(client, address)
                 known.url, known.revocation = (
@@ -100,7 +103,7 @@ class Discovery:
                 )
                 known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
                 return
-            except (NotFoundError, TimeoutError) as error:
+            except (NotFoundError, OutsideError, TimeoutError) as error:
                 faults.append(f"{urlsplit(address).path}: {str(error) or 'no answer in time'}")
         known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
         if known.url:
@@ -204,4 +207,5 @@ async def _get(client: httpx.AsyncClient, address: str) -> bytes:
                     raise NotFoundError(f"more than {BODY_BYTES_MAX} bytes")
             return body
     except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
-        raise NotFoundError(f"no answer ({type(error.__cause__ or error).__name__})") from error
+        why = outside_of(error) or f"no answer ({type(error.__cause__ or error).__name__})"
+        raise NotFoundError(why) from error

@@ -36,9 +36,11 @@ from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Provider
 
 from .client_auth import Credentials
+from .connector import ProviderConnector
 from .discovery import Discovery, NotFoundError
 from .grant_request import asking
 from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateError, RequestProgress
+from .reach_check import check_reach, outside_of, sockets_within
 from .request_timeout import RequestTimeout
 from .revocation_response import Revoked, judge_revocation
 from .token_response import HttpAnswer, NoAnswer, Outcome, RequestNotSent
@@ -128,7 +130,7 @@ class TokenEndpoint:
             outcome = RequestNotSent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
             outcome = _judge_error(error)
-            if not coming.sent:
+            if not coming.sent and isinstance(outcome, NoAnswer):
                 outcome = RequestNotSent(
                     "misconfigured", f"the request cannot be made: {_reason(error)}"
                 )
@@ -151,6 +153,7 @@ class TokenEndpoint:
         try:
             async with asyncio.timeout(provider.timeout_s):
                 url = await self._discovery.revocation(provider, client)
+                check_reach(provider, url)
                 for number in self.credentials.order(provider):
                     proof, members = self.credentials.prove(provider, number, url)
                     form = {"token": refresh_token, "token_type_hint": "refresh_token", **members}
@@ -183,7 +186,8 @@ class TokenEndpoint:
             OSError,
             ValueError,
         ) as error:
-            return Revoked("failed", f"no answer ({type(error.__cause__ or error).__name__})")
+            why = outside_of(error) or f"no answer ({type(error.__cause__ or error).__name__})"
+            return Revoked("failed", why)
         return found
 
     async def forget(self, provider: Provider) -> None:
@@ -211,6 +215,7 @@ class TokenEndpoint:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
             url = await self._discovery.endpoint(provider, line.client)
+            check_reach(provider, url)
             proof, members = self.credentials.prove(provider, secret, url)
             if provider.account_parameters:
                 proof = {**provider.headers, **proof}
@@ -280,7 +285,9 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     lasting: dict[str, Any] = (
         {"force_close": True} if provider.own_hosts else {"keepalive_timeout": KEEPALIVE_S}
     )
-    connector = aiohttp.TCPConnector(
+    if provider.reach is not None:
+        lasting["socket_factory"] = sockets_within(provider.reach)
+    connector = ProviderConnector(
         limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting
     )
     session = aiohttp.ClientSession(
@@ -332,6 +339,8 @@ def reason_of(error: BaseException, name: str) -> str:
 def _judge_error(error: Exception, *, proxied: bool = False) -> Outcome:
     if isinstance(error, LateError):
         return RequestNotSent("late", "the lease was almost over when there was a connection")
+    if why := outside_of(error):
+        return RequestNotSent("misconfigured", f"no request is made: {why}")
     name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
     if isinstance(error, aiohttp.ClientHttpProxyError):
         if error.status >= 500:

@@ -203,22 +203,21 @@ class Grants:
         own = {
             key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)
         }
-        origin, generation = (fields.get(name) for name in MARK_FIELDS)
-        pair = (
-            (bytes.fromhex(origin), generation)
-            if isinstance(origin, str) and isinstance(generation, int)
-            else None
-        )
         if extras := own.pop("extras", None):  # What nobody keeps here is left behind.
-            own["extras"] = {
-                name: value for name, value in extras.items() if name in provider.extras
-            }
-        put = await self.put(provider, queue, name, own, pair=pair)
+            own["extras"] = (
+                {key: value for key, value in extras.items() if key in provider.extras}
+                if isinstance(extras, Mapping)
+                else extras
+            )
+        # All of it is looked at before anything is stored.
+        spare = None
         if SPARE_FIELD in fields:
+            its = {key: fields[key] for key in ("client_secret",) if key in fields}
+            spare = names.parse_grant({"refresh_token": fields[SPARE_FIELD], **its}, provider)
+        put = await self.put(provider, queue, name, own, pair=_pair_of(fields))
+        if spare is not None:
             row = (await self._ledger.get(queue, name)).row
             if row is not None and not row.refreshed:  # Else its own token has worked here.
-                its = {key: fields[key] for key in ("client_secret",) if key in fields}
-                spare = names.parse_grant({"refresh_token": fields[SPARE_FIELD], **its}, provider)
                 await self._keep_spare(provider.name, queue, name, row, brought(provider, spare))
         return put.change != "same"
 
@@ -328,6 +327,20 @@ class Grants:
             access=access,
             refresh=refresh,
         )
+
+
+def _pair_of(fields: Mapping[str, Any]) -> tuple[bytes, int] | None:
+    """The mark and the generation of an exported grant; None: they are not said. Raises: BadArg."""
+    origin, generation = (fields.get(name) for name in MARK_FIELDS)
+    if origin is None or generation is None:
+        return None
+    try:
+        mark = bytes.fromhex(origin)
+    except (TypeError, ValueError):
+        raise errors.BadArg(f"{MARK_FIELDS[0]} is no text of hexadecimal digits") from None
+    if isinstance(generation, bool) or not isinstance(generation, int) or generation < 0:
+        raise errors.BadArg(f"{MARK_FIELDS[1]} is no whole number from 0")
+    return mark, generation
 
 
 def _given_up(reading: AccountReading) -> bool:

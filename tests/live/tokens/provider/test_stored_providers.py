@@ -12,6 +12,8 @@ import pytest
 from support.cluster.harness import ADMIN, cluster, until
 from support.providers.authorization_servers import AuthorizationServer
 
+LOOPBACK = '\n[tokens]\nput_networks = ["127.0.0.1"]\n'
+"""The authorization server is on this machine."""
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -27,7 +29,7 @@ def test_put_at_one_node_refreshed_by_all_and_removed(
         "client_secret": server.client_secret,
         "margin_s": 60,
     }
-    with cluster(request, tmp_path, nodes=3) as made:
+    with cluster(request, tmp_path, nodes=3, extra=LOOPBACK) as made:
         one, two, three = made.nodes.values()
 
         def ask(node: Any, method: str, path: str, body: Any = None) -> httpx.Response:

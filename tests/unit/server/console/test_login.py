@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from support.doors.doubles import SECRET
 from support.doors.http_site import ALICE, Site, site
+from support.providers.certificate import make
 
 from tidewarden.server.access import users
 from tidewarden.server.console.login_cookie import COOKIE, LOGIN_S
@@ -141,9 +143,18 @@ async def test_a_bearer_needs_no_page() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v1/tokens/p/a"), ("POST", "/v1/tokens:read"), ("GET", "/v1/answers/p/a")],
+    [
+        ("GET", "/v1/tokens/p/a"),
+        ("POST", "/v1/tokens:read"),
+        ("GET", "/v1/answers/p/a"),
+        ("PUT", "/v1/tokens/p/a"),
+        ("PUT", "/v1/providers/p/settings"),
+        ("POST", "/v1/cluster/backups"),
+        ("GET", "/v1/cluster/backups/x"),
+        ("DELETE", "/v1/cluster/backups/x"),
+    ],
 )
-async def test_it_shows_no_secrets(method: str, path: str) -> None:
+async def test_it_shows_no_secrets_and_says_of_none_where_it_goes(method: str, path: str) -> None:
     async with site(users=True) as subject:
         login = await logged_in(subject)
         status, answer, _ = await sent(subject, method, path, headers={**login, **PAGE})
@@ -160,6 +171,34 @@ async def test_a_logout_has_the_browser_forget_it() -> None:
         )
         morsel = SimpleCookie(cookie)[COOKIE]
         assert (status, morsel.value, morsel["max-age"]) == (200, "", "0")
+
+
+async def test_a_logout_ends_the_login_wherever_its_cookie_went() -> None:
+    async with site(users=True) as subject:
+        login, other = await logged_in(subject), await logged_in(subject)
+        assert login != other
+        _, answer, _ = await sent(subject, "POST", "/console/logout", headers={**login, **PAGE})
+        assert answer == {"logged_out": True, "everywhere": True}
+        status, answer, _ = await sent(subject, "GET", "/v1/whoami", headers=login)
+        assert (status, answer["error"]) == (401, "NOAUTH")
+        assert (await sent(subject, "GET", "/v1/whoami", headers=other))[0] == 200
+        again = await sent(subject, "POST", "/console/logout", headers={**login, **PAGE})
+        assert again[0] == 200
+
+
+async def test_by_tls_the_cookie_is_of_this_very_host(tmp_path: Path) -> None:
+    async with site(users=True, tls=make(tmp_path)) as subject:
+        url = f"https://127.0.0.1:{subject.server.port}"
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            async with session.post(
+                f"{url}/console/login", json=RIGHT, headers=PAGE, ssl=False
+            ) as response:
+                morsel = SimpleCookie(response.headers["Set-Cookie"])[f"__Host-{COOKIE}"]
+                assert (morsel["secure"], morsel["path"], morsel["domain"]) == (True, "/", "")
+            for name, status in ((f"__Host-{COOKIE}", 200), (COOKIE, 401)):
+                headers = {"Cookie": f"{name}={morsel.value}"}
+                async with session.get(f"{url}/v1/whoami", headers=headers, ssl=False) as response:
+                    assert response.status == status, name
 
 
 async def test_a_login_of_nobody_is_asked_for_again() -> None:

@@ -26,9 +26,9 @@ def logins(
 @pytest.mark.parametrize("user", [ADMIN, ODD])
 def test_it_is_good_at_every_node_of_the_cluster(user: User) -> None:
     value = logins(user).issue(user.name)
-    assert logins(user).user_of(value) == user.name
+    assert logins(user).login_of(value).user == user.name
     with pytest.raises(NoAuth):
-        logins(user, key="another cluster's").user_of(value)
+        logins(user, key="another cluster's").login_of(value)
 
 
 async def test_it_ends_by_its_time() -> None:
@@ -36,36 +36,41 @@ async def test_it_ends_by_its_time() -> None:
     subject = logins(ADMIN, clock=clock)
     value = subject.issue("admin")
     await clock.advance(LOGIN_S - 2)
-    assert subject.user_of(value) == "admin"
+    assert subject.login_of(value).user == "admin"
     await clock.advance(3)
     with pytest.raises(NoAuth, match="Log in again"):
-        subject.user_of(value)
+        subject.login_of(value)
 
 
 def test_another_secret_ends_it() -> None:
     value = logins(ADMIN).issue("admin")
     for users in ((replace(ADMIN, secret_hash=hash_generated("another")),), (ODD,), ()):
         with pytest.raises(NoAuth):
-            logins(*users).user_of(value)
+            logins(*users).login_of(value)
 
 
 def test_no_part_of_it_can_be_another() -> None:
     subject = logins(ADMIN, ODD)
-    name, ends, mac = subject.issue("admin").split(".")
+    name, number, ends, mac = subject.issue("admin").split(".")
     other = subject.issue(ODD.name).split(".")[0]
     for value in (
         "",
         "..",
         name,
-        f"{other}.{ends}.{mac}",
-        f"{name}.{int(ends) + 1}.{mac}",
-        f"{name}.{ends}.{mac[:-2]}",
-        f"{name}.{ends}.",
-        f"{name}.-1.{mac}",
-        f"{name}.{ends}.{mac}".replace(".", "ä"),
-        f"{name}.²{ends}.{mac}",
-        f"%.{ends}.{mac}",
-        f"{name}.{'9' * 5000}.{mac}",
+        f"{other}.{number}.{ends}.{mac}",
+        f"{name}..{ends}.{mac}",
+        f"{name}.{number[:-1]}.{ends}.{mac}",
+        f"{name}.{number}{ends[0]}.{ends[1:]}.{mac}",
+        f"{name}.{number}.{int(ends) + 1}.{mac}",
+        f"{name}.{number}.{ends}.{mac[:-2]}",
+        f"{name}.{number}.{ends}.",
+        f"{name}.{number}.{ends}",
+        f"{name}.{ends}.{mac}",
+        f"{name}.{number}.-1.{mac}",
+        f"{name}.{number}.{ends}.{mac}".replace(".", "ä"),
+        f"{name}.{number}.²{ends}.{mac}",
+        f"%.{number}.{ends}.{mac}",
+        f"{name}.{number}.{'9' * 5000}.{mac}",
     ):
         with pytest.raises(NoAuth):
-            subject.user_of(value)
+            subject.login_of(value)

@@ -1,0 +1,71 @@
+"""
+Keeps connections to those whom nodes ask, and bounds what each of them may bring in unasked.
+
+aiohttp keeps every answer that comes until it is read, and passes over interim ones (``100
+Continue``) however many there are: a provider that sends them without end fills a node's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+INTERIM_MAX = 8
+"""Interim answers before the one that counts."""
+INTERIM_BYTES_MAX = 65_536
+"""Of the headers of those, together."""
+UNREAD_MAX = 16
+"""Answers that nobody has read yet; one at a time is asked for."""
+SLICE_BYTES = 4096
+"""What is parsed before the bounds are looked at: one that was passed costs no more."""
+
+
+class ProviderConnector(aiohttp.TCPConnector):
+    """Makes connections that end when their peer passes the bounds; else as aiohttp's own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        make: Any = functools.partial(BoundedHandler, loop=asyncio.get_running_loop())
+        self._factory = make
+
+
+class BoundedHandler(ResponseHandler):
+    """Parses the answers on one connection, and ends it when there are too many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._interim = 0
+        self._interim_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, a slice at a time while the bounds are kept."""
+        for at in range(0, max(len(data), 1), SLICE_BYTES):
+            super().data_received(data[at : at + SLICE_BYTES])
+            if self.exception() is not None:
+                return
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take an answer whose head is parsed."""
+        if self.exception() is not None:
+            return
+        message = data[0]
+        if 100 <= message.code < 200 and message.code != 101:
+            self._interim += 1
+            self._interim_bytes += sum(
+                len(name) + len(value) for name, value in message.raw_headers
+            )
+        else:
+            self._interim = self._interim_bytes = 0
+        if (
+            self._interim > INTERIM_MAX
+            or self._interim_bytes > INTERIM_BYTES_MAX
+            or len(self) >= UNREAD_MAX
+        ):
+            self.abort()  # which forgets an exception that was set before
+            self.set_exception(aiohttp.ClientPayloadError("answers without end"))
+            return
+        super().feed_data(data, size)

@@ -1,0 +1,50 @@
+"""
+Holds what is sent for a provider that was put within its reach: by its address, and by its name's.
+
+What a name resolves to is known when a connection is made, and may be another address each time.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from tidewarden.config.egress import Reach
+from tidewarden.config.provider import Provider
+
+OUTSIDE = (
+    "its name has an address that is not public, which a provider that was put may not reach;"
+    " allowed: a public one, or what tokens.put_networks of the node's configuration file has"
+)
+
+
+class OutsideError(OSError):
+    """Says that nothing may be sent there, and nothing was."""
+
+
+def check_reach(provider: Provider, url: str) -> None:
+    """Raises: OutsideError: the provider was put, and may not have anything sent to ``url``."""
+    if provider.reach is not None and (fault := provider.reach.url_fault(url)):
+        raise OutsideError(fault)
+
+
+def sockets_within(reach: Reach) -> Callable[[tuple[Any, ...]], socket.socket]:
+    """Return what makes a socket for one resolved address; it raises OutsideError."""
+
+    def make(resolved: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, _, address = resolved
+        if not reach.permits(address[0]):
+            raise OutsideError(OUTSIDE)
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
+def outside_of(error: BaseException) -> str:
+    """Say why a connection was not made that the provider's reach forbids; empty: another error."""
+    for found in (error, getattr(error, "os_error", None), error.__cause__):
+        if isinstance(found, OutsideError):
+            return str(found)
+    cause = error.__cause__
+    return outside_of(cause) if cause is not None else ""
