@@ -250,7 +250,7 @@ class SetCommit:
 
     def _hold_again(self) -> None:
         """
-        Let what needs the set be sent again: it has grown to a majority, which confirms in a moment.
+        Let what needs the set be sent again: it has grown to a majority, which will confirm it.
 
         Where it does not, that is refused once an answer's time is over, as ever.
         """
