@@ -79,6 +79,21 @@ async def test_a_tick_is_put_once_whoever_fires(
     assert tasks(raw) == []
 
 
+async def test_a_tick_whose_task_is_there_already_puts_nothing_over_it(
+    schedules: Schedules, queues: HookedQueues, raw: Any
+) -> None:
+    """As where a store was restored to before the tick, and its task was put by hand since."""
+    tick_ms = await put_every(schedules)
+    task_id = f"tick:{tick_ms}"
+    await queues.put("jobs", TaskSpec(b"by hand", id=task_id))
+    session = queues.open_session()
+    (task,) = await queues.take(session, ["jobs"])
+    assert await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER) == tick_ms + 1_000
+    assert await queues.take(session, ["jobs"]) == []
+    assert (await queues.admin.peek("jobs", task_id))["payload"] == b"by hand"
+    assert await queues.ack(session, "jobs", [(task_id, task.lease)]) == [1]
+
+
 async def test_an_older_leader_is_refused(schedules: Schedules, raw: Any) -> None:
     tick_ms = await put_every(schedules)
     assert await schedules.fire_due("jobs", 0, tick_ms, 5, "n1.4") == tick_ms + 1_000

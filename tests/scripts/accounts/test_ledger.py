@@ -280,6 +280,11 @@ async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(benc
     )
     assert await bench.locate("a") == "leased"
     assert isinstance(await bench.ledger.intend(QUEUE, "a", new.lease, LEASE_MS), Opened)
+    # The request that is under way is the other's: whoever comes next has to know of it.
+    assert not await bench.ledger.failed(
+        QUEUE, "a", old.lease, Step("retry", 0, RefreshTroubles(tries=1))
+    )
+    assert await bench.ledger.renew(QUEUE, "a", new.lease, LEASE_MS)
 
 
 async def test_an_intent_runs_on_for_whoever_holds_it(bench: Bench) -> None:

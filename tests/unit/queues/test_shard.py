@@ -323,6 +323,17 @@ async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard
     assert after not in shard.parked
 
 
+async def test_a_later_message_postpones_no_earlier_wake_up(shard: Shard) -> None:
+    bell = Bell()
+    shard.on_earlier_event(20)
+    shard.on_earlier_event(10**6)
+    shard.park(bell)
+    async with asyncio.timeout(60):
+        while not bell.tried:
+            await asyncio.sleep(0.005)
+    shard.unpark(bell)
+
+
 async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, told: Told) -> None:
     """
     Netflix/dyno-queues#58 is such a wait: the message came on one connection before the older reply

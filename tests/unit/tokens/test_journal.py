@@ -92,7 +92,7 @@ async def test_those_that_come_together_share_a_sync(
     real = os.fdatasync
     monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: (syncs.append(fd), real(fd)))
     await asyncio.gather(*(add(journal, f"a{number}") for number in range(200)))
-    assert len(syncs) <= 3
+    assert 1 <= len(syncs) <= 3
     assert len(opened(tmp_path / "j").pending()) == 200
 
 

@@ -61,6 +61,22 @@ async def test_those_who_want_one_task_alone_do_not_stand_in_the_way(
     await asyncio.gather(*named)
 
 
+@pytest.mark.parametrize("others", [0, 3])
+async def test_who_waits_for_one_task_gets_it_from_whichever_node_puts_it(
+    node: Any, eventually: Any, others: int
+) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    for number in range(others):
+        await n1.queues.put("q", TaskSpec(id=f"other{number}"))
+    await n0.queues.catalog.shard_count("q")
+    wanted = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS, task_id="wanted")
+    await parked(eventually, n0.queues, 1)
+    began_s = asyncio.get_running_loop().time()
+    await n1.queues.put("q", TaskSpec(id="wanted"))
+    assert [task.id for task in await wanted] == ["wanted"]
+    assert asyncio.get_running_loop().time() - began_s < LONG_MS / 2000
+
+
 async def test_a_take_over_several_queues_takes_from_the_one_that_has(
     node: Any, eventually: Any
 ) -> None:

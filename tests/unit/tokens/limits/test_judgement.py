@@ -481,6 +481,16 @@ def test_an_operator_may_begin_one_and_only_an_operator_ends_that() -> None:
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
+def test_one_that_an_operator_begins_after_a_release_spares_accounts_again() -> None:
+    """What was released before is not to be given up at its next refusal."""
+    play = Play()
+    play.run(60, refused=2)
+    play.note(release(play.record, play.now_ms))
+    assert play.record.released_ms
+    play.note(set_quarantine(play.record, play.now_ms))
+    assert not play.record.released_ms
+
+
 def test_a_hold_is_no_quarantine() -> None:
     play = Play()
     play.run(60, client=20)
