@@ -176,7 +176,7 @@ class TurnMeter(asyncio.SelectorEventLoop):
 def node(folder: Path) -> Iterator[tuple[int, TurnMeter]]:
     """A running node: its first port, and the loop it runs on in a thread of its own."""
     port = free_ports(5)
-    patterns = [f"{'put take stats admin'.split()[n % 4]}:q{n}*" for n in range(PATTERNS)]
+    patterns = [f"{['put', 'take', 'stats', 'admin'][n % 4]}:q{n}*" for n in range(PATTERNS)]
     config = folder / "n0.toml"
     settings = {"port": port, "folder": folder, "hash": hash_generated(SECRET)}
     config.write_text(CONFIG.format(**settings, patterns=json.dumps(patterns)))
