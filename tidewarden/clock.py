@@ -14,7 +14,8 @@ import asyncio
 import heapq
 import itertools
 import time
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol, TypeVar
 
 
 class Clock(Protocol):
@@ -82,6 +83,23 @@ class ManualClock:
                 await asyncio.sleep(0)
         self._monotonic = end
         await asyncio.sleep(0)
+
+
+TURN_S = 0.002
+"""How long a piece of work holds the loop before others have their turn, about."""
+LOOK_EVERY = 32
+
+Item = TypeVar("Item")
+
+
+async def in_turns(items: Iterable[Item], look_every: int = LOOK_EVERY) -> AsyncIterator[Item]:
+    """Go through ``items``; after each piece of work of some time others have their turn."""
+    began = time.monotonic()
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % look_every and time.monotonic() - began > TURN_S:
+            await asyncio.sleep(0)
+            began = time.monotonic()
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

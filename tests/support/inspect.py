@@ -325,7 +325,7 @@ tag_of = attrgetter("_tag")  # of a maker of ids
 sequence_of = attrgetter("_sequence")
 line_of = attrgetter("_line")
 audit_waiting_of = attrgetter("_waiting")  # the entries that the store has not taken
-kept_of = attrgetter("_kept")  # decisions about rights
+kept_of = attrgetter("_kept", "_kept_before")  # decisions about rights
 
 
 def use_sequence(maker: Any, number: int) -> None:

@@ -128,6 +128,39 @@ def matches(pattern: str, name: str) -> bool:
     return True
 
 
+class Patterns:
+    """
+    Patterns of names, looked up by how they begin.
+
+    A name is compared only with patterns that begin as it does: it takes as long as there are
+    different lengths of beginnings, not as there are patterns.
+    """
+
+    __slots__ = ("_beginnings", "_lengths", "_names")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._names: set[str] = set()  # those without a star
+        self._beginnings: dict[str, list[str]] = {}
+        for pattern in patterns:
+            first, star, _ = pattern.partition("*")
+            if star:
+                self._beginnings.setdefault(first, []).append(pattern)
+            else:
+                self._names.add(pattern)
+        self._lengths = sorted({len(first) for first in self._beginnings})
+
+    def cover(self, name: str) -> bool:
+        """Tell whether one of them covers ``name``."""
+        if name in self._names:
+            return True
+        beginnings = self._beginnings
+        for length in self._lengths:
+            found = beginnings.get(name[:length])
+            if found is not None and any(matches(pattern, name) for pattern in found):
+                return True
+        return False
+
+
 class Rights:
     """
     The rights of one user.
@@ -138,7 +171,7 @@ class Rights:
     ``whole``: nothing is forbidden.
     """
 
-    __slots__ = ("_accounts", "_kept", "_patterns", "whole")
+    __slots__ = ("_accounts", "_covered", "_kept", "_kept_before", "_patterns", "_seen", "whole")
 
     def __init__(self, rights: Iterable[str]) -> None:
         self._patterns: dict[str, list[str]] = {}
@@ -148,7 +181,11 @@ class Rights:
         for word in TOKEN_WORDS:
             self._accounts[word] = [_account_pattern(one) for one in self._patterns.get(word, ())]
         self.whole = EVERYTHING in self._patterns
+        self._covered = {word: Patterns(found) for word, found in self._patterns.items()}
+        self._seen = Patterns(one for word in QUEUE_WORDS for one in self._patterns.get(word, ()))
+        # what was decided lately, and before that: half of it is forgotten at a time
         self._kept: dict[tuple[str, str], bool] = {}
+        self._kept_before: dict[tuple[str, str], bool] = {}
 
     def allow(self, word: str, name: str) -> bool:
         """
@@ -162,15 +199,19 @@ class Rights:
         key = (word, name)
         found = self._kept.get(key)
         if found is None:
-            if word in self._accounts:
-                found = self._allow_account(word, name)
-            else:
-                found = any(matches(pattern, name) for pattern in self._patterns.get(word, ()))
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
+            found = self._kept_before.get(key)
+            if found is None:
+                found = self._decide(word, name)
+            if len(self._kept) >= KEPT_MAX // 2:
+                self._kept, self._kept_before = {}, self._kept
             if len(name) <= 2 * NAME_CHARS_MAX:
                 self._kept[key] = found
         return found
+
+    def _decide(self, word: str, name: str) -> bool:
+        if word in self._accounts:
+            return self._allow_account(word, name)
+        return word in self._covered and self._covered[word].cover(name)
 
     def _allow_account(self, word: str, name: str) -> bool:
         provider, slash, account = name.partition("/")
@@ -205,8 +246,11 @@ class Rights:
 
         Any right on the queue is enough.
         """
-        words = QUEUE_WORDS if queue[:1] != "_" else ("stats", "admin")
-        return self.whole or any(self.allow(word, queue) for word in words)
+        if self.whole:
+            return True
+        if queue[:1] == "_":
+            return self.allow("stats", queue) or self.allow("admin", queue)
+        return self._seen.cover(queue)
 
     def accounts(self, *words: str) -> AccountRights:
         """Return the accounts to which the user has one of the rights ``words``."""

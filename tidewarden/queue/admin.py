@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import BadArg, Error, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
@@ -160,7 +161,7 @@ class QueueAdmin:
         while at < len(shards):
             args = (state, count - len(tasks), cursor)
             rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms)
-            tasks += [described(queue, row) for row in rows]
+            tasks += [described(queue, row) async for row in in_turns(rows)]
             cursor = last.decode("utf-8", "surrogateescape")
             if cursor:
                 return tasks, f"{at}:{cursor}"

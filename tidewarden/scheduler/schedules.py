@@ -11,6 +11,7 @@ that the directory does not name by asking every shard.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
@@ -40,6 +41,7 @@ PAYLOAD_SHOWN_BYTES = 256
 CLAIM_TRIES = 5
 
 Arg = str | bytes | int
+Rows = list[dict[str, Any]]
 
 
 class Schedules:
@@ -58,6 +60,8 @@ class Schedules:
         self._payload_max = payload_max
         self._stuck_said: dict[str, bytes] = {}  # by name: the stamp of the one that was said last
         self._full_said = False
+        self._listing: asyncio.Task[Rows] | None = None
+        self._next_listing: asyncio.Task[Rows] | None = None
 
     async def put(self, name: str, spec: Spec, queue: str, task: TaskSpec) -> int:
         """
@@ -122,11 +126,8 @@ class Schedules:
             )
             await self._queues.scripts.run("scheduler.forget", DIRECTORY, 0, [name, place])
         if not gone:
-            for queue in await self._user_queues():
-                for shard in range(await self._queues.catalog.shard_count(queue)):
-                    gone += await self._queues.scripts.run(
-                        "scheduler.delete", queue, shard, [name, ""]
-                    )
+            for queue, shard in await self._places():
+                gone += await self._queues.scripts.run("scheduler.delete", queue, shard, [name, ""])
         return bool(gone)
 
     async def pause(self, name: str) -> None:
@@ -156,22 +157,30 @@ class Schedules:
 
         Each has its words, queue, next tick (unix ms), state (``active``, ``paused``, ``stuck``
         when its next tick cannot be computed, ``unreadable``), task options, and the first bytes of
-        its payload.
+        its payload. Those who ask at the same time are answered by one look at the store, which
+        began after each had asked.
         """
+        if self._next_listing is None:
+            self._next_listing = asyncio.create_task(self._list_after(self._listing))
+            # who asked for it may have gone
+            self._next_listing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._next_listing)
+
+    async def _list_after(self, before: asyncio.Task[Rows] | None) -> Rows:
+        if before is not None:
+            await asyncio.wait([before])
+        self._listing, self._next_listing = self._next_listing, None
         rows: dict[tuple[str, str], dict[str, Any]] = {}
-        for queue in await self._user_queues():
-            for shard in range(await self._queues.catalog.shard_count(queue)):
-                cursor: bytes = b"0"
-                for page in itertools.count():
-                    if page and cursor == b"0":
-                        break
-                    args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
-                    cursor, found = await self._queues.scripts.run(
-                        "scheduler.list", queue, shard, args
-                    )
-                    for row in found:
-                        known = shown(queue, row)
-                        rows[known["name"], queue] = known
+        for queue, shard in await self._places():
+            cursor: bytes = b"0"
+            for page in itertools.count():
+                if page and cursor == b"0":
+                    break
+                args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
+                cursor, found = await self._queues.scripts.run("scheduler.list", queue, shard, args)
+                for row in found:
+                    known = shown(queue, row)
+                    rows[known["name"], queue] = known
         return [rows[key] for key in sorted(rows)]
 
     async def fire_due(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
@@ -226,20 +235,22 @@ class Schedules:
     async def _stand(self, name: str, *, pause: bool) -> int:
         check_schedule_name(name)
         named = (await self._place(name)).partition(" ")[0]
-        places = [(named, await self._shard(named, name))] if named else []
-        for queue in await self._user_queues():
-            places += [
-                (queue, shard) for shard in range(await self._queues.catalog.shard_count(queue))
-            ]
-        for queue, shard in places:
-            now_ms, tick_ms = await self._queues.scripts.run(
-                "scheduler.pause", queue, shard, [name, int(pause)]
-            )
-            if tick_ms >= 0:
-                if not pause:  # As of a put: the leader may be this very node.
-                    self._queues.catalog.on_next(queue, shard, max(0, tick_ms - now_ms))
-                return int(tick_ms)
+        if named:
+            shard = await self._shard(named, name)
+            if (tick_ms := await self._stand_at(named, shard, name, pause)) >= 0:
+                return tick_ms
+        for queue, shard in await self._places():
+            if (tick_ms := await self._stand_at(queue, shard, name, pause)) >= 0:
+                return tick_ms
         raise NotFound(f"there is no schedule {name!r}")
+
+    async def _stand_at(self, queue: str, shard: int, name: str, pause: bool) -> int:
+        now_ms, tick_ms = await self._queues.scripts.run(
+            "scheduler.pause", queue, shard, [name, int(pause)]
+        )
+        if tick_ms >= 0 and not pause:  # As of a put: the leader may be this very node.
+            self._queues.catalog.on_next(queue, shard, max(0, tick_ms - now_ms))
+        return int(tick_ms)
 
     def _task_id(self, queue: str, shard: int, name: str, tick_ms: int) -> str:
         """
@@ -294,8 +305,10 @@ class Schedules:
         found: bytes = await self._queues.scripts.run("scheduler.place", DIRECTORY, 0, [name])
         return found.decode()
 
-    async def _user_queues(self) -> Sequence[str]:
-        return [queue for queue in await self._queues.catalog.names() if not queue.startswith("_")]
+    async def _places(self) -> Sequence[tuple[str, int]]:
+        """The shards of users' queues that have schedules."""
+        names = [name for name in await self._queues.catalog.names() if not name.startswith("_")]
+        return await self._queues.scripts.having(names, "schedules")
 
     def _say_stuck(self, name: str, stamp: bytes, error: Exception) -> None:
         if self._stuck_said.get(name) != stamp:

@@ -67,6 +67,10 @@ class TokenParts:
     cleanup: CompanionCleanup
 
 
+MANY_A_TURN = 32
+"""Of many tokens that are asked for at once, those that begin in one turn of the loop."""
+
+
 class Tokens:
     """
     Serves the verbs of tokens and runs this node's refreshers.
@@ -266,10 +270,18 @@ class Tokens:
         max_stale_ms: int = 0,
     ) -> Sequence[AccountToken | errors.Error]:
         """As :meth:`get` for each, all at once: a token, or why there is none."""
-        found = await asyncio.gather(
-            *(self.get(name, min_ttl_ms, wait_ms, 0, max_stale_ms) for name in names),
-            return_exceptions=True,
-        )
+        asking: list[asyncio.Task[AccountToken]] = []
+        try:
+            for first in range(0, len(names), MANY_A_TURN):
+                asking += [
+                    asyncio.create_task(self.get(name, min_ttl_ms, wait_ms, 0, max_stale_ms))
+                    for name in names[first : first + MANY_A_TURN]
+                ]
+                await asyncio.wait(asking[first:], timeout=0)  # for a turn of the loop
+            found = await asyncio.gather(*asking, return_exceptions=True)
+        finally:
+            for task in asking:
+                task.cancel()
         for one in found:
             if not isinstance(one, (AccountToken, errors.Error)):
                 raise one

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import NotFound
 from tidewarden.queue.catalog import Catalog
 from tidewarden.store import Scripts
@@ -116,7 +117,7 @@ class ShardScripts:
         """
         places = [
             (queue, shard.index, f"{shard.keys[0]}:{name}")
-            for queue in queues
+            async for queue in in_turns(queues)
             for shard in await self._catalog.open(queue)
         ]
         together = 1 if self._link.clustered else KEYS_TOGETHER

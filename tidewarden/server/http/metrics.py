@@ -19,7 +19,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, in_turns, sleep
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights, Rights
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.histograms import STATS
@@ -414,7 +414,8 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
 
     try:
         async with asyncio.timeout(STORE_S):
-            names = [name for name in await queues.catalog.names() if rights.see(name)]
+            every = await queues.catalog.names()
+            names = [name async for name in in_turns(every) if rights.see(name)]
         left = iter(names)
         async with asyncio.timeout(QUEUES_S), asyncio.TaskGroup() as group:
             for _ in range(min(QUEUES_AT_ONCE, len(names))):

@@ -4,6 +4,7 @@ What an HTTP request asks: its path, query and body, checked; what is wrong is t
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -12,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from tidewarden.errors import BadArg, TooBig
+from tidewarden.server.verbs.json_values import check_values, has_many_values
 
 from .field_faults import fault_of
 
@@ -42,10 +44,10 @@ def decoded(document: bytes, kind: type[Kind]) -> Kind:
     try:
         return msgspec.json.decode(document, type=kind)
     except msgspec.ValidationError as error:
-        try:
-            sent = msgspec.json.decode(document)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            sent = msgspec.UNSET  # what follows the fault cannot be read at all
+        sent: Any = msgspec.UNSET  # what follows the fault may be unreadable, or long
+        if not has_many_values(document):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                sent = msgspec.json.decode(document)
         raise BadArg(fault_of(str(error), kind, sent, "field")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadArg("A body is JSON here; what was sent cannot be read as JSON.") from None
@@ -94,6 +96,7 @@ def object_of(document: bytes, what: str, allowed: tuple[str, ...]) -> dict[str,
     """
     The fields of a JSON object; ``what`` it is, for people. Raises: BadArg, which quotes no value.
     """
+    check_values(document)
     try:
         found = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import Error
 
 OK = b"+OK\r\n"
@@ -17,6 +18,7 @@ QUEUED = b"+QUEUED\r\n"
 PONG = b"+PONG\r\n"
 EMPTY = b"*0\r\n"
 MESSAGE_CHARS_MAX = 600
+LONG = 100  # parts of an answer that are encoded in turns
 
 
 def bulk(text: str) -> bytes:
@@ -62,6 +64,31 @@ def encode(value: object, resp: int) -> bytes:
     out: list[bytes] = []
     _append(out, value, resp)
     return b"".join(out)
+
+
+async def encode_in_turns(value: object, resp: int) -> bytes:
+    """As :func:`encode`, of what may be long: meanwhile others have their turns."""
+    out: list[bytes] = []
+    await _append_in_turns(out, value, resp)
+    return b"".join(out)
+
+
+async def _append_in_turns(out: list[bytes], value: Any, resp: int) -> None:
+    if isinstance(value, Mapping):
+        parts: list[Any] = [part for item in value.items() for part in item]
+        out.append(b"%%%d\r\n" % len(value) if resp == 3 else b"*%d\r\n" % len(parts))
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+        out.append(b"*%d\r\n" % len(parts))
+    else:
+        _append(out, value, resp)
+        return
+    long = len(parts) > LONG
+    async for part in in_turns(parts):
+        if isinstance(part, Mapping | list | tuple) and (len(part) > LONG or not long):
+            await _append_in_turns(out, part, resp)
+        else:
+            _append(out, part, resp)
 
 
 def _append(out: list[bytes], value: Any, resp: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidewarden.errors import Draining
+
+from . import encoder
 
 log = logging.getLogger("tidewarden.server")
 
@@ -28,6 +30,10 @@ class Pending:
     result: Awaitable[Any]
     render: Render
     waits: bool = False
+
+
+def _as_it_is(reply: bytes, resp: int) -> bytes:
+    return reply
 
 
 class ReplyOrder(Protocol):
@@ -134,10 +140,14 @@ class PendingSlot(Slot):
         self, connection: ReplyOrder, pending: Pending, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(connection, pending.waits)
-        self._render = pending.render
-        result = pending.result
+        self._render, result = pending.render, pending.result
+        if self._render is encoder.encode and asyncio.iscoroutine(result):
+            self._render, result = _as_it_is, self._encoded(result)
         self.work = result if asyncio.isfuture(result) else asyncio.ensure_future(result, loop=loop)
         self.work.add_done_callback(self.come)
+
+    async def _encoded(self, result: Coroutine[Any, Any, Any]) -> bytes:
+        return await encoder.encode_in_turns(await result, self.connection.resp)
 
     def render(self, result: Any) -> bytes:
         return self._render(result, self.connection.resp)

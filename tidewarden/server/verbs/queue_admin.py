@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from tidewarden.clock import in_turns
 from tidewarden.config.rights import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Internal
 from tidewarden.queue import Queues
@@ -277,7 +278,11 @@ def names(connection: Connection, request: Request) -> Pending:
 
 async def seen_names(queues: Queues, rights: Rights) -> list[str]:
     """The users' queues of which a user of these rights may know."""
-    return [name for name in await queues.catalog.names() if name[:1] != "_" and rights.see(name)]
+    return [
+        name
+        async for name in in_turns(await queues.catalog.names())
+        if name[:1] != "_" and rights.see(name)
+    ]
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:

@@ -27,6 +27,7 @@ from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
 from .command import ANY, Command
+from .json_values import check_values
 from .options import MAX_STALE, Option, Options, lowered, number, text
 
 LIFE = {
@@ -63,7 +64,12 @@ STEERED = ("release", "probe", "quarantine")
 
 
 def fields_of(document: bytes) -> dict[str, Any]:
-    """An account's fields from JSON. Raises: BadArg, without quoting what may be a secret."""
+    """
+    An account's fields from JSON.
+
+    Raises: BadArg, TooBig, without quoting what may be a secret.
+    """
+    check_values(document)
     try:
         found = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidewarden import errors
+from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
@@ -79,7 +80,7 @@ class Listing:
                     following, now_ms, entries = small[shard]
                 if entries and stands is None:
                     stands = await self._stands(name)
-                for entry in sorted(entries, key=lambda entry: entry.account):
+                async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
                     if entry.account <= last or not seen.allow(f"{name}/{entry.account}"):
                         continue
                     shown = self._described(name, entry, now_ms, stands or {})
