@@ -21,7 +21,10 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once; takes a minute) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tidewarden needs Python 3.11 or newer; PYTHON=... names another one")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+# A venv without pip is what Debian leaves behind where python3-venv is missing: it is made anew.
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV); \
+	$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null && $(PYTHON) -m venv $(VENV); } || { rm -rf $(VENV); \
+	echo "$(PYTHON) cannot make a virtual environment: its venv is missing. On Debian and Ubuntu: apt install python3-venv; then run make again" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $(STAMP)

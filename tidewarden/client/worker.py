@@ -8,7 +8,7 @@ import functools
 import inspect
 import logging
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ WAIT_MS = 20_000
 GRACE_S = 20.0  # Kubernetes kills after 30 s, systemd after 90
 RELEASE_S = 5.0  # how long giving back may take at the end
 BACKOFF_MS, BACKOFF_MS_MAX = 1_000, 300_000
+ATTEMPTS = 25  # with the pauses of BACKOFF_MS about an hour and a half
 TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
 HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
@@ -60,6 +61,8 @@ class Worker:
         backoff_ms: the pause after a task's first failure where neither its handler nor its put
             names one, so that what fails at once does not run again and again; it doubles up to
             five minutes. 0: no pause.
+        attempts: after so many a task that fails is buried, where neither its put nor its queue
+            names a number. 0: never.
         grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released.
             A second signal ends this.
         name: shown in logs and in the node's CLIENT LIST.
@@ -73,12 +76,16 @@ class Worker:
         grace_s: float = GRACE_S,
         name: str = "",
         backoff_ms: int = BACKOFF_MS,
+        attempts: int = ATTEMPTS,
     ) -> None:
         if concurrency < 1:
             raise BadArg(f"concurrency is {concurrency}; allowed is 1 or more")
         if backoff_ms < 0:
             raise BadArg(f"backoff_ms is {backoff_ms}; allowed is 0 or more")
+        if attempts < 0:
+            raise BadArg(f"attempts is {attempts}; allowed is 0 or more")
         self.urls = urls
+        self.attempts = attempts
         self.backoff_ms = backoff_ms
         self.concurrency = concurrency
         self.grace_s = grace_s
@@ -318,6 +325,9 @@ class Worker:
 
     async def _failed(self, handler: Handler, task: AsyncTask, error: Exception) -> None:
         verdict, pause_ms = handler.verdict(error, task.attempt)
+        named = await self._named(task) if verdict == "fail" else {}
+        if 0 < self.attempts <= task.attempt and named.get("attempts_max") == 0:
+            verdict = "bury"
         what = "buried" if verdict == "bury" else "failed"
         log.warning(
             "task %s of %s %s, attempt %d", task.id, task.queue, what, task.attempt, exc_info=error
@@ -328,19 +338,22 @@ class Worker:
             if verdict == "bury":
                 await task.bury(reason_of(error))
             else:
-                await task.fail(
-                    await self._pause_ms(task) if pause_ms is None else pause_ms,
-                    reason=reason_of(error),
-                )
+                if pause_ms is None and not named.get("backoff_ms"):
+                    pause_ms = self._pause_ms(task.attempt)
+                await task.fail(pause_ms, reason=reason_of(error))
         except (NotHeld, Unreachable) as second:
             log.warning("task %s of %s could not be given back: %s", task.id, task.queue, second)
 
-    async def _pause_ms(self, task: AsyncTask) -> int | None:
-        """The usual pause after a failure; ``None``: the put named one."""
+    @staticmethod
+    async def _named(task: AsyncTask) -> Mapping[str, Any]:
+        """What its put or its queue names of a task; nothing, where that cannot be learned."""
         with contextlib.suppress(Error):  # whether the task is ours still the failing will tell
-            if (await task.client.queue(task.queue).peek(task.id)).fields.get("backoff_ms"):
-                return None
-        return min(self.backoff_ms << min(task.attempt - 1, 20), BACKOFF_MS_MAX)
+            return (await task.client.queue(task.queue).peek(task.id)).fields
+        return {}
+
+    def _pause_ms(self, attempt: int) -> int:
+        """Return the usual pause after a failure."""
+        return min(self.backoff_ms << min(attempt - 1, 20), BACKOFF_MS_MAX)
 
     async def _dropped(self, task: AsyncTask) -> None:
         """The job was cancelled: the lease is lost, or the worker stops."""

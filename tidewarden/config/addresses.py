@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NETWORKS_ALLOWED = "networks or addresses like '10.1.0.0/16' or '127.0.0.1'"
 WILDCARDS = ("0.0.0.0", "::", "*", "")
 """To listen there is to listen at every address of a host."""
 PORT_MAX = 65_531  # Four more follow a node's first.
@@ -59,6 +63,22 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks that are written so. Raises: ValueError: one is none."""
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def is_within(address: Address | str, networks: Iterable[Network]) -> bool:
+    """Tell whether an address, as a socket tells it or as text, is in one of the networks."""
+    if isinstance(address, str):
+        try:
+            address = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+    own = getattr(address, "ipv4_mapped", None) or address
+    return any(own in network for network in networks)
 
 
 def listened(host: str) -> str | list[str]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from .addresses import Address, Network, is_within, networks_of
+
 if TYPE_CHECKING:
     from .provider import Provider
 
@@ -23,10 +25,7 @@ ENVIRONMENT = "environment"
 PROXY_ALLOWED = (
     f"http://HOST:PORT, USER:PASSWORD@ before the host where it wants them, or {ENVIRONMENT!r}"
 )
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PROXY, HEADERS = "proxy", "headers"
-NETWORKS_ALLOWED = "networks or addresses like '10.1.0.0/16' or '127.0.0.1'"
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(text)
     for text in ("168.63.129.16", "192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10")
@@ -126,14 +125,12 @@ class Reach:
                 )
 
     def _names(self, address: Address) -> bool:
-        own = getattr(address, "ipv4_mapped", None) or address
-        return any(own in network for network in self.networks)
+        return is_within(address, self.networks)
 
 
 def reach_of(networks: Iterable[str], allowed: Iterable[str]) -> Reach:
     """Return the reach that settings say. Raises: ValueError: one is no network."""
-    found = tuple(ipaddress.ip_network(text, strict=False) for text in networks)
-    return Reach(found, frozenset(allowed))
+    return Reach(networks_of(networks), frozenset(allowed))
 
 
 def proxy_of(setting: str, url: str, environ: Mapping[str, str]) -> str:

@@ -18,8 +18,14 @@ from urllib.parse import parse_qsl, urlsplit
 from tidewarden.errors import ConfigError
 
 from . import tls
-from .addresses import NOT_SHOWN, address_fault, is_loopback, parse_address, url_fault
-from .egress import NETWORKS_ALLOWED
+from .addresses import (
+    NETWORKS_ALLOWED,
+    NOT_SHOWN,
+    address_fault,
+    is_loopback,
+    parse_address,
+    url_fault,
+)
 from .key_file import key_faults
 from .provider import Provider
 from .provider_reading import (
@@ -262,6 +268,14 @@ def _check_beanstalkd(config: Config, problem: Problem) -> None:
             "beanstalkd.client_ca",
             f"found {door.client_ca!r}: {fault}; allowed: a PEM file of certificates",
         )
+    try:
+        _ = door.networks
+    except ValueError as error:
+        problem(
+            "beanstalkd.allow", f"found one that is none ({error}); allowed: {NETWORKS_ALLOWED}"
+        )
+    if door.user and config.users and door.user not in {user.name for user in config.users}:
+        problem("beanstalkd.user", f"found {door.user!r}; allowed: the name of one of [[users]]")
     if node.base_port <= door.port < node.base_port + BEANSTALKD_ABOVE:
         problem(
             "beanstalkd.port",

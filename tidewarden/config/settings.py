@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .addresses import WILDCARDS, joined, parse_address, split_host
-from .egress import HEADERS, NETWORKS_ALLOWED, PROXY, Reach, reach_of
+from .addresses import (
+    NETWORKS_ALLOWED,
+    WILDCARDS,
+    Network,
+    joined,
+    networks_of,
+    parse_address,
+    split_host,
+)
+from .egress import HEADERS, PROXY, Reach, reach_of
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
@@ -294,6 +302,20 @@ class Beanstalkd:
     File (PEM) with the authorities that vouch for clients' certificates: one whose common name is
     a user's lets that user in. Empty, the default: users say ``auth``.
     """
+    user: str = setting("", pattern=rf"({NAME})?", allowed="the name of one of [[users]]")
+    """
+    Whose rights peers have that do not say ``auth``, which no client of beanstalkd can. Empty, the
+    default: none.
+    """
+    allow: tuple[str, ...] = setting(
+        ("127.0.0.0/8", "::1"), pattern=NETWORK, allowed=NETWORKS_ALLOWED
+    )
+    """From where ``user`` counts. This machine alone, the default."""
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks of ``allow``. Raises: ValueError: one is none."""
+        return networks_of(self.allow)
 
 
 @dataclass(frozen=True, slots=True)

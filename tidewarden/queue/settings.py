@@ -70,6 +70,12 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a finished id of the caller's is remembered, 0 = not at all."""
     losses_max: Annotated[int, Rule(0, 65_535)] = 10
     """Leases lost to disconnects before a task is buried, 0 = no limit."""
+    attempts: Annotated[int, Rule(0, 65_535)] = 0
+    """Attempts before a task is buried whose put names none, 0 = no limit."""
+    backoff_ms: Annotated[int, Rule(0, 30 * DAY_MS)] = 0
+    """The first pause after a failure where its put names none, doubled with each, 0 = none."""
+    ttl_ms: Annotated[int, Rule(0, 366 * DAY_MS)] = 0
+    """How long after it is due a task may be taken whose put names no TTL, 0 = for ever."""
     backoff_cap_ms: Annotated[int, Rule(1, 366 * DAY_MS)] = 3_600_000
     capacity: Annotated[int, Rule(0, 10**12)] = 0
     """Tasks in any state that the queue holds at most, cut evenly over its shards, 0 = no limit."""

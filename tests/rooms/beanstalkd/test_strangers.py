@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import greenstalk
 import pytest
 from support.doors.beanstalkd_site import BeanstalkdSite, beanstalkd_site
 from support.doors.doubles import ADMIN, SECRET
@@ -261,3 +262,46 @@ async def test_a_stop_ends_waits_and_lets_go_of_jobs(node: Any) -> None:
         assert await working.ask(f"delete {number}") == b"DELETED"
         assert await working.line() == b""
         await stopping
+
+
+async def test_a_client_that_cannot_say_who_it_is_has_the_rights_of_the_doors_user(
+    node: Any,
+) -> None:
+    jobs = replace(ADMIN, name="jobs", rights=("put:mail", "take:mail"))
+    queues = (await node()).queues
+    door = {"user": "jobs", "allow": ("127.0.0.0/8",)}
+    async with beanstalkd_site(queues, users=(ADMIN, jobs), **door) as site:
+
+        def work() -> bytes:
+            address = ("127.0.0.1", site.server.port)
+            with greenstalk.Client(address, use="mail", watch="mail", encoding=None) as client:
+                client.put(b"by a stock client")
+                job = client.reserve(timeout=20)
+                client.delete(job)
+                client.use("other")
+                with pytest.raises(greenstalk.UnknownResponseError, match="DENIED"):
+                    client.put(b"x")
+                body: bytes = job.body
+                return body
+
+        assert await asyncio.to_thread(work) == b"by a stock client"
+        talk = await site.dial()
+        assert await talk.ask(f"auth admin {SECRET}") == b"OK"
+        assert await talk.ask("use other") == b"USING other"
+        assert await talk.put() > 0
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        {"user": "jobs", "allow": ("10.0.0.0/8", "::1")},
+        {"user": "jobs", "allow": ()},
+        {"user": "nobody"},
+        {},
+    ],
+)
+async def test_from_elsewhere_or_as_nobody_it_has_none(node: Any, door: dict[str, Any]) -> None:
+    jobs = replace(ADMIN, name="jobs")
+    async with beanstalkd_site((await node()).queues, users=(ADMIN, jobs), **door) as site:
+        talk = await site.dial()
+        assert await talk.ask("list-tubes") == b"NOAUTH"

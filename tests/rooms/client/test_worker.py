@@ -376,3 +376,33 @@ async def test_what_cannot_be_a_worker() -> None:
         worker.task("jobs")(print)
     with pytest.raises(RuntimeError, match="does not run"):
         _ = worker.client
+
+
+async def test_what_always_fails_is_buried_in_the_end(here: Site, client: AsyncClient) -> None:
+    worker = Worker(attempts=3, backoff_ms=1)
+    seen: dict[str, int] = {}
+
+    @worker.task("mails")
+    @worker.task("limited")
+    async def fail(task: AsyncTask) -> None:
+        seen[task.id] = task.attempt
+        raise ValueError("never")
+
+    await client.queue("limited").configure(attempts=2)
+    await client.queue("mails").put(b"", id="plain")
+    await client.queue("mails").put(b"", id="named", attempts=5)
+    await client.queue("limited").put(b"", id="of-the-queue")
+    async with running(worker, here):
+        for queue, name, attempts in (
+            ("mails", "plain", 3),
+            ("mails", "named", 5),
+            ("limited", "of-the-queue", 2),
+        ):
+            ending = await client.queue(queue).wait(name, timeout_ms=60_000)
+            assert (ending.word, seen[name]) == ("buried", attempts), name
+
+
+async def test_a_worker_gives_up_after_25_attempts_unless_told_otherwise() -> None:
+    assert Worker().attempts == 25
+    with pytest.raises(BadArg, match="attempts is -1; allowed is 0 or more"):
+        Worker(attempts=-1)

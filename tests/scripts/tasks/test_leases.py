@@ -371,3 +371,42 @@ def test_what_is_due_is_not_kept_by_a_crowd_of_leases(desk: Any) -> None:
     desk.now += 2000
     desk.run("queue.sweep", 1, 8)
     assert desk.state("due") == "ready"
+
+
+def test_the_queues_attempts_count_for_puts_that_name_none(desk: Any) -> None:
+    desk.configure(attempts=2)
+    desk.put_all(("a", b"", {}), ("b", b"", {"attempts": 3}))
+    for round_number in (1, 2, 3):
+        for row in desk.take(10):
+            desk.end(row, "fail")
+        states = {name: desk.state(name) for name in ("a", "b")}
+        assert (
+            states
+            == {
+                1: {"a": "ready", "b": "ready"},
+                2: {"a": "buried", "b": "ready"},
+                3: {"a": "buried", "b": "buried"},
+            }[round_number]
+        )
+    assert (desk.peek("a")["attempts_max"], desk.peek("b")["attempts_max"]) == (2, 3)
+
+
+def test_releases_and_losses_are_no_attempts_of_the_queues(desk: Any) -> None:
+    desk.configure(attempts=1)
+    desk.put("a")
+    for _ in range(3):
+        desk.end(desk.take_one(), "release")
+    assert desk.state("a") == "ready"
+    desk.end(desk.take_one(), "fail")
+    assert desk.state("a") == "buried"
+
+
+def test_the_queues_backoff_counts_for_puts_that_name_none(desk: Any) -> None:
+    desk.configure(backoff_ms=1000)
+    desk.put_all(("a", b"", {}), ("b", b"", {"backoff_ms": 100}))
+    for row in desk.take(10):
+        desk.end(row, "fail")
+    waits = {name: desk.peek(name)["at_ms"] - desk.now for name in ("a", "b")}
+    assert 1000 <= waits["a"] <= 1250
+    assert 100 <= waits["b"] <= 125
+    assert (desk.peek("a")["backoff_ms"], desk.peek("b")["backoff_ms"]) == (1000, 100)

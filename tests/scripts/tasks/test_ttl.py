@@ -138,3 +138,22 @@ async def test_who_waits_for_the_task_is_told(node: Any) -> None:
 def test_what_may_not_be_put(fields: dict[str, int]) -> None:
     with pytest.raises(BadArg, match="TTL"):
         TaskSpec(**fields).check(10)
+
+
+def test_the_queues_ttl_counts_for_puts_that_name_none_from_when_they_are_due(desk: Any) -> None:
+    desk.configure(ttl_ms=100)
+    desk.put("plain")
+    desk.put("later", delay_ms=60)
+    desk.put("own", ttl_ms=1000)
+    desk.put("with-options", priority=3)
+    desk.now += 100
+    desk.run("queue.sweep", 1, 100, holder="n9.1")
+    assert [reason(desk, name) for name in ("plain", "with-options")] == [b"expired"] * 2
+    assert [desk.state(name) for name in ("later", "own")] == ["ready", "ready"]
+    desk.now += 60
+    assert desk.ids() == ["own"]
+    assert reason(desk, "later") == b"expired"
+    desk.configure(ttl_ms=0)
+    desk.put("for-ever")
+    desk.now += 10_000
+    assert desk.ids() == ["for-ever"]

@@ -491,3 +491,24 @@ def test_the_beanstalkd_door_is_off_and_four_above_the_first_port() -> None:
     config = load(None, {}, {"node.base_port": "9000"})
     assert (config.beanstalkd.enabled, config.beanstalkd_port) == (False, 9004)
     assert load(None, {}, {"beanstalkd.port": "11300"}).beanstalkd_port == 11300
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ('allow = ["10.0.0.0/99"]', "beanstalkd.allow: found one that is none"),
+        ('allow = ["all"]', "beanstalkd.allow: found"),
+        ('user = "a b"', "beanstalkd.user: found 'a b'; allowed: the name of one"),
+        ('user = "nobody"', "beanstalkd.user: found 'nobody'; allowed: the name of one"),
+    ],
+)
+def test_whose_rights_clients_of_beanstalkd_have(tmp_path: Path, written: str, fault: str) -> None:
+    file = tmp_path / "c.toml"
+    secret = hash_generated("s3cret")
+    user = f'[[users]]\nname = "jobs"\nsecret_hash = "{secret}"\n'
+    file.write_text(f"[beanstalkd]\n{written}\n{user}")
+    with pytest.raises(ConfigError) as raised:
+        load(str(file), {}, {})
+    assert fault in str(raised.value)
+    file.write_text(f'[beanstalkd]\nuser = "jobs"\nallow = ["10.0.0.0/8"]\n{user}')
+    assert load(str(file), {}, {}).beanstalkd.user == "jobs"

@@ -12,6 +12,7 @@
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
 effect = 'grows'
+local function expiry(due) return S.ttl_ms > 0 and math.min(due + S.ttl_ms, NEVER - 1) or 0 end
 local function fresh(payload)
   return {
     priority = 50,
@@ -21,7 +22,7 @@ local function fresh(payload)
     attempts_max = 0,
     backoff_ms = 0,
     own = true,
-    expires = 0,
+    expires = expiry(now),
     payload = payload,
   }
 end
@@ -62,7 +63,7 @@ for i = 3, #ARGV, 3 do
       t.deadline = now + tonumber(limit)
     end
     t.waits = waits == 'w'
-    if ttl ~= '' then t.expires = now + tonumber(ttl) end
+    t.expires = ttl ~= '' and now + tonumber(ttl) or expiry(t.due)
     if #lane > 201 then
       refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200')
     end

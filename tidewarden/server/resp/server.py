@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidewarden import __version__
@@ -38,6 +38,7 @@ BACKLOG = (
 # at a stop, for the leases of those who were there; a store that is silent must not keep the
 # process
 GIVE_BACK_S = 3.0
+EVERY_SECTION = frozenset({"all", "default", "everything"})
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
@@ -234,26 +235,41 @@ class RespServer:
         log.info("users read anew", extra=known)
         return gone | changed
 
-    def info(self) -> str:
-        """What INFO answers."""
+    def info(self, wanted: Collection[str] = ()) -> str:
+        """What INFO answers: the ``wanted`` sections, by their names in lower case, or all."""
         status, stats = self._cluster.status(), self.stats()
-        lines = [
-            "# Server",
-            f"tidewarden_version:{__version__}",
-            f"process_id:{os.getpid()}",
-            f"tcp_port:{self.port}",
-            f"uptime_in_seconds:{int(self._clock.monotonic() - self._started)}",
-            "redis_mode:standalone",
-            "# Clients",
-            f"connected_clients:{stats['connections']}",
-            f"blocked_clients:{stats['waiting']}",
-            f"maxclients:{self.context.connections_max}",
-            "# Stats",
-            f"total_connections_received:{stats['connections_total']}",
-            f"total_commands_processed:{sum(stats['requests_total'].values())}",
-            f"rejected_connections:{stats['refused_total']}",
-            f"total_error_replies:{sum(stats['errors_total'].values())}",
-            "# Cluster",
-            *(f"{name}:{_plain(status.get(name))}" for name in STATUS),
-        ]
-        return "\r\n".join(lines) + "\r\n"
+        sections: dict[str, dict[str, object]] = {
+            "Server": {
+                "tidewarden_version": __version__,
+                "process_id": os.getpid(),
+                "tcp_port": self.port,
+                "uptime_in_seconds": int(self._clock.monotonic() - self._started),
+                "redis_mode": "standalone",
+            },
+            "Clients": {
+                "connected_clients": stats["connections"],
+                "blocked_clients": stats["waiting"],
+                "maxclients": self.context.connections_max,
+            },
+            "Stats": {
+                "total_connections_received": stats["connections_total"],
+                "total_commands_processed": sum(stats["requests_total"].values()),
+                "rejected_connections": stats["refused_total"],
+                "total_error_replies": sum(stats["errors_total"].values()),
+            },
+            # Every node takes every verb, so clients that look for a primary have found one.
+            "Replication": {"role": "master", "connected_slaves": 0},
+            "Cluster": {
+                "cluster_role" if name == "role" else name: _plain(status.get(name))
+                for name in STATUS
+            },
+        }
+        every = not wanted or not EVERY_SECTION.isdisjoint(wanted)
+        shown = {
+            title: fields for title, fields in sections.items() if every or title.lower() in wanted
+        }
+        parts = (
+            "\r\n".join([f"# {title}", *(f"{name}:{value}" for name, value in fields.items()), ""])
+            for title, fields in shown.items()
+        )
+        return "\r\n".join(parts)

@@ -231,7 +231,8 @@ CLIENT: dict[tuple[bytes, int], Callable[[Connection, Request], bytes | Pending]
 
 def info(connection: Connection, request: Request) -> bytes:
     """Answer ``INFO``."""
-    return encoder.bulk(connection.server.info())
+    wanted = {word.decode("ascii", "replace").lower() for word in request[1:]}
+    return encoder.bulk(connection.server.info(wanted))
 
 
 def time(connection: Connection, request: Request) -> Pending:

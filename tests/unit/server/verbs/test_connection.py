@@ -165,6 +165,23 @@ async def test_command_lists_and_counts_every_verb() -> None:
         assert b"True" not in info
 
 
+async def test_info_has_the_sections_that_are_asked_for() -> None:
+    """valkey-glide connects to what says ``role:master`` alone, and redis-py reads the last role."""
+    async with Door() as door:
+        line = await door.dial()
+        line.send("INFO", "INFO REPLICATION", "INFO server clients", "INFO nothing", "INFO all")
+        whole, replication, two, nothing, every = [await parsed(line) for _ in range(5)]
+        assert replication == b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+        assert whole.count(b"role:") == 2
+        assert b"\r\ncluster_role:" in whole
+        assert [line for line in two.split(b"\r\n") if line[:1] == b"#"] == [
+            b"# Server",
+            b"# Clients",
+        ]
+        assert nothing == b""
+        assert every.count(b"# ") == whole.count(b"# ") == 5
+
+
 @pytest.mark.parametrize(
     ("word", "more"),
     [

@@ -43,10 +43,11 @@ local function bury(id, r, reason)
   over(id)
 end
 
--- Doubling from BACKOFF to the queue's cap, plus up to a quarter so that a crowd spreads.
+-- Doubling from BACKOFF, or the queue's, to its cap, plus up to a quarter so that a crowd spreads.
 local function backoff(t, r)
-  if t.backoff_ms == 0 then return 0 end
-  local wait = math.min(t.backoff_ms * 2 ^ math.min(r.attempts - 1, 30), S.backoff_cap_ms)
+  local first = t.backoff_ms > 0 and t.backoff_ms or S.backoff_ms
+  if first == 0 then return 0 end
+  local wait = math.min(first * 2 ^ math.min(r.attempts - 1, 30), S.backoff_cap_ms)
   -- Small factors: doubles are exact to 2^53 only.
   local dice = (r.lease % 1000003 * 7919 + now) % 1000 / 1000
   return math.floor(wait * (1 + dice / 4))
@@ -93,8 +94,9 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
   if how ~= 'release' and reason == nil then reason = how end
   if reason then r.reason = reason end
-  local spent = t.attempts_max > 0
-    and r.attempts >= t.attempts_max
+  local most = t.attempts_max > 0 and t.attempts_max or S.attempts
+  local spent = most > 0
+    and r.attempts >= most
     and (how == 'fail' or how == 'expired')
   if spent then return bury(id, r, r.reason) end
   if how == 'loss' and S.losses_max > 0 and r.losses >= S.losses_max then
