@@ -215,6 +215,7 @@ class Replication:
     async def _turn(self) -> None:
         facts = self._facts()
         await self._follower.turn(facts)
+        self.finder.fault = self._member.quorum_fault()
         self._keep_set()
         self._say()
 
