@@ -114,6 +114,45 @@ def test_a_lone_survivor_says_what_is_so_and_goes_on_when_another_is_back(tmp_pa
         assert alone.say("Q.PEEK", "mails", "m1")
 
 
+def test_a_host_is_replaced_and_another_has_lost_its_store_alone(tmp_path: Path) -> None:
+    with hosts(tmp_path) as made:
+        n0, n1, n2 = made.values()
+        lose(tmp_path, n2)
+        until(lambda: "n2" not in n0.status()["in_sync"], START_S, what="n2 is out of the set")
+        for words in (("leave", "n2"), ("join", "n2", f"127.0.0.1:{n2.base_port}")):
+            done = until(
+                lambda words=words: (one := cli(n0, "cluster", *words)).exit_code == 0 and one,
+                START_S,
+                what=" ".join(words),
+            )
+            assert done.exit_code == 0
+        joining = n2.config.read_text().replace('name = "n2"', 'name = "n2"\nrole = "joining"')
+        n2.config.write_text(joining)
+        start([n2])
+        all_in_sync(made)
+        assert n2.say("Q.PEEK", "mails", "m1")
+        # Of another host only the store's folder is gone: it is just started.
+        n1.kill()
+        shutil.rmtree(tmp_path / "n1" / "store")
+        start([n1])
+        status = all_in_sync(made)
+        assert status["loss"] == ""
+        for node in made.values():
+            assert node.say("Q.PEEK", "mails", "m1")
+
+
+def test_after_a_power_cut_of_all_nobody_has_to_do_anything(tmp_path: Path) -> None:
+    with hosts(tmp_path) as made:
+        for node in made.values():
+            node.kill()
+            # what a reboot of the host leaves: no start is known to have lost nothing
+            (tmp_path / node.name / "store" / "lineage.json").unlink()
+        start(made.values())
+        assert all_in_sync(made)["loss"] == "possible"
+        assert made["n2"].say("Q.PEEK", "mails", "m1")
+        assert cli(made["n0"], "cluster", "confirm").stdout == "noted: a loss was possible\n"
+
+
 def test_the_folders_of_two_are_lost_and_the_third_goes_on(tmp_path: Path) -> None:
     with hosts(tmp_path) as made:
         n0, n1, n2 = made.values()
