@@ -26,6 +26,11 @@ ReplyError = hiredis.ReplyError
 LOGIN_S = 0.25
 
 
+PREFIX = "tidewarden-"
+CONTROL = f"{PREFIX}control"
+"""Name of the connection by which a node orders its own store about."""
+
+
 class ControlLink(asyncio.Protocol):
     """
     Asks one store, by its socket, one thing after the other, as user ``daemon``.
@@ -44,7 +49,7 @@ class ControlLink(asyncio.Protocol):
         """
         self._path = path
         self._password = password
-        self._name = f"tidewarden-{purpose}"
+        self._name = f"{PREFIX}{purpose}"
         self._on_lost = on_lost
         self._turn = asyncio.Lock()
         self._transport: asyncio.Transport | None = None

@@ -17,12 +17,16 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Store
 from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
 
-from . import lineage
+from . import lineage, stop_notice
+from .attached_store import AttachedStore
+from .control_link import CONTROL
 from .credentials import REPLICA, StoreCredentials
 from .server_folder import ServerFolder, ServerProcess, Setting
 from .server_watch import ServerWatch
@@ -164,6 +168,30 @@ class StoreHost:
                 self._note_clean_end()
         self._files.release()
 
+    async def prepare_stop(self, limit_s: float) -> None:
+        """
+        Have the node hand the primary over, and the store leave the set, where a node runs.
+
+        It is another process, or it would have done so. Returns when it has, or ``limit_s`` later.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                if not await self._has_node():
+                    return
+                stop_notice.give(self.folder)
+                while stop_notice.is_given(self.folder):
+                    await sleep(self._clock, 0.02)
+        except TimeoutError:
+            log.warning("the node did not prepare for the store's stop within %g s", limit_s)
+        except (RedisError, OSError) as error:
+            log.warning("the store stops without its node's knowing: %s", error)
+
+    async def _has_node(self) -> bool:
+        """Tell whether a node orders this store about. Raises: RedisError, OSError."""
+        client = AttachedStore(self.folder, self._node, self._credentials).client()
+        async with client:
+            return CONTROL in [one["name"] for one in await client.client_list()]
+
     def kill(self) -> None:
         """Kill the server at once; :meth:`stop` is still to be called."""
         if self._server is not None:
@@ -186,6 +214,7 @@ class StoreHost:
             await self._files.take(self._clock)
         incarnation = secrets.token_hex(8)
         try:
+            stop_notice.take_away(self.folder)
             await asyncio.to_thread(lineage.begin, self.folder, incarnation, self._boot_id())
             server = await self._files.spawn(self._settings(incarnation))
         except OSError as error:  # a full disk, no more processes: later there may be room
