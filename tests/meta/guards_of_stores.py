@@ -19,6 +19,20 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("live/store/test_store_host",),
     ),
     (
+        "store-folder-taken",
+        HOST,
+        "        if not self._files.is_taken:\n            await self._files.take(self._clock)\n",
+        "        self.folder.mkdir(parents=True, exist_ok=True)\n",
+        ("live/store/test_store_host",),
+    ),
+    (
+        "copied-view",
+        "store/preflight.py",
+        "if told and told[1].decode() == EMBEDDED:",
+        "if True:",
+        ("rooms/store/test_check",),
+    ),
+    (
         "lineage-boot",
         LINEAGE,
         "if same_boot or before.clean:",

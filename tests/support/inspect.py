@@ -348,6 +348,11 @@ def comparison_of(age: Any) -> Any:
     return age._look
 
 
+def age_known_at(age: Any) -> float:
+    """When the copy was last known to be whole, in monotonic seconds; -inf: never."""
+    return float(age._whole_at)
+
+
 # Traffic
 pending_of = attrgetter("_pending")  # notes of requests that are in no table yet
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import redis
 import typer
 
 from .connection import connected
@@ -22,8 +23,9 @@ def doctor(
     """
     Look for tasks and index entries that do not belong together, in every queue.
 
-    Of stores that replicate it also says what is wrong with them: too few in sync for a minute,
-    settings that are not the same, a loss that nobody has confirmed.
+    It also says what is wrong among the nodes: too few are heard, some belong to another cluster.
+    Of stores that replicate: too few in sync for a minute, settings that are not the same, a loss
+    that nobody has confirmed. Where no store answers, it says so, and why.
 
     Exit code 1 when something is left.
 
@@ -37,8 +39,17 @@ def doctor(
     tidewarden doctor --repair --json
     """
     with connected(url, data_dir) as node:
-        answer = node.call("Q.CHECK", queue or "*", *(["REPAIR"] if repair else []))
-        stores: list[str] = [] if queue else node.call("R.STATUS").get("store_problems", [])
+        status: dict[str, Any] = {} if queue else node.call("R.STATUS")
+        stores: list[str] = list(status.get("store_problems", []))
+        if trouble := status.get("raft", {}).get("trouble", ""):
+            stores.insert(0, trouble)
+        try:
+            answer = node.call("Q.CHECK", queue or "*", *(["REPAIR"] if repair else []))
+        except redis.ResponseError as error:
+            if queue or not str(error).startswith(("STOREDOWN", "NOQUORUM")):
+                raise
+            stores.append(str(error))
+            answer = []
     checked: list[dict[str, Any]] = [answer] if queue else answer
     left = sum(one["problems"] - one["repaired"] for one in checked)
     if as_json:
@@ -59,4 +70,4 @@ def doctor(
             REFUSED,
         )
     if stores:
-        raise stop("somebody should look at the stores", REFUSED)
+        raise stop("somebody should look at the stores and their nodes", REFUSED)

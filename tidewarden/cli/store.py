@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidewarden.store")
 
+PREPARE_S = 4.0
+"""So long, at pace 1, the node may take to hand the primary over before its store stops."""
+
 
 def store(
     config: NodeFile = None,
@@ -92,4 +95,5 @@ async def _serve(config: Config, credentials: StoreCredentials) -> None:
         await stopping.wait()
         tell_supervisor("STOPPING=1")
         log.info("going down")
+        await host.prepare_stop(PREPARE_S * config.raft.pace)
     log.info("ended")

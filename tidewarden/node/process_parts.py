@@ -88,6 +88,7 @@ async def open_queues(
         near=near,
     )
     if queues.near is not None:
+        queues.near.age.start()
         stack.push_async_callback(queues.near.age.stop)
     return queues
 

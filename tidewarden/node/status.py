@@ -214,12 +214,14 @@ class Status:
             log.warning("%s", warning)
 
     def _alone(self) -> str:
-        """Say that no leader is heard of; empty: one is."""
+        """Say that no leader is heard of, or what else is wrong among the members; empty: no."""
+        trouble = str(self.raft.status().get("trouble", ""))
         if not self.ready or self.raft.role() != "orphan":
-            return ""
-        return (
+            return trouble
+        alone = (
             "no leader is heard of: everything is served, but nothing is swept, and schedules wait"
         )
+        return f"{alone} ({trouble})" if trouble else alone
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers for /metrics, of all the node's processes."""

@@ -306,17 +306,12 @@ class RaftMember:
         view = self._view()
         return "" if view is None else state.not_member_because(view, self._config)
 
-    def trouble(self) -> str:
-        """
-        Return what is wrong among the members, for people; empty: nothing is.
-
-        Too few are heard for a leader, or some belong to another cluster.
-        """
+    def quorum_fault(self) -> str:
+        """Return who is missing for a majority, for people; empty: one can be heard."""
         view, now = self._view(), self._clock.monotonic()
         if view is None:
             return ""
-        fault = state.quorum_fault(view, now, self._clock.unix_ms(), self._times, self.name)
-        return "; ".join(filter(None, (fault, state.apart_because(view, now, self._times))))
+        return state.quorum_fault(view, now, self._clock.unix_ms(), self._times, self.name)
 
     async def watch(self) -> None:
         """
@@ -347,7 +342,7 @@ class RaftMember:
             strangers_refused=running.voter.strangers_refused(),
             members_version=0 if view.members is None else view.members.version,
             seat_waits=view.seat_waits,
-            trouble=self.trouble(),
+            trouble="; ".join(filter(None, (self.quorum_fault(), self._apart))),
         )
 
     # What can be asked for.

@@ -233,16 +233,16 @@ def apart_because(view: RaftView, now: float, times: Times) -> str:
     if not names:
         return ""
     return (
-        f"{' and '.join(names)} answer under the names of members, and belong to another cluster,"
-        " which was founded apart from this one: the folders of some were lost, and made anew while"
-        " the others were away. Nothing is exchanged with them. Choose whose data are kept:"
+        f"{' and '.join(names)}: who answers under that name belongs to another cluster, which was"
+        " founded apart from this one: the folders of some were lost, and made anew while the"
+        " others were away. Nothing is exchanged with them. Choose whose data are kept:"
         ' docs/replication.md, "Two clusters of the same names"'
     )
 
 
 def quorum_fault(view: RaftView, now: float, unix_ms: int, times: Times, own: str) -> str:
     """
-    Say why no majority stands behind a leader, and who is missing; empty: one does, or did lately.
+    Say who is missing for a majority; empty: one can be heard, or could until just now.
 
     ``unix_ms``: the time of day at ``now``.
     """
@@ -254,20 +254,19 @@ def quorum_fault(view: RaftView, now: float, unix_ms: int, times: Times, own: st
         for name in sorted(voters - {own})
         if now - view.heard.get(name, -math.inf) > times.orphan_s
     }
-    heard = len(voters) - len(away)
+    heard, needed = len(voters) - len(away), len(voters) // 2 + 1
+    if heard >= needed:
+        return ""  # an election is under way
     told = (
         f"{name} was not heard since {_time_of_day(unix_ms - round((now - at) * 1000))}"
         if at is not None
         else f"{name} was not heard since this node started"
         for name, at in away.items()
     )
-    needed = len(voters) // 2 + 1
-    way = "start one of them" if needed - heard <= 1 else f"start {needed - heard} of them"
-    if heard >= needed:
-        way = "an election is under way, or links between the nodes are cut"
+    more = "one" if needed - heard == 1 else f"{needed - heard}"
     return (
         f"{heard} of {len(voters)} nodes {'is' if heard == 1 else 'are'} heard"
-        f" ({'; '.join(told) or 'all answer'}), and {needed} are needed: {way}"
+        f" ({'; '.join(told)}), and {needed} are needed: start {more} of them, or mend the links"
     )
 
 

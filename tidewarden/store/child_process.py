@@ -143,15 +143,28 @@ class FolderLock:
     """
     The right to use a folder.
 
-    It is an exclusive ``flock`` on the file ``lock`` in it, which names its holder's pid.
+    It is an exclusive ``flock`` on the file ``lock`` in it, which names its holder's pid; or, where
+    the folder itself may be removed, on a file beside it.
 
     Hand :attr:`fd` to children that write there: the lock then lasts until the last of them is
     gone, and a daemon started after a SIGKILL waits for them instead of running beside them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, beside: bool = False) -> None:
         self.folder = folder
+        self._path = folder.with_name(f"{folder.name}.lock") if beside else folder / "lock"
         self.fd = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held, and its file is still there: who finds another file has another."""
+        if self.fd < 0:
+            return False
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self.fd))
 
     async def acquire(self, clock: Clock) -> None:
         """
@@ -161,9 +174,9 @@ class FolderLock:
             FolderInUse: a living process holds it; its pid is named.
             ConfigError: the folder cannot be made or written.
         """
-        path = self.folder / "lock"
+        path = self._path
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(

@@ -31,6 +31,8 @@ log = logging.getLogger("tidewarden.store")
 
 # a call made while the link is down waits so long for it; it was never sent, so that is safe
 PATIENCE_S = 5.0
+HOPELESS_S = 0.5
+"""Likewise, of a link that has been down for longer than that, while no server can take writes."""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
@@ -90,6 +92,7 @@ class StoreConnection(asyncio.Protocol):
         self._hurries = False  # the finder has said where to go since the latest attempt began
         self._loop: asyncio.AbstractEventLoop = asyncio.get_event_loop()
         self._answered_at = 0.0
+        self._down_at = self._loop.time()  # since when there is no connection, if there is none
         self._kept: object = None
         self._stopped = False
         self._cut = ""  # why we cut the connection
@@ -212,7 +215,9 @@ class StoreConnection(asyncio.Protocol):
         else:
             self._backlog.append((packed, receiver, replies))
             self._unsent.add(receiver)
-            self._loop.call_later(PATIENCE_S, self._give_up, receiver)
+            down_s = self._loop.time() - self._down_at
+            patience_s = HOPELESS_S if self._way.is_hopeless and down_s > PATIENCE_S else PATIENCE_S
+            self._loop.call_later(patience_s, self._give_up, receiver)
 
     def _give_up(self, receiver: ReplySink) -> None:
         if receiver in self._unsent and not receiver.done():
@@ -284,7 +289,7 @@ class StoreConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._down_at = None, self._loop.time()
         self._lost.set()
         why, self._cut = self._cut or (str(exc) if exc else f"closed by the {self._way.called}"), ""
         self._fail(why)

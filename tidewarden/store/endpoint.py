@@ -23,6 +23,10 @@ class PrimaryFinder(Protocol):
     """
 
     name: str
+    fault: str
+    """
+    Why no server can take the writes before somebody acts, for people; empty: one may at any time.
+    """
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
@@ -66,6 +70,11 @@ class Endpoint:
         scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
         return scheme + mark + rest.rpartition("@")[2]
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no server can take the writes before somebody acts."""
+        return self.finder is not None and bool(self.finder.fault)
+
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
         if self.finder is None:
@@ -87,7 +96,8 @@ class Endpoint:
         except TimeoutError:
             raise StoreDown(changed) from None
         except StoreDown as error:
-            raise StoreDown(f"{self.finder.name} has no primary now: {error}") from None
+            why = self.finder.fault or error
+            raise StoreDown(f"{self.finder.name} has no primary now: {why}") from None
         finally:
             self._attempt = None
         if attempt.when() is not None:  # redis-py may swallow a cancellation

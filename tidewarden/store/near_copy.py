@@ -32,6 +32,8 @@ CATCH_UP_S = (0.001, 0.003, 0.01)
 """When the copy is looked at again, if it is behind what the primary had a moment ago."""
 LOOKS_APART_S = 0.02
 """The primary is asked no more often than that, however young the copy is wanted."""
+UNASKED_S = 5.0
+"""Between two looks while nobody asks for the age."""
 _HISTORY = re.compile(rb"master_replid:(\w+)")
 _APPLIED = re.compile(rb"slave_repl_offset:(\d+)")
 _WRITTEN = re.compile(rb"master_repl_offset:(\d+)")
@@ -129,6 +131,7 @@ class CopyAge:
         self._connection = 0
         self._looked_at = float("-inf")
         self._look: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def within(self, ms: int) -> bool:
         """
@@ -145,8 +148,24 @@ class CopyAge:
             self._look.add_done_callback(self._compared)
         return fresh
 
+    def start(self) -> None:
+        """
+        Look now and then though nobody asks, until :meth:`stop`.
+
+        When the primary is lost, it is known how old the copy is from then on.
+        """
+        self._watching = asyncio.create_task(self._watch(), name="watch of the near copy's age")
+
+    async def _watch(self) -> None:
+        while True:
+            known = self.within(round(UNASKED_S * 2000))
+            await sleep(self._clock, UNASKED_S if known else UNASKED_S / 10)
+
     async def stop(self) -> None:
-        """End a comparison that is under way."""
+        """End what is under way."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         if self._look is not None:
             self._look.cancel()
             await asyncio.wait([self._look])

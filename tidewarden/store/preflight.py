@@ -21,6 +21,15 @@ Numbers of the key layout that this version reads; it writes the last. A greater
 refuses the start.
 """
 
+EMBEDDED = "embedded.tidewarden"
+"""
+What an embedded store that runs alone announces as its address: it says of the server, and not of
+its data, which somebody may copy elsewhere, that its starts are counted.
+"""
+
+LEASES_OF_VIEW = 2**36
+"""Lease numbers of one view: see queue/lua/shared/leases.lua."""
+
 FSYNC_KEY = ":fsync"
 """
 Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it
@@ -186,7 +195,7 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
         )
     elif stored.decode() != FORMATS[-1]:
         await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
-    views = replicated or bool(await link.call("EXISTS", f"{{{cluster}}}:view"))
+    views = replicated or await _counts_views(link, cluster)
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return StoreServer(
         "valkey" if "valkey_version" in oldest else "redis",
@@ -199,6 +208,46 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
         stored is None,
         replicated,
     )
+
+
+async def _counts_views(link: StoreClient, cluster: str) -> bool:
+    """
+    Tell whether each start of the store gets a view of its own: of an embedded one it does.
+
+    Data that were copied from one to a store of one's own keep the number, which nobody raises
+    there. It is dropped: leases are numbered by the clock then, above all that were given.
+
+    Raises: ConfigError: they would not be above them. StoreDown.
+    """
+    key = f"{{{cluster}}}:view"
+    view = await link.call("GET", key)
+    if view is None:
+        return False
+    try:
+        told = await link.call("CONFIG", "GET", "replica-announce-ip")
+    except StoreDown:
+        raise
+    except Error:  # an embedded one hides nothing from its nodes
+        told = []
+    if told and told[1].decode() == EMBEDDED:
+        return True
+    seconds, microseconds = await link.call("TIME")
+    if (int(view) + 1) * LEASES_OF_VIEW > int(seconds) * 1_000_000 + int(microseconds):
+        raise ConfigError(
+            [
+                f"store.url: the data of cluster {cluster} came from an embedded store, whose lease"
+                f" numbers (view {int(view)}) are above those of this store's clock: lease numbers"
+                " would go back; allowed: a store that is embedded, by `tidewarden cluster restore`"
+            ]
+        )
+    log.warning(
+        "the data of cluster %s came from an embedded store, and this one is none: its view (%d) is"
+        " dropped, and leases are numbered by the store's clock from now on",
+        cluster,
+        int(view),
+    )
+    await link.call("DEL", key, f"{{{cluster}}}{FSYNC_KEY}")
+    return False
 
 
 async def log_of(link: StoreClient) -> tuple[bool, str]:

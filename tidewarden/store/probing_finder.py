@@ -103,6 +103,9 @@ class ProbingFinder:
 
     name = "the cluster"
 
+    fault = ""
+    """Nothing is known of that: another server may take over at any time."""
+
     def __init__(self, url: str, cluster: str, name: str, clock: Clock) -> None:
         self._url = StoresUrl(url)
         self._cluster = cluster

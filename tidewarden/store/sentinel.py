@@ -128,6 +128,9 @@ class Sentinels:
     Connected as long as anybody follows: to each sentinel once to ask, once to hear.
     """
 
+    fault = ""
+    """Nothing is known of that: another server may take over at any time."""
+
     def __init__(self, url: str, name: str, clock: Clock) -> None:
         self.service = Service(url)
         self.name = f"the service {self.service.name}"

@@ -269,7 +269,7 @@ def test_doctor(run: Run, node: Any) -> None:
         "examples": [[kind, "x", "delayed buried"]],
     }
     node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0"}}
-    assert (run("doctor").exit_code, node.asked) == (0, [["Q.CHECK", "*"], ["R.STATUS"]])
+    assert (run("doctor").exit_code, node.asked) == (0, [["R.STATUS"], ["Q.CHECK", "*"]])
     node.answers |= {"Q.CHECK": [whole, hurt]}
     result = run("doctor")
     assert result.exit_code == 1

@@ -74,6 +74,32 @@ async def test_a_lock_names_its_holder_and_can_be_given_back(tmp_path: Path) -> 
     second.release()
 
 
+async def test_a_lock_is_lost_with_its_file(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    assert not first.is_held
+    await first.acquire(CLOCK)
+    assert first.is_held
+    (tmp_path / "lock").unlink()
+    assert not first.is_held
+    await second.acquire(CLOCK)
+    assert second.is_held
+    assert not first.is_held, "the file that is there is another's"
+    first.release()
+    second.release()
+
+
+async def test_a_lock_beside_a_folder_outlives_it(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    first, second = FolderLock(folder, beside=True), FolderLock(folder, beside=True)
+    await first.acquire(CLOCK)
+    folder.mkdir(exist_ok=True)
+    folder.rmdir()
+    assert first.is_held
+    with pytest.raises(ConfigError, match=f"{folder}: in use by process"):
+        await second.acquire(CLOCK)
+    first.release()
+
+
 HOLDER = """
 import asyncio, sys
 from pathlib import Path

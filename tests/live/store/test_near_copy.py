@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import comparison_of
+from support.inspect import age_known_at, comparison_of
 from support.queues.desk import CLUSTER, queue_scripts
 from support.store.near_pair import NearPair, near_pair
 
@@ -139,6 +139,21 @@ async def test_an_old_copy_is_read_by_who_allows_it_alone(pair: NearPair) -> Non
         assert [task["id"] for task in page] == ["old"]
         assert (await queues.admin.peek("q", "new", AGES_MS))["id"] == "new"
         assert (await queues.admin.stats("q", max_stale_ms=0))["ready"] == 2
+
+
+async def test_the_age_is_known_when_the_primary_is_lost_though_nobody_asked(
+    pair: NearPair,
+) -> None:
+    async with seat(pair) as node:
+        queues = node.queues
+        await queues.put("q", TaskSpec(b"x", id="t"))
+        await asyncio.to_thread(pair.caught_up)
+        node.age.start()
+        await until(lambda: age_known_at(node.age) > 0)
+        pair.primary_process.kill()
+        await until(lambda: not node.link.up)
+        assert (await queues.admin.peek("q", "t", AGES_MS))["id"] == "t"
+        assert (await queues.admin.stats("q", max_stale_ms=AGES_MS))["ready"] == 1
 
 
 async def test_a_primary_that_nothing_confirms_vouches_for_no_age(pair: NearPair) -> None:

@@ -333,6 +333,48 @@ async def test_a_folder_that_is_in_use_is_attached_to(make: Maker) -> None:
     assert (await attached(second).look()).continues == (host.incarnation,)
 
 
+async def test_a_folder_that_was_removed_under_its_host_gets_no_second_one(
+    make: Maker, tmp_path: Path
+) -> None:
+    """As when somebody loses a disk, or tries what happens: it begins anew, and alone."""
+    host, second = make(), make()
+    await host.start()
+    first, pid = host.incarnation, host.pid
+    watching = asyncio.create_task(host.run())
+    (tmp_path / "store").rename(tmp_path / "gone")
+    with pytest.raises(FolderInUse):
+        await second.start()
+    await restarted(host, 1)
+    await ended(pid)
+    found = await attached(host).look()
+    assert (found.incarnation, found.continues) == (host.incarnation, ())
+    assert found.incarnation != first
+    with pytest.raises(FolderInUse):
+        await second.start()
+    watching.cancel()
+
+
+async def test_a_host_whose_place_another_has_taken_starts_nothing_there(
+    make: Maker, tmp_path: Path
+) -> None:
+    events: list[str] = []
+    folder = tmp_path / "n1" / "store"
+    host, second = make(folder, on_event=events.append), make(folder)
+    await host.start()
+    pid = host.pid
+    watching = asyncio.create_task(host.run())
+    # at once, as for any other process: nothing is awaited between
+    (tmp_path / "n1").rename(tmp_path / "gone")
+    await second.start()
+    await ended(pid)
+    await eventually(lambda: any("in use by process" in event for event in events))
+    assert host.pid is None
+    assert (await attached(second).look()).incarnation == second.incarnation
+    await second.stop()
+    await restarted(host, 1)
+    watching.cancel()
+
+
 async def test_looking_at_what_is_not_ones_own_store_says_what_it_is(
     make: Maker, tmp_path: Path
 ) -> None:

@@ -77,6 +77,8 @@ async def test_one_of_three_new_stores_has_what_was_stored_and_the_others_copy_i
         survivor = next(node for name, node in second.items() if name != now["primary"])
         until(lambda: survivor.status()["primary"] != now["primary"], START_S, what="elected")
         assert until(lambda: survivor.say("Q.PEEK", "mails", "m8"), what="a copy has it too")
+        assert "acknowledged writes may be missing" in cli(survivor, "doctor").stdout
+        assert cli(survivor, "cluster", "confirm").stdout == "noted: a loss was possible\n"
         assert cli(survivor, "doctor").exit_code == 0
     finally:
         for node in second.values():

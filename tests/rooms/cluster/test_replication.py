@@ -18,6 +18,30 @@ async def nodes(tmp_path: Path) -> AsyncIterator[ReplicatingNodes]:
         yield started
 
 
+async def test_a_store_that_is_told_to_stop_hands_over_before(nodes: ReplicatingNodes) -> None:
+    """As `tidewarden store` does on SIGTERM, beside the node."""
+    await nodes.write("a", "1")
+    old = nodes.primary
+    assert old.host is not None
+    await old.host.prepare_stop(60.0)
+    assert nodes.primary is not old
+    assert nodes.is_open()
+    assert old.name not in nodes.facts.nodes_in_sync, "nobody waits for it"
+    await old.stop_store()
+    await nodes.write("b", "2")
+    await old.start_store()
+    await nodes.in_sync(*nodes.nodes)
+    assert await old.call("MGET", "a", "b") == ["1", "2"]
+
+
+async def test_a_store_without_a_node_waits_for_nobody(nodes: ReplicatingNodes) -> None:
+    old = nodes.primary
+    assert old.host is not None
+    await old.stop_node()
+    await old.host.prepare_stop(60.0)
+    assert nodes.raft.commands, "it returned"
+
+
 async def test_a_killed_store_is_replaced_and_comes_back(nodes: ReplicatingNodes) -> None:
     await nodes.write("a", "1")
     view, old = nodes.facts.view, nodes.primary

@@ -11,6 +11,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 from tidewarden.store import StoreConnection
 from tidewarden.store.preflight import (
+    EMBEDDED,
     LISTPACKS,
     check_store,
     parse_info,
@@ -66,9 +67,33 @@ async def test_a_real_server_is_recognised(link: StoreConnection) -> None:
     assert await link.call("GET", "{c}:format") == b"2"
 
 
-async def test_a_view_makes_it_an_embedded_one(link: StoreConnection) -> None:
+async def test_an_embedded_server_says_that_it_counts_views(link: StoreConnection) -> None:
     await link.call("SET", "{c}:view", 3)
-    assert (await check_store(link, "c")).views
+    await link.call("CONFIG", "SET", "replica-announce-ip", EMBEDDED)
+    try:
+        assert (await check_store(link, "c")).views
+    finally:
+        await link.call("CONFIG", "SET", "replica-announce-ip", "")
+
+
+async def test_data_that_were_copied_from_an_embedded_store_are_numbered_by_the_clock(
+    link: StoreConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody raises the view there: after a failover the same numbers would be given again."""
+    await link.call("MSET", "{c}:view", 3, "{c}:fsync", "always")
+    assert not (await check_store(link, "c")).views
+    assert await link.call("EXISTS", "{c}:view", "{c}:fsync") == 0
+    assert "came from an embedded store" in caplog.text
+    assert not (await check_store(link, "c")).views
+
+
+async def test_copied_data_with_numbers_above_the_clocks_are_refused(
+    link: StoreConnection,
+) -> None:
+    await link.call("SET", "{c}:view", 120_000)
+    with pytest.raises(ConfigError, match=r"lease numbers would go back.*restore"):
+        await check_store(link, "c")
+    assert await link.call("GET", "{c}:view") == b"120000"
 
 
 async def test_data_of_the_former_format_are_taken_on(link: StoreConnection) -> None:

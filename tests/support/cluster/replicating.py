@@ -92,6 +92,9 @@ class PlayedSeat:
     def voters(self) -> frozenset[str]:
         return self.raft.voters
 
+    def quorum_fault(self) -> str:
+        return ""
+
     def store_facts(self) -> StoreFacts:
         return self.known
 

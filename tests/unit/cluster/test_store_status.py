@@ -49,6 +49,9 @@ class Cluster:
             self.says(node)
         self.says("n0", serves_view=3)
 
+    def quorum_fault(self) -> str:
+        return ""
+
     def voters(self) -> frozenset[str]:
         return VOTERS
 

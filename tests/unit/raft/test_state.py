@@ -9,6 +9,7 @@ import pytest
 
 from tidewarden.errors import ConfigError
 from tidewarden.raft import state as decide
+from tidewarden.raft.membership import founded
 from tidewarden.raft.state import EPOCH_MAX, Committed, RaftView, Times
 
 TIMES = Times()
@@ -55,6 +56,31 @@ def test_a_leader_whose_thread_stopped_ticking_is_none() -> None:
     assert decide.role(LEADER, 100.6, TIMES) == "follower"
     assert decide.leader(LEADER, 100.6, TIMES, "n0") is None
     assert not decide.quorum(LEADER, 100.6, TIMES, "n0")
+
+
+THREE = founded({"n0": "h:1", "n1": "h:2", "n2": "h:3"}, {}, "w")
+ALONE = dataclasses.replace(FOLLOWER, members=THREE, leader_heard=90.0, heard={"n1": 90.5})
+NOON_MS = 1_700_049_600_000
+
+
+def test_who_is_missing_for_a_majority_is_named_with_the_time_it_was_heard_last() -> None:
+    said = decide.quorum_fault(ALONE, 100.5, NOON_MS, TIMES, "n0")
+    assert said == (
+        "1 of 3 nodes is heard (n1 was not heard since 2023-11-15T11:59:50Z; n2 was not heard since"
+        " this node started), and 2 are needed: start one of them, or mend the links"
+    )
+    heard = dataclasses.replace(ALONE, heard={"n1": 100.0})
+    assert decide.quorum_fault(heard, 100.5, NOON_MS, TIMES, "n0") == "", "they may elect one"
+    assert decide.quorum_fault(FOLLOWER, 200.0, NOON_MS, TIMES, "n0") == "", "who are the members?"
+    led = dataclasses.replace(ALONE, leader_heard=100.0)
+    assert decide.quorum_fault(led, 100.5, NOON_MS, TIMES, "n0") == ""
+
+
+def test_who_answers_for_another_cluster_is_named_while_it_is_heard() -> None:
+    apart = dataclasses.replace(ALONE, apart={"n2": 100.0, "n1": 90.0})
+    said = decide.apart_because(apart, 101.0, TIMES)
+    assert said.startswith("n2: who answers under that name belongs to another cluster")
+    assert decide.apart_because(apart, 110.0, TIMES) == ""
 
 
 def test_a_node_that_heard_no_leader_for_two_election_times_is_an_orphan() -> None:

@@ -37,7 +37,7 @@ class LastResort:
         Raises: StoreDown: there is nothing to recover, or no store can be chosen; why. NoLeader,
         Timeout.
         """
-        choice, reports = await self._chooser.choose(node or "")
+        choice, reports = await self._choose(node)
         return self._told(choice, reports)
 
     async def recover(self, node: str | None, begin_empty: bool) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class LastResort:
         Returns: what was chosen, as :meth:`choice`. Raises: the same. BadArg: that store is empty,
         others may not be, and ``begin_empty`` was not said.
         """
-        choice, reports = await self._chooser.choose(node or "")
+        choice, reports = await self._choose(node)
         told = self._told(choice, reports)
         assert choice.command is not None
         if not told["view"] and told["loss"] and not begin_empty:
@@ -76,6 +76,14 @@ class LastResort:
             return ""
         await self._member.store_command(("confirm", facts.version))
         return facts.loss
+
+    async def _choose(self, node: str | None) -> tuple[Choice, Mapping[str, StoreReport]]:
+        if fault := self._member.quorum_fault():
+            raise StoreDown(
+                f"no store can be chosen while no majority of the nodes is heard: {fault}. Of hosts"
+                ' that are lost for good: docs/replication.md, "Two of three hosts are gone"'
+            )
+        return await self._chooser.choose(node or "")
 
     def _told(self, choice: Choice, reports: Mapping[str, StoreReport]) -> dict[str, Any]:
         if choice.command is None:

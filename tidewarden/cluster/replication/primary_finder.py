@@ -30,6 +30,8 @@ class ReplicatedPrimary:
         """``name``: what has the primary, in messages; ``pace``: Raft's."""
         self.name = name
         self._find_s = FIND_S * max(1.0, pace)
+        self.fault = ""
+        """Why no primary can be chosen, which may have been lost; empty: one may be at any time."""
         self._lock = threading.Lock()
         self._url = ""
         self._why = "it is not known yet who is the primary"
@@ -84,7 +86,7 @@ class ReplicatedPrimary:
             self._waiting = [one for one in self._waiting if one[1] is not future]
             if self._url:
                 return self._url
-            raise StoreDown(f"{self.name} has no primary that is open: {self._why}")
+            raise StoreDown(f"{self.name} has no primary that is open: {self.fault or self._why}")
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

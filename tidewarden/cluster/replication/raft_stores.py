@@ -32,6 +32,9 @@ class RaftStores(Protocol):
     def voters(self) -> frozenset[str]:
         """The members that vote."""
 
+    def quorum_fault(self) -> str:
+        """Who is missing for a majority of the members, for people; empty: one can be heard."""
+
     def store_facts(self) -> StoreFacts:
         """The facts as applied here, which may be old."""
 

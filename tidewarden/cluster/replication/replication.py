@@ -22,6 +22,7 @@ from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
+from tidewarden.store.embedded import stop_notice
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 from . import discarded
@@ -86,6 +87,9 @@ class Replication:
         self._barrier = False
         """Whether the facts were read through Raft's quorum since the start."""
         self._leaving = self._stopping = False
+        self._store_stops = ""
+        """The start of the store that whoever runs it is about to stop; empty: none is."""
+        self._preparing: asyncio.Task[None] | None = None
         self._told: object = None
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,6 +161,8 @@ class Replication:
             if store_ends:
                 await self._leave()
         tasks, self._tasks = self._tasks, []
+        if self._preparing is not None:
+            tasks.append(self._preparing)
         self._member.on_stores = lambda: None
         for task in tasks:
             task.cancel()
@@ -167,6 +173,9 @@ class Replication:
         """Hand the primary over if this node's store is it; from then on it is the last choice."""
         self._stopping = True
         self._woken.set()
+        await self._give_up_primary()
+
+    async def _give_up_primary(self) -> None:
         if self._member.store_facts().primary != self._member.name:
             return
         try:
@@ -180,6 +189,9 @@ class Replication:
         """Ask the primary to have this store leave the set; wait for that, but not for long."""
         self._leaving = True
         self._woken.set()
+        await self._left()
+
+    async def _left(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S * self._pace):
                 while self._can_leave(self._member.store_facts()):
@@ -222,8 +234,27 @@ class Replication:
     async def _turn(self) -> None:
         facts = self._facts()
         await self._follower.turn(facts)
+        self._heed_notice()
+        self.finder.fault = self._member.quorum_fault()
         self._keep_set()
         self._say()
+
+    def _heed_notice(self) -> None:
+        """Prepare for the end of a store that another process is about to stop."""
+        look = self._follower.state.look
+        own = "" if look is None else look.incarnation
+        if own and stop_notice.is_given(self._folder) and own != self._store_stops:
+            self._store_stops = own
+            self._preparing = asyncio.create_task(self._prepare_stop(), name="the store's stop")
+        elif own and own != self._store_stops:
+            self._store_stops = ""
+
+    async def _prepare_stop(self) -> None:
+        await self._give_up_primary()
+        self._woken.set()
+        await self._left()
+        with contextlib.suppress(OSError):  # who waits for it, waits for so long at most
+            stop_notice.take_away(self._folder)
 
     def _facts(self) -> StoreFacts | None:
         return self._member.store_facts() if self._barrier else None
@@ -248,9 +279,9 @@ class Replication:
             fsync=self._config.store.fsync,
             address=self._address,
             gives_up=self._rounds.gives_up,
-            leaving=self._leaving,
+            leaving=self._leaving or bool(self._store_stops),
         )
-        report = dataclasses.replace(report, stopping=self._stopping)
+        report = dataclasses.replace(report, stopping=self._stopping or bool(self._store_stops))
         now = self._said is None or report.acted_on != self._said.acted_on
         self._said = report
         self._member.say_store(report.plain(), now)

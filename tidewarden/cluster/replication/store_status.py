@@ -31,6 +31,7 @@ class SeenStores(Protocol):
     """Shows what a member of Raft knows of the stores; see :class:`.raft_stores.RaftStores`."""
 
     def voters(self) -> frozenset[str]: ...
+    def quorum_fault(self) -> str: ...
     def store_facts(self) -> StoreFacts: ...
     def store_reports(self) -> Mapping[str, tuple[float, tuple[Any, ...]]]: ...
 
@@ -234,7 +235,7 @@ class StoreStatus:
 
     def waits_for(self) -> str:
         """Say, where no primary is open, what every node's store lacks to be it."""
-        if told := self._stuck() or self.fault():
+        if told := self._stores.quorum_fault() or self._stuck() or self.fault():
             return told
         names = ", ".join(sorted(self._stores.store_facts().nodes_in_sync))
         lacks = [f"{node}: {copy['why']}" for node, copy in self.copies().items() if copy["why"]]

@@ -23,6 +23,9 @@ from .credentials import DAEMON
 
 Command = Sequence[str | int]
 ReplyError = hiredis.ReplyError
+PREFIX = "tidewarden-"
+CONTROL = f"{PREFIX}control"
+"""Name of the connection by which a node orders its own store about."""
 
 
 class ControlLink:
@@ -43,7 +46,7 @@ class ControlLink:
         """
         self._path = path
         self._password = password
-        self._name = f"tidewarden-{purpose}"
+        self._name = f"{PREFIX}{purpose}"
         self._on_lost = on_lost
         self._turn = asyncio.Lock()
         self._connection: _Connection | None = None

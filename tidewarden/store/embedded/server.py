@@ -30,7 +30,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
-from tidewarden.store.preflight import FORMATS, FSYNC_KEY
+from tidewarden.store.preflight import EMBEDDED, FORMATS, FSYNC_KEY
 
 from .credentials import store_password
 from .server_folder import ServerFolder, ServerProcess, Setting
@@ -119,11 +119,11 @@ class EmbeddedStore:
             StoreDown: the server ended or fell silent; the message has the last lines of its log.
         """
         assert self._process is None, "started twice"
-        await self._files.lock.acquire(self._clock)
+        await self._files.take(self._clock)
         try:
             await self._launch()
         except BaseException:
-            self._files.lock.release()
+            self._files.release()
             raise
         return self.url
 
@@ -154,7 +154,7 @@ class EmbeddedStore:
             if not await stop_child(self._process, self._clock, STOP_GRACE_S):
                 log.warning("the store did not stop within %.0f s and was killed", STOP_GRACE_S)
             self._process = None
-        self._files.lock.release()
+        self._files.release()
 
     async def _launch(self) -> None:
         """
@@ -188,6 +188,7 @@ class EmbeddedStore:
             ("bind", host),
             ("port", str(port)),
             ("requirepass", startup_password),
+            ("replica-announce-ip", EMBEDDED),
             ("appendfsync", self._config.fsync),
             # until the view is raised: data above the limit must be no hindrance to a start
             ("maxmemory", "0"),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidewarden.clock import Clock
 from tidewarden.errors import ConfigError
 from tidewarden.store.child_process import FolderLock, how_ended, start_child
 from tidewarden.store.preflight import LISTPACKS
@@ -47,16 +48,27 @@ class ServerProcess:
 
 
 class ServerFolder:
-    """Is the folder of one valkey-server, which whoever holds :attr:`lock` may start."""
+    """Is the folder of one valkey-server, which whoever has taken it may start."""
 
-    def __init__(self, path: Path, binary: str, oldest: tuple[int, int] = OLDEST) -> None:
+    def __init__(
+        self,
+        path: Path,
+        binary: str,
+        oldest: tuple[int, int] = OLDEST,
+        *,
+        replaceable: bool = False,
+    ) -> None:
         """
         Args:
-            path: made when absent, by the lock.
+            path: made when absent, by :meth:`take`.
             binary: ``store.binary``; with ``oldest`` as :func:`find_binary` takes them.
+            replaceable: whether the store goes on with an empty folder when it was removed, as one
+                of several does. The right to it is then held beside it, too.
         """
         self.path = path.absolute()
-        self.lock = FolderLock(self.path)
+        # the lock in the folder is what versions before this one know of, and moves along with it
+        beside = (FolderLock(self.path, beside=True),) if replaceable else ()
+        self._locks = (*beside, FolderLock(self.path))
         self._binary, self._oldest = binary, oldest
 
     @property
@@ -94,9 +106,33 @@ class ServerFolder:
             *((name, str(value)) for name, value in LISTPACKS.items()),
         ]
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether it was taken, and what says so was not removed since."""
+        return all(lock.is_held for lock in self._locks)
+
+    async def take(self, clock: Clock) -> None:
+        """
+        Take the right to start the server here, and make the folder if it is not there.
+
+        Raises: FolderInUse, ConfigError: see :meth:`FolderLock.acquire`.
+        """
+        self.release()
+        try:
+            for lock in self._locks:
+                await lock.acquire(clock)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the right back; harmless when it is not had."""
+        for lock in self._locks:
+            lock.release()
+
     async def spawn(self, settings: Iterable[Setting]) -> ServerProcess:
         """
-        Start the server with these settings; it inherits the lock.
+        Start the server with these settings; it inherits the locks.
 
         Raises:
             ConfigError: the binary is none, or the socket's folder is not ours.
@@ -113,7 +149,7 @@ class ServerFolder:
         with self.log_path.open("ab") as output:
             log_from = output.tell()
             process = await start_child(
-                [str(binary), str(file)], output=output, keep_fds=[self.lock.fd]
+                [str(binary), str(file)], output=output, keep_fds=[lock.fd for lock in self._locks]
             )
         return ServerProcess(process, self.log_path, log_from)
 

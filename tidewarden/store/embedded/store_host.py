@@ -17,12 +17,16 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Store
 from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
 
-from . import lineage
+from . import lineage, stop_notice
+from .attached_store import AttachedStore
+from .control_link import CONTROL
 from .credentials import REPLICA, StoreCredentials
 from .server_folder import ServerFolder, ServerProcess, Setting
 from .server_watch import ServerWatch
@@ -33,6 +37,8 @@ BACKOFF_S_FIRST = 0.05
 """A lone crash costs no more; the cluster elects another primary in a few hundredths."""
 STOP_GRACE_S = 20.0
 ANSWER_S_MAX = 30.0
+LOOK_S = 1.0
+"""Between two looks whether the folder is still there."""
 FUNCTIONS_FROM = (7, 0)
 """Version of a server from which on replicas have functions and read-only scripts."""
 NOBODY = "127.0.0.1 1"
@@ -71,7 +77,7 @@ class StoreHost:
         """
         self.incarnation = ""
         """The word of the start that runs, or ran last; empty before the first."""
-        self._files = ServerFolder(folder, config.binary, FUNCTIONS_FROM)
+        self._files = ServerFolder(folder, config.binary, FUNCTIONS_FROM, replaceable=True)
         self.folder = self._files.path
         self._config = config
         self._credentials = credentials
@@ -108,11 +114,11 @@ class StoreHost:
             StoreDown: the server ended before it answered; the message has its last words.
         """
         assert self._server is None, "started twice"
-        await self._files.lock.acquire(self._clock)
+        await self._files.take(self._clock)
         try:
             await self._launch()
         except BaseException:
-            self._files.lock.release()
+            self._files.release()
             raise
 
     async def run(self) -> None:
@@ -120,8 +126,10 @@ class StoreHost:
 
         async def ended() -> str:
             assert self._server is not None, "not started"
-            await self._server.process.wait()
+            gone = await self._ended_or_gone(self._server)
             server, self._server = self._server, None
+            if gone:
+                return f"{self.folder} was removed while the store ran, which was ended"
             returncode = server.process.returncode or 0
             # what it logged last is no reason where somebody killed it
             return f"store {how_ended(returncode)}" if returncode < 0 else server.why_ended()
@@ -131,6 +139,20 @@ class StoreHost:
             return f"store runs again (pid {self.pid})"
 
         await self._watch.run(ended, launch)
+
+    async def _ended_or_gone(self, server: ServerProcess) -> bool:
+        """Return when the server has ended; whether that was because its folder was removed."""
+        ending = asyncio.ensure_future(server.process.wait())
+        try:
+            while not (await asyncio.wait({ending}, timeout=LOOK_S))[0]:
+                if not self._files.is_taken:
+                    # what it writes goes nowhere, and another may have begun there
+                    kill_group(server.process)
+                    await ending
+                    return True
+            return False
+        finally:
+            ending.cancel()
 
     async def stop(self) -> None:
         """
@@ -144,7 +166,31 @@ class StoreHost:
                 log.warning("the store did not stop within %.0f s and was killed", STOP_GRACE_S)
             elif process.returncode == 0:
                 self._note_clean_end()
-        self._files.lock.release()
+        self._files.release()
+
+    async def prepare_stop(self, limit_s: float) -> None:
+        """
+        Have the node hand the primary over, and the store leave the set, where a node runs.
+
+        It is another process, or it would have done so. Returns when it has, or ``limit_s`` later.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                if not await self._has_node():
+                    return
+                stop_notice.give(self.folder)
+                while stop_notice.is_given(self.folder):
+                    await sleep(self._clock, 0.02)
+        except TimeoutError:
+            log.warning("the node did not prepare for the store's stop within %g s", limit_s)
+        except (RedisError, OSError) as error:
+            log.warning("the store stops without its node's knowing: %s", error)
+
+    async def _has_node(self) -> bool:
+        """Tell whether a node orders this store about. Raises: RedisError, OSError."""
+        client = AttachedStore(self.folder, self._node, self._credentials).client()
+        async with client:
+            return CONTROL in [one["name"] for one in await client.client_list()]
 
     def kill(self) -> None:
         """Kill the server at once; :meth:`stop` is still to be called."""
@@ -164,8 +210,11 @@ class StoreHost:
 
     async def _launch(self) -> None:
         """Start the server and see that it listens, or leave none behind."""
+        if not self._files.is_taken:
+            await self._files.take(self._clock)
         incarnation = secrets.token_hex(8)
         try:
+            stop_notice.take_away(self.folder)
             await asyncio.to_thread(lineage.begin, self.folder, incarnation, self._boot_id())
             server = await self._files.spawn(self._settings(incarnation))
         except OSError as error:  # a full disk, no more processes: later there may be room
