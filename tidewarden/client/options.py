@@ -104,6 +104,16 @@ def words(**options: Arg | None) -> tuple[Arg, ...]:
     )
 
 
+def payload_of(value: object) -> bytes | str:
+    """Check that a payload is bytes or a text, and return it. Raises: TypeError: it is neither."""
+    if isinstance(value, (bytes, str)):
+        return value
+    raise TypeError(
+        f"the payload is {type(value).__name__}; allowed is bytes or str: put_json(value) puts"
+        " anything else as JSON"
+    )
+
+
 def encoded(value: Any) -> bytes:
     """
     Encode a payload: bytes as they are, text as UTF-8, everything else as JSON.

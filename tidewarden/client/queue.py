@@ -10,7 +10,18 @@ from tidewarden.tracing import put_span
 
 from .connection import Arg
 from .failover import only
-from .options import TRACE, NewTask, PutOptions, State, as_json, checked, encoded, put_words, words
+from .options import (
+    TRACE,
+    NewTask,
+    PutOptions,
+    State,
+    as_json,
+    checked,
+    encoded,
+    payload_of,
+    put_words,
+    words,
+)
 from .replies import Ending, Page, TaskInfo, mapped, task_info
 from .task import AsyncTask
 
@@ -95,7 +106,7 @@ class AsyncQueue:
         command: tuple[Arg, ...] = (
             "Q.PUT",
             self.name,
-            payload,
+            payload_of(payload),
             "ID",
             id or self.client.ids.make(),
             *put_words(options),
@@ -140,9 +151,11 @@ class AsyncQueue:
             if isinstance(task, NewTask):
                 own = fixed if task.options is None else put_words({**options, **task.options})
                 again = again and (task.options or {}).get("if_exists", "keep") == "keep"
-                commands.append(("Q.PUT", name, task.payload, "ID", task.id or make(), *own))
+                commands.append(
+                    ("Q.PUT", name, payload_of(task.payload), "ID", task.id or make(), *own)
+                )
             else:
-                commands.append(("Q.PUT", name, task, "ID", make(), *fixed))
+                commands.append(("Q.PUT", name, payload_of(task), "ID", make(), *fixed))
         answers: list[Any] = []
         with put_span(name, len(commands)) as trace:
             if trace:

@@ -216,3 +216,20 @@ async def test_refusals_have_their_classes(queue: AsyncQueue) -> None:
         await queue.client.queue("no blanks").put("x")
     with pytest.raises(NotFound):
         await queue.client.queue("never-used").stats()
+
+
+@pytest.mark.parametrize("payload", [{"x": 1}, 7, None, ["a"]])
+async def test_a_payload_that_is_neither_bytes_nor_text_is_told_of_put_json(
+    here: Site, payload: Any
+) -> None:
+    async with AsyncClient(here.urls) as client:
+        queue = client.queue("mails")
+        for put in (
+            queue.put(payload),
+            queue.put_many([payload]),
+            queue.put_many([NewTask(payload)]),
+        ):
+            with pytest.raises(
+                TypeError, match=r"the payload is \w+; allowed is bytes or str: put_json"
+            ):
+                await put

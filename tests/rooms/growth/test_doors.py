@@ -37,7 +37,7 @@ pytestmark = pytest.mark.thorough
 def test_hosts_that_fail_to_log_in() -> None:
     penalties = LoginThrottle(SystemClock())
     for n in range(ROUNDS):
-        penalties.of(f"h{n}:1").fail(float(n))
+        penalties.of(f"h{n}:1").fail(float(n), b"%d" % n)
     assert entries(penalties) <= HOSTS_MAX
 
 

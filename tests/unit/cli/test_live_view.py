@@ -254,3 +254,11 @@ def test_time_left_is_counted_by_its_bounds() -> None:
         "expired": 1, "< 10 s": 2, "< 30 s": 1, "< 1 min": 1, "< 2 min": 1, "< 10 min": 0, "< 1 h": 1, "≥ 1 h": 2,
         "no token yet": 1,
     }  # fmt: skip
+
+
+def test_the_console_is_named_first_also_where_there_is_little_room() -> None:
+    for width, height in ((120, 40), (80, 24)):
+        lines = drawn(SNAPSHOT, width, height)
+        (console,) = [line for line in lines if line.startswith("console ")]
+        assert console.startswith("console          http://127.0.0.1:7421/")
+        assert any("127.0.0.1:7421" in line for line in lines if line.startswith("n0"))

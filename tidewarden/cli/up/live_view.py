@@ -56,10 +56,10 @@ COLUMNS = (
 OF_OWN_STORES = ("store", "store pid")
 """Columns that there are where each node has a store of its own."""
 NUMBERS = ("epoch", "pid", "store pid", "restarts")
-DISPENSABLE = ("HTTP", "restarts", "epoch", "Redis clients")
+DISPENSABLE = ("restarts", "epoch", "Redis clients", "HTTP")
 """
-Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for
-Redis clients.
+Columns that a narrow terminal does without, the first of them first: the console is at HTTP, and
+the port for Redis clients one below.
 """
 COLUMN_GAP = 2
 OLD_S = 5.0
@@ -372,6 +372,7 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
         else f"-h {first.host} -p {first.base_port}"
     )
     hints = {
+        "console": f"{http}/   (user admin, secret {snapshot.data_dir}/secrets/admin.secret)",
         **_host_hint(snapshot.nodes),
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",

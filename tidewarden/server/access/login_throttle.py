@@ -1,4 +1,4 @@
-"""Delays the answers to failed logins: by host, longer with each failure, forgotten in time."""
+"""Delays the answers to failed logins: by host, longer with each new try, forgotten in time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ FACTOR_MAX = 20  # the longest delay, in those of a first failure
 FORGET_S = 60.0  # a host that fails no more for so long begins anew
 # answers to one host that are held back at a time; past it nothing is checked for it
 HELD_BACK_MAX = 64
+TRIED_MAX = 4  # of a host's last attempts are known again
 HOSTS_MAX = 10_000
 SAID_S = 1.0  # one host's failures are logged at most so often
 
@@ -24,12 +25,13 @@ class ThrottledHost:
     ``turn``: one check at a time is made for it, so that it does not keep others waiting.
     """
 
-    __slots__ = ("failures", "held_back", "last", "logged", "turn")
+    __slots__ = ("failures", "held_back", "last", "logged", "tried", "turn")
 
     def __init__(self, logged: OncePer) -> None:
         self.logged = logged  # lets one failure a second pass
         self.failures = 0
         self.held_back = 0
+        self.tried: tuple[bytes, ...] = ()
         self.last = float("-inf")
         self.turn = asyncio.Lock()
 
@@ -38,15 +40,20 @@ class ThrottledHost:
         """Whether so many answers are held back that nothing more is checked."""
         return self.held_back >= HELD_BACK_MAX
 
-    def fail(self, now: float) -> int:
+    def fail(self, now: float, attempt: bytes) -> int:
         """
         Count one more failure at ``now`` and return how many first delays its answer takes.
 
-        ``now`` is in seconds of the monotonic clock.
+        ``attempt`` stands for the user and the secret that were tried. The same ones again try
+        nothing new: clients repeat a login by themselves, some of them ten times. ``now`` is in
+        seconds of the monotonic clock.
         """
         if now - self.last > FORGET_S:
-            self.failures = 0
+            self.failures, self.tried = 0, ()
         self.last = now
+        if attempt in self.tried:
+            return 1
+        self.tried = (*self.tried[1 - TRIED_MAX :], attempt)
         self.failures += 1
         return min(1 << min(self.failures - 1, 10), FACTOR_MAX)
 

@@ -28,8 +28,8 @@ log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
 """
-What a host's first wrong secret costs it; each further one twice as much, up to five seconds.
-Nobody else waits.
+What a host's first wrong secret costs it; each other one twice as much, up to five seconds. Nobody
+else waits.
 """
 CHECKS_AT_ONCE = 2
 STRETCHING_SHARE = 0.02
@@ -187,7 +187,8 @@ class Users:
             )
         host.held_back += 1
         try:
-            await sleep(self._clock, host.fail(self._clock.monotonic()) * FAILURE_DELAY_S)
+            delays = host.fail(self._clock.monotonic(), self._mark(name, secret))
+            await sleep(self._clock, delays * FAILURE_DELAY_S)
         finally:
             host.held_back -= 1
         raise WrongPass("No such user, or another secret.")

@@ -108,10 +108,11 @@ def _duties_late(seen: AlertFigures) -> Iterator[Case]:
 def _buried(seen: AlertFigures) -> Iterator[Case]:
     for queue, history in seen.queues.items():
         ring = history.ring("buried")
-        if ring is not None and (more := ring.growth(seen.slot, 900)) > 0:
+        if ring is not None and (buried := ring.latest(seen.slot, 900)) > 0:
+            more = max(0.0, ring.growth(seen.slot, 900))
             yield Case(
                 queue,
-                f"{more:.0f} more tasks of {queue} were buried within 15 minutes.",
+                f"{buried:.0f} tasks of {queue} are buried, {more:.0f} more than 15 minutes ago.",
                 f"See why: tidewarden queue peek {queue} --state buried. Then kick or delete them.",
                 queue=queue,
             )

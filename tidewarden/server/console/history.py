@@ -45,6 +45,11 @@ class Ring:
         """Return the numbers from a slot to another one, both included."""
         return [self.at(slot) for slot in range(first, last + 1)]
 
+    def latest(self, slot: int, seconds: int) -> float:
+        """Return the newest number of the seconds before a slot; 0: none is known."""
+        known = (self.at(one) for one in range(slot, slot - seconds // STEP_S - 1, -1))
+        return next((number for number in known if not math.isnan(number)), 0.0)
+
     def growth(self, slot: int, seconds: int) -> float:
         """Return by how much it has grown within the seconds before a slot; 0: not, or unknown."""
         known = [

@@ -13,6 +13,7 @@ from tidewarden.server.access.login_throttle import (
     HELD_BACK_MAX,
     HOSTS_MAX,
     SAID_S,
+    TRIED_MAX,
     LoginThrottle,
     ThrottledHost,
 )
@@ -35,13 +36,25 @@ def test_a_host_is_an_address_or_a_network(address: str, host: str) -> None:
 
 def test_each_failure_costs_twice_as_much_up_to_a_bound() -> None:
     host = ThrottledHost(OncePer(ManualClock(), SAID_S))
-    assert [host.fail(0.0) for _ in range(7)] == [1, 2, 4, 8, 16, FACTOR_MAX, FACTOR_MAX]
-    assert all(host.fail(0.0) == FACTOR_MAX for _ in range(100))
+    delays = [host.fail(0.0, b"%d" % number) for number in range(107)]
+    assert delays == [1, 2, 4, 8, 16, *[FACTOR_MAX] * 102]
+
+
+def test_the_same_secret_again_costs_no_more_than_the_first() -> None:
+    """A client that repeats a refused login ten times by itself hears so within seconds."""
+    host = ThrottledHost(OncePer(ManualClock(), SAID_S))
+    assert [host.fail(0.0, b"a") for _ in range(10)] == [1] * 10
+    assert [host.fail(0.0, one) for one in (b"b", b"a", b"b", b"c", b"a")] == [2, 1, 1, 4, 1]
+    for number in range(TRIED_MAX):
+        host.fail(0.0, b"%d" % number)
+    assert host.fail(0.0, b"a") == FACTOR_MAX
+    assert len(host.tried) == TRIED_MAX
 
 
 def test_who_fails_no_more_begins_anew() -> None:
     host = ThrottledHost(OncePer(ManualClock(), SAID_S))
-    assert [host.fail(0.0), host.fail(FORGET_S), host.fail(3 * FORGET_S)] == [1, 2, 1]
+    times = ((0.0, b"a"), (FORGET_S, b"b"), (3 * FORGET_S, b"c"))
+    assert [host.fail(*one) for one in times] == [1, 2, 1]
 
 
 async def test_it_is_said_once_a_second() -> None:

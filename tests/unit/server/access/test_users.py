@@ -86,7 +86,9 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
     clock = ManualClock()
     users = Users((READER, ADMIN), clock, loopback=True)
     for failures, delay in enumerate((1, 2, 4, 8, 16, 20, 20), 1):
-        attempt = asyncio.ensure_future(users.authenticate("reader", "wrong", "1.2.3.4:5"))
+        attempt = asyncio.ensure_future(
+            users.authenticate("reader", f"wrong{failures}", "1.2.3.4:5")
+        )
         while users.failures_total < failures:
             await asyncio.sleep(0.001)
         await clock.advance((delay - 0.5) * module.FAILURE_DELAY_S)

@@ -47,7 +47,7 @@ def figures(**changes: Any) -> AlertFigures:
         "own": history(store_clock_steps_total=(3, 3)),
         "users": {},
         "webhooks": {},
-        "queues": {"mails": history(buried=(5, 5))},
+        "queues": {"mails": history(buried=(5, 0))},
         "accounts": {"shop": history(dead=(5, 4))},
         "standing": {"shop": "answers"},
         "unreadable": 0,
@@ -126,6 +126,15 @@ def test_each_fires_after_its_time_and_ends(name: str) -> None:
     subject.judge(wrong, 10**9)
     subject.judge(wrong, 10**9 + for_s * 1000)
     assert {one.since_ms for one in subject.firing if one.name == name} == {10**9}
+
+
+def test_tasks_that_were_buried_before_anybody_looked_are_told_too() -> None:
+    subject = Alerts()
+    subject.judge(figures(queues={"mails": history(buried=(820, 820))}), 1000)
+    (one,) = subject.firing
+    assert one.case.summary == "820 tasks of mails are buried, 0 more than 15 minutes ago."
+    subject.judge(figures(queues={"mails": history(buried=(820, 0))}), 2000)
+    assert subject.firing == []
 
 
 def test_of_thousands_that_go_wrong_so_many_are_told() -> None:
