@@ -37,8 +37,9 @@ from .up.local_cluster import LocalCluster
 
 ASK_S = 1.0
 ANSWER_S_MAX = 2.0
-SAMPLE_S = 2.0
-SAMPLE_MAX = 1000
+SAMPLE_S = 5.0
+SAMPLE_MAX = 200
+"""So that the view is not the heaviest user of the cluster that it shows."""
 RATE_LOOKS = 6
 REFRESHED = "tidewarden_queue_accounts_refreshed_total{"
 

@@ -71,6 +71,8 @@ class Route(Generic[Owner]):
         errors: what it may raise, beside what every route may.
         arguments: what its permission is asked for: the arguments of the verb that tell it.
         audit: the verb under which the audit log notes it, where that is another than ``verb``.
+        counted: the name under which figures and traffic have it, where it does another thing than
+            ``verb``, whose permission it shares.
         headers: of a request, as ``query``; fields are renamed to what is sent.
         example: of a body; None: made of the examples of its fields.
         raw: whether the body may be any bytes, too.
@@ -94,6 +96,7 @@ class Route(Generic[Owner]):
     errors: tuple[type[Error], ...] = ()
     arguments: Callable[[web.Request], Sequence[bytes]] = arguments_of
     audit: str = ""
+    counted: str = ""
     headers: type[msgspec.Struct] | None = None
     example: Any = None
     raw: bool = False

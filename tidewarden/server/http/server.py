@@ -269,7 +269,7 @@ class HttpServer:
         route = route_of(request)
         self._answered.note(
             request.get(USER) or None,
-            UNKNOWN if route is None else route.verb or route.path,
+            UNKNOWN if route is None else route.counted or route.verb or route.path,
             arguments_of(request)[0],
             host_of(peer_of(request.transport)),
             request.content_length or 0,

@@ -28,6 +28,13 @@ async def test_every_answer_is_noted_under_the_verb_of_its_route() -> None:
         assert traffic.notes[0].peer == "127.0.0.1"
 
 
+async def test_a_scrape_is_no_list_of_queues() -> None:
+    traffic = RecordingTraffic()
+    async with site(users=True, traffic=traffic) as subject:
+        assert (await subject.ask("GET", "/metrics", headers=ALICE))[0] == 200
+        assert [one.verb for one in traffic.notes] == ["/metrics"]
+
+
 async def test_what_waits_is_counted_among_the_waits() -> None:
     async with site() as subject:
         for wait_ms in (0, 50):

@@ -54,8 +54,12 @@ def document(routes: Iterable[Route[Any]]) -> dict[str, Any]:
         "tags": _tags(listed),
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": schemas.components | {problems.SCHEMA: problems.schema()},
-            "responses": _problems(listed),
+            "schemas": schemas.components
+            | {problems.SCHEMA: problems.schema()}
+            | {problems.schema_name(words): problems.schema_of(words) for words in _words(listed)},
+            "responses": {
+                problems.response_name(words): problems.response(words) for words in _words(listed)
+            },
             "securitySchemes": {
                 SCHEME: {"type": "http", "scheme": "bearer", "description": BEARER}
             },
@@ -71,10 +75,12 @@ def _tags(routes: Iterable[Route[Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _problems(routes: Iterable[Route[Any]]) -> dict[str, Any]:
-    found = {
-        problems.response_name(words): problems.response(words)
-        for route in routes
-        for words in problems.by_status(problems.kinds_of(route)).values()
-    }
-    return dict(sorted(found.items()))
+def _words(routes: Iterable[Route[Any]]) -> list[tuple[str, ...]]:
+    """The words of errors that come with one status, for each that some route answers."""
+    return sorted(
+        {
+            words
+            for route in routes
+            for words in problems.by_status(problems.kinds_of(route)).values()
+        }
+    )

@@ -79,6 +79,25 @@ def response_name(words: tuple[str, ...]) -> str:
     return "_".join(words)
 
 
+def schema_name(words: tuple[str, ...]) -> str:
+    """
+    Under what name the schema of an error of these words is kept.
+
+    It has a name, so that generated clients have one class for it and not one for each route.
+    """
+    return f"{SCHEMA}_{response_name(words)}"
+
+
+def schema_of(words: tuple[str, ...]) -> dict[str, Any]:
+    """The schema of an error that is one of the words."""
+    return {
+        "allOf": [
+            {"$ref": REF.format(name=SCHEMA)},
+            {"type": "object", "properties": {"error": {"enum": list(words)}}},
+        ]
+    }
+
+
 def response(words: tuple[str, ...]) -> dict[str, Any]:
     """The response of one status, which is one of the words."""
     text = "\n".join(f"- `{word}`: {_meaning(BY_CODE[word])}" for word in words)
@@ -86,12 +105,7 @@ def response(words: tuple[str, ...]) -> dict[str, Any]:
         "description": text.removeprefix("- ") if len(words) == 1 else text,
         "content": {
             "application/json": {
-                "schema": {
-                    "allOf": [
-                        {"$ref": REF.format(name=SCHEMA)},
-                        {"type": "object", "properties": {"error": {"enum": list(words)}}},
-                    ]
-                },
+                "schema": {"$ref": REF.format(name=schema_name(words))},
                 "example": {"error": words[0], "message": _meaning(BY_CODE[words[0]])},
             }
         },

@@ -129,6 +129,9 @@ def _markdown(text: str) -> str:
 def _tidied(schema: Any) -> Any:
     """Without titles, which repeat the names of components; descriptions as Markdown."""
     if isinstance(schema, dict):
+        if schema.get("enum") == [True]:  # Generators know no enumeration of anything but texts.
+            schema = {name: value for name, value in schema.items() if name != "enum"}
+            schema |= {"type": "boolean", "const": True}
         return {
             name: _markdown(value) if _is_text(name, value) else _tidied(value)
             for name, value in schema.items()

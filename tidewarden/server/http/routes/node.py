@@ -283,6 +283,14 @@ ROUTES = (
     Route("GET", "/health/live", "", NodeRoutes.live, answer=Health, others=((503, Health),)),
     Route("GET", "/health/ready", "", NodeRoutes.ready, answer=Health, others=((503, Health),)),
     Route("GET", "/leader", "", NodeRoutes.leader, answer=Leader, others=((503, Leader),)),
-    Route("GET", "/metrics", "Q.LIST", NodeRoutes.metrics, answer=bytes, media="text/plain"),
+    Route(
+        "GET",
+        "/metrics",
+        "Q.LIST",
+        NodeRoutes.metrics,
+        answer=bytes,
+        media="text/plain",
+        counted="/metrics",
+    ),
     Route("GET", "/v1/status", "R.STATUS", NodeRoutes.status, answer=Status),
 )
