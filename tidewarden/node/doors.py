@@ -14,7 +14,7 @@ from tidewarden.config.load import Config, User, is_loopback
 from tidewarden.raft import RaftMember
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.server.access.users import Users
-from tidewarden.server.audit.audit_log import AuditLog
+from tidewarden.server.audit.audit_log import RELOAD, AuditLog
 from tidewarden.server.beanstalkd.server import BeanstalkdServer
 from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.recorder import FigureRecorder
@@ -172,7 +172,7 @@ class Doors:
     def note(self, *words: str) -> None:
         """Note in the audit log that the node's files were changed."""
         if self._audit is not None:
-            self._audit.change("", "", "SIGHUP", words)
+            self._audit.change("", "", RELOAD, words)
 
     def reload(self, users: Sequence[User]) -> None:
         """Go on with these users, in every process, and with what the certificate's files hold."""

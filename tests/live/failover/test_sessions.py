@@ -179,7 +179,7 @@ def test_leases_of_http_outlive_their_node_and_those_of_a_session_its_grace_alon
         return found.json()
 
     ask(there, f"/queues/{queue}/tasks", [{"id": f"t{n}"} for n in range(4)])
-    uuid = ask(victim, "/sessions", {"grace_ms": 1000})["session"]
+    uuid = ask(victim, "/sessions", {"grace_ms": 15_000})["session"]
     fields = {"count": 2, "lease_ms": LONG_MS}
     free = ask(victim, f"/queues/{queue}/take", fields)["tasks"]
     bound = ask(victim, f"/queues/{queue}/take", fields, uuid)["tasks"]

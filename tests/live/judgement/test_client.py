@@ -38,7 +38,7 @@ async def test_a_secret_that_is_wrong_is_probed_one_at_a_time_and_told_once(
         assert len(probes) <= 12
         made.proxy.rules["p"].clear()
         mended = made.proxy.mark()
-        await made.refreshed("p", everybody, mended, 20)
+        await made.refreshed("p", everybody, mended)
         assert (await made.events("p")).count("provider.breaker_open") == 1
         await made.check_grants("p", everybody)
         await made.accepted_again("p", everybody)

@@ -70,8 +70,14 @@ async def test_reports_come_to_all_members_at_once(group: Callable[..., Group]) 
     calls: list[str] = []
     for raft in (one, two, last):
         raft.on_stores = lambda name=raft.name: calls.append(name)
-    one.say_store(("a", 1, ("b",)), now=True)
-    await wait_for(lambda: all("n0" in raft.store_reports() for raft in (two, last)))
+
+    def heard_everywhere() -> bool:
+        one.say_store(
+            ("a", 1, ("b",)), now=True
+        )  # again, as nodes do: some may have been told to none
+        return all("n0" in raft.store_reports() for raft in (two, last))
+
+    await wait_for(heard_everywhere)
     assert {raft.store_reports()["n0"][1] for raft in (one, two, last)} == {("a", 1, ("b",))}
     await wait_for(lambda: {"n0", "n1", "n2"} <= set(calls))
     heard = two.store_reports()["n0"][0]
@@ -90,8 +96,12 @@ async def test_the_report_of_a_member_that_left_is_forgotten(group: Callable[...
     await three.start()
     leader = await three.elected()
     leaver, stays = [raft for raft in three.running.values() if raft is not leader]
-    leaver.say_store(("a",), now=True)
-    await wait_for(lambda: all(leaver.name in raft.store_reports() for raft in (leader, stays)))
+
+    def heard_everywhere() -> bool:
+        leaver.say_store(("a",), now=True)
+        return all(leaver.name in raft.store_reports() for raft in (leader, stays))
+
+    await wait_for(heard_everywhere)
     await leader.leave(leaver.name)
     await wait_for(lambda: not any(leaver.name in raft.store_reports() for raft in (leader, stays)))
     assert leaver.name not in leader.voters()

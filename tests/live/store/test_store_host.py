@@ -462,6 +462,8 @@ async def test_it_dies_with_its_host_and_the_next_one_continues(
     ) as process:
         assert process.stdout is not None
         pid = int(await asyncio.to_thread(process.stdout.readline))
+        while not list((folder / "appendonlydir").glob("*.manifest")):  # a log to go on with
+            await asyncio.sleep(0.01)
         before = lineage.read(folder)
         assert before is not None
         process.kill()

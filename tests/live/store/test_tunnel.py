@@ -130,7 +130,7 @@ def test_a_link_that_was_cut_comes_back_with_what_is_missing_alone(tmp_path: Pat
             # another port: it is a store's new start that brings a new tunnel
             await second.follow(first)
             await until(second.linked, "the replica is back")
-            assert await second.client.get("meanwhile") == "1"
+            await until(lambda: _has(second, "meanwhile", "1"), "it has what it missed")
             after = await first.client.info("stats")
             assert after["sync_full"] == before["sync_full"]
             assert after["sync_partial_ok"] == before["sync_partial_ok"] + 1
@@ -225,6 +225,10 @@ def test_a_connection_of_a_node_to_another_nodes_store(tmp_path: Path) -> None:
                 await link.stop()
 
     run(scene())
+
+
+async def _has(host: Host, key: str, value: str) -> bool:
+    return bool(await host.client.get(key) == value)
 
 
 async def _not(holds: Callable[[], Awaitable[bool]]) -> bool:

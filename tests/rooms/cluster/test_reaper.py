@@ -66,8 +66,9 @@ async def rounds(scene: Scene, done: Any) -> None:
         await scene.clock.advance(BEAT_S)
         if done():
             return
-    ended = [task for task in scene.tasks if task.done()]
-    raise AssertionError(f"not within {LIMIT_S:g} s; ended: {ended}")
+    for task in scene.tasks:
+        task.print_stack()
+    raise AssertionError(f"not within {LIMIT_S:g} s: {scene.tasks}, {scene.nodes.seen}")
 
 
 async def test_a_dead_nodes_leases_end_and_it_is_forgotten(

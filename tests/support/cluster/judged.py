@@ -77,7 +77,7 @@ class Trial:
         )
 
     async def refreshed(
-        self, name: str, accounts: Collection[str], since: float = 0.0, limit_s: float = 60
+        self, name: str, accounts: Collection[str], since: float = 0.0, limit_s: float = 150
     ) -> None:
         """Wait until each of these was answered well after that moment."""
 
@@ -114,7 +114,9 @@ class Trial:
             ]
         return found
 
-    async def accepted_again(self, name: str, accounts: Iterable[str], limit_s: float = 60) -> None:
+    async def accepted_again(
+        self, name: str, accounts: Iterable[str], limit_s: float = 150
+    ) -> None:
         """
         No fault is put in any more, and each account is refreshed once more: the refresh token that
         we hold is the living one.

@@ -29,8 +29,8 @@ from tidewarden.store.preflight import EMBEDDED
 
 CLUSTER = "tidewarden"
 ADMIN = "admin"
-START_S = 90.0
-LIMIT_S = 60.0
+START_S = 150.0
+LIMIT_S = 120.0
 """How long a condition is waited for that comes within a second where nothing else runs."""
 CALM = "[raft]\npace = 3.0\n"
 """For clusters whose leader is to stay, on a starved machine too."""

@@ -66,7 +66,7 @@ class Group:
                 return await leader.claim(1, seen)
 
 
-async def wait_for(condition: Callable[[], Any], limit_s: float = 60) -> Any:
+async def wait_for(condition: Callable[[], Any], limit_s: float = 120) -> Any:
     end = time.monotonic() + limit_s
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {limit_s} s"

@@ -224,7 +224,7 @@ async def tell(events: Any, kind: str, provider: str, account: str = "", **detai
     )
 
 
-async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
+async def eventually(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
     """
     What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait
     it is asked more seldom.

@@ -46,6 +46,8 @@ REPEATED_MAX = 8  # different ones of a user in one window, in words; of further
 GROUPS_MAX = 50  # of accounts that were changed, by user, peer, verb and outcome
 USERS_MAX = 10_000
 COUNT_MAX = 1000
+RELOAD = "SIGHUP"
+"""The action of what a node took over from its files."""
 NOTHING = "This node notes nothing for the audit log (audit.enabled)."
 CHANGES, READS = "audit", "audit_reads"
 CURSOR = re.compile(r"([0-9]{1,16}-[0-9]{1,16})\.([0-9]{1,16}-[0-9]{1,16})")
@@ -162,7 +164,8 @@ class AuditLog:
     ) -> None:
         """Something was changed, or tried to be: ``words`` say what, and hold no secret."""
         shown = [word[:WORD_CHARS_MAX] for word in words[:WORDS_MAX]]
-        if self._is_frequent(user, action, outcome):
+        # Whoever changes a node's files pushes nobody's entries out that could not be deleted there.
+        if action != RELOAD and self._is_frequent(user, action, outcome):
             self._repeat(self._repeated, (user, action, outcome), peer, " ".join(shown))
             return
         self._put(
