@@ -164,7 +164,7 @@ class AuditLog:
     ) -> None:
         """Something was changed, or tried to be: ``words`` say what, and hold no secret."""
         shown = [word[:WORD_CHARS_MAX] for word in words[:WORDS_MAX]]
-        # Whoever changes a node's files pushes nobody's entries out that could not be deleted there.
+        # Whoever changes the files of a node could remove entries there as well.
         if action != RELOAD and self._is_frequent(user, action, outcome):
             self._repeat(self._repeated, (user, action, outcome), peer, " ".join(shown))
             return
