@@ -162,8 +162,10 @@ class FolderLock:
             return False
         try:
             there = self._path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True  # a disk that fails is no other's folder
         return os.path.samestat(there, os.fstat(self.fd))
 
     async def acquire(self, clock: Clock) -> None:
