@@ -126,8 +126,10 @@ class OverviewPage:
 
 def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
     """
-    Return the alerts that a user may see: those of queues and providers by right alone, those that
-    name users and webhooks if it administers everything.
+    Return the alerts that a user may see.
+
+    Those of queues and providers are seen by right alone, those that name users and webhooks by
+    who administers everything.
 
     An alert tells how many of all accounts of a provider are in a state, so all must be the user's.
     """

@@ -89,9 +89,9 @@ async def seen_locks(
                 if not page or not rights.allow("lock", page[-1]["name"]):
                     continue  # some were released meanwhile
             found += [lock for lock in page if rights.allow("lock", lock["name"])]
+        if behind in ("", after):
+            return found, ""
         after = behind
-        if not behind:
-            break
     return found, after
 
 
