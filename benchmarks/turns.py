@@ -1,7 +1,7 @@
 """
 How long the loop of a node is held by one request: processor time of its longest turn.
 
-    python -m benchmarks.turns [--quick] [--only TEXT]
+    python -m benchmarks.turns [--part N] [--only TEXT] [--most FACTOR]
 
 A node with 10,000 queues, 20,000 tasks, 5,000 accounts and 1,000 schedules runs here on a loop that
 measures each of its turns; another thread asks it everything that verbs and routes offer, one
@@ -17,6 +17,7 @@ import contextlib
 import http.client
 import json
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -39,6 +40,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 LIMIT_MS = 10.0
 TIMES = 3
 SETTLE_S = 0.03
+PACE_S = 0.015  # what :func:`pace` takes there
 SLOW_S = 5.0  # what takes longer is asked once
 QUEUES, TASKS_EACH, ACCOUNTS, SCHEDULES = 10_000, 2, 5_000, 1_000
 PATTERNS = 121
@@ -214,9 +216,8 @@ def connected(port: int, user: str) -> redis.Redis:
             time.sleep(0.1)
 
 
-def seed(client: redis.Redis, quick: bool) -> None:
-    """Makes what there is to look at."""
-    part = 20 if quick else 1
+def seed(client: redis.Redis, part: int) -> None:
+    """Makes what there is to look at, or one of so many parts of it."""
 
     def send(requests: Iterator[tuple[Any, ...]]) -> None:
         pipe = client.pipeline(transaction=False)
@@ -307,7 +308,8 @@ def measured(loop: TurnMeter, ask: Callable[[], Any]) -> float:
 def main() -> None:
     """Print a table of the requests with the longest turns."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a twentieth of everything")
+    parser.add_argument("--part", type=int, default=1, help="one of so many parts of everything")
+    parser.add_argument("--most", type=float, default=0, help="fail above so many times the limit")
     parser.add_argument("--only", default="", help="requests with this in their names")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -315,7 +317,7 @@ def main() -> None:
     missing = {one.name for one in COMMANDS.values()} - known - LEFT_OUT
     assert not missing, f"not asked: {missing}"
     with tempfile.TemporaryDirectory() as folder, node(Path(folder)) as (port, loop):
-        seed(connected(port, "admin"), options.quick)
+        seed(connected(port, "admin"), options.part)
         rows = []
         for user in ("admin", "narrow", "nobody"):
             asked = [*asked_of_resp(connected(port, user)), *asked_of_http(port, user)]
@@ -328,6 +330,16 @@ def main() -> None:
         print("| longest turn | user | request |\n| ---: | --- | --- |")
         for longest_ms, user, name in rows[: max(20, len(over))]:
             print(f"| {longest_ms:.1f} ms | {user} | `{name}` |")
+    most_ms = LIMIT_MS * options.most * pace()
+    if options.most and rows[0][0] > most_ms:
+        sys.exit(f"a turn of more than {most_ms:.1f} ms")
+
+
+def pace() -> float:
+    """How many times slower this machine is than the one of docs/performance.md; at least 1."""
+    began = time.thread_time()
+    sum(len(str(number)) for number in range(200_000))
+    return max(1.0, (time.thread_time() - began) / PACE_S)
 
 
 if __name__ == "__main__":

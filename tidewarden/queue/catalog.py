@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, in_turns, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, Error, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.store import Scripts
@@ -140,7 +140,7 @@ class Catalog:
             what, raw = await self._make(queue, made_with, self._queues_max)
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
-                to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
+                to = "see Q.LIST TOPICS for its queues" if links else "it has no queues"
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = settings_from(queue, raw)
             shards = self.build(queue, settings)
@@ -467,7 +467,10 @@ class Catalog:
         A name that is no text is no queue's: it is left out.
         """
         raw = await self._link.call("HKEYS", self.names_key)
-        return sorted(name.decode() for name in raw if name.isascii())
+        names = [name.decode() async for name in in_turns(raw) if name.isascii()]
+        names.sort()
+        await sleep(self._clock, 0.0)  # whoever looks at each of them begins a turn of its own
+        return names
 
     async def exists(self, queue: str) -> bool:
         """Whether the store has a queue of this name. Raises: StoreDown."""

@@ -13,9 +13,11 @@ from support.inspect import lose_session
 from support.queues.shared_sessions import graces_held
 from support.queues.waiting_locks import LONG_MS, locks_of, waits_noted
 
+from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Error, Full, NotFound, NotHeld
 from tidewarden.queue.locks import QUEUE
 from tidewarden.queue.task import LEASE_MAX_MS
+from tidewarden.server.verbs.lock import seen_locks
 
 
 async def test_a_key_makes_a_retry_safe(node: Any) -> None:
@@ -255,3 +257,29 @@ async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None
     assert [n.waiting for n in locks] == [0, 0, 0]
     await waits_noted(nodes[0], 0)
     assert (await locks[0].page())[0] == []
+
+
+async def test_a_page_and_its_cursor_name_a_users_own_locks_alone(node: Any) -> None:
+    n0 = await node()
+    locks, session = locks_of(n0), n0.queues.open_session()
+    names = [f"{whose}{n}" for n in range(6) for whose in ("other", "mine", "secret")]
+    for name in names:
+        await locks.acquire(session, name, LONG_MS)
+    rights = Rights(("lock:mine*",))
+    for count in (1, 2, 4, 100):
+        found: list[str] = []
+        after, pages = "", 0
+        while True:
+            page, after = await seen_locks(locks, rights, count, after)
+            assert "other" not in after
+            assert "secret" not in after
+            assert len(page) <= count
+            found += [lock["name"] for lock in page]
+            pages += 1
+            if not after:
+                break
+        assert sorted(found) == [f"mine{n}" for n in range(6)]
+        assert pages <= 6 // count + 1
+    assert await seen_locks(locks, Rights(("lock:none",)), 2, "") == ([], "")
+    every, _ = await seen_locks(locks, Rights(("lock",)), 100, "")
+    assert sorted(lock["name"] for lock in every) == sorted(names)

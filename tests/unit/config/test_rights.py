@@ -16,6 +16,7 @@ from tidewarden.config.rights import (
     EVERY_ACCOUNT,
     KEPT_MAX,
     NONE,
+    QUEUE_WORDS,
     WORDS,
     Rights,
     fault_of,
@@ -195,3 +196,31 @@ def test_many_patterns_are_as_each_of_them(patterns: list[str], names: list[str]
             for pattern in patterns
         )
         assert rights.allow("put", name) is expected
+
+
+def test_of_ten_thousand_names_few_are_compared_with_each_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user of 121 patterns: what a decision costs does not grow with their number."""
+    compared = 0
+
+    def counting(pattern: str, name: str) -> bool:
+        nonlocal compared
+        compared += 1
+        return matches(pattern, name)
+
+    monkeypatch.setattr("tidewarden.config.rights.matches", counting)
+    rights = Rights(f"{QUEUE_WORDS[n % 4]}:q{n}.*" for n in range(121))
+    names = [f"q{n % 200}.{n // 200}" for n in range(10_000)]
+    assert sum(map(rights.see, names)) == 6050
+    assert compared <= 10_000
+
+
+def test_what_was_decided_lately_is_remembered() -> None:
+    rights = Rights(("put:a*",))
+    for number in range(KEPT_MAX):
+        rights.allow("put", f"a{number}")
+        assert rights.allow("put", "a0")
+    kept = kept_of(rights)
+    assert any(("put", "a0") in some for some in kept)
+    assert sum(map(len, kept)) >= KEPT_MAX // 2

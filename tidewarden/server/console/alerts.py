@@ -63,6 +63,8 @@ class Case:
     action: str
     queue: str = ""
     provider: str = ""
+    of_files: bool = False
+    """Whether it names what the configuration alone tells: a user, a webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def _webhooks(seen: AlertFigures) -> Iterator[Case]:
                 name,
                 f"The webhook {name} is not delivered; it is tried again for half a day.",
                 "Look at the receiver: its answers are in this node's log.",
+                of_files=True,
             )
 
 
@@ -161,6 +164,7 @@ def _denied(seen: AlertFigures) -> Iterator[Case]:
                 name,
                 f"The user {name} keeps sending requests that it has no right to.",
                 "The log says which. Give it the right, or stop it.",
+                of_files=True,
             )
 
 

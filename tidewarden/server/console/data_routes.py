@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, in_turns
 from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Error, NoAuth, NotFound, StoreDown
 from tidewarden.queue import Queues
@@ -18,7 +18,7 @@ from tidewarden.server.http.route import Route
 from tidewarden.tokens import Tokens
 
 from .answers import AlertList, Forecast, HistoryAnswer, Overview
-from .history import POINTS, STEP_MS, History, added
+from .history import POINTS, STEP_MS, History, add_series
 from .overview import LOOK, OverviewPage, alerts_of
 from .recorder import COUNTERS, GAUGES, OWN_COUNTERS, OWN_GAUGES, FigureRecorder
 
@@ -63,7 +63,7 @@ class DataRoutes:
     async def overview(self, request: web.Request) -> web.Response:
         """Return whether the cluster is healthy, what is wrong, since when, what can be done."""
         query_of(request, ())
-        return respond(self._page.of(self._rights(request)))
+        return respond(await self._page.of(self._rights(request)))
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Return the alerts of the alert rules that fire."""
@@ -85,19 +85,22 @@ class DataRoutes:
         key = frozenset("*") if rights.allow_every("stats") else seen
         found = self._sums.get(key)
         if found is None:
-            found = self._sum(seen, every=rights.allow_every("stats"))
-            if len(self._sums) < SUMS_KEPT:
+            found = await self._sum(seen, every=rights.allow_every("stats"))
+            if len(self._sums) < SUMS_KEPT and self._sums_slot == recorder.slot:
                 self._sums[key] = found
         return respond(found)
 
-    def _sum(self, seen: frozenset[str], *, every: bool) -> HistoryAnswer:
+    async def _sum(self, seen: frozenset[str], *, every: bool) -> HistoryAnswer:
         recorder = self._recorder
         if every:
             answer = _answer(recorder.total, recorder.slot)
         else:
-            parts = [_answer(recorder.queues[name], recorder.slot).series for name in seen]
             answer = _answer(History(), recorder.slot)
-            answer.series = added(parts)
+            histories = [recorder.queues[name] for name in seen]
+            slot, series = recorder.slot, dict[str, list[float | None]]()
+            async for history in in_turns(histories, 1):
+                add_series(series, _answer(history, slot).series)
+            answer.series = series
             answer.series.pop("oldest_ready_ms", None)  # the sum of these is nothing's age
         own = recorder.own.series(recorder.slot, OWN_GAUGES, OWN_COUNTERS)
         answer.series = {**answer.series, **own}

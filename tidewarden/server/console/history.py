@@ -118,16 +118,15 @@ def counted(numbers: Sequence[float]) -> list[float | None]:
     ]
 
 
-def added(parts: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
-    """Return the sums of several subjects' series, a point each; what is unknown adds nothing."""
-    found: dict[str, list[float | None]] = {}
-    for part in parts:
-        for name, numbers in part.items():
-            sums = found.setdefault(name, [None] * len(numbers))
-            for index, number in enumerate(numbers):
-                if number is not None:
-                    sums[index] = (sums[index] or 0) + number
-    return found
+def add_series(
+    sums: dict[str, list[float | None]], part: Mapping[str, Sequence[float | None]]
+) -> None:
+    """Add a subject's series to the sums of several, a point each; what is unknown adds nothing."""
+    for name, numbers in part.items():
+        points = sums.setdefault(name, [None] * len(numbers))
+        for index, number in enumerate(numbers):
+            if number is not None:
+                points[index] = (points[index] or 0) + number
 
 
 def _known(number: float) -> float | None:

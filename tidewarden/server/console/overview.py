@@ -35,9 +35,10 @@ class OverviewPage:
         self._made_at = float("-inf")
         self._made: Overview | None = None
 
-    def of(self, rights: Rights) -> Overview:
+    async def of(self, rights: Rights) -> Overview:
         """Return the overview as a user with these rights may see it."""
         self._recorder.watched()
+        seen = await self._recorder.choice.count(rights)
         now_s = self._clock.monotonic()
         if self._made is None or now_s - self._made_at >= AGE_S:
             self._made, self._made_at = self._make(), now_s
@@ -57,7 +58,7 @@ class OverviewPage:
             whole.primary,
             alerts,
             whole.timeline,
-            self._sums(rights),
+            self._sums(rights, seen),
             self._accounts(rights.accounts(*LOOK)),
         )
 
@@ -105,14 +106,14 @@ class OverviewPage:
             for what, is_critical, action in found[:PROBLEMS_MAX]
         ]
 
-    def _sums(self, rights: Rights) -> QueueSums:
+    def _sums(self, rights: Rights, seen: int) -> QueueSums:
         recorder = self._recorder
         names = [name for name in recorder.queues if not name.startswith("_") and rights.see(name)]
         ready, delayed, leased, buried = (
             round(sum(recorder.queues[name].latest(figure, recorder.slot) for name in names))
             for figure in ("ready", "delayed", "leased", "buried")
         )
-        return QueueSums(recorder.choice.count(rights), ready, delayed, leased, buried, len(names))
+        return QueueSums(seen, ready, delayed, leased, buried, len(names))
 
     def _accounts(self, seen: AccountRights) -> dict[str, int]:
         sums: dict[str, int] = {}
@@ -125,7 +126,10 @@ class OverviewPage:
 
 def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
     """
-    Return the alerts that a user may see: those of queues and providers by right alone.
+    Return the alerts that a user may see.
+
+    Those of queues and providers are seen by right alone, those that name users and webhooks by
+    who administers everything.
 
     An alert tells how many of all accounts of a provider are in a state, so all must be the user's.
     """
@@ -143,6 +147,7 @@ def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
         for one in firing
         if (not one.case.queue or rights.see(one.case.queue))
         and (not one.case.provider or seen.allow(one.case.provider))
+        and (not one.case.of_files or rights.allow_every("admin"))
     ]
 
 

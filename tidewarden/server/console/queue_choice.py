@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidewarden.clock import in_turns
 from tidewarden.config.rights import Rights
 
 QUEUES_MAX = 50
@@ -60,9 +61,12 @@ class QueueChoice:
                 del self._asked[name]
         return list(self._chosen)
 
-    def count(self, rights: Rights) -> int:
+    async def count(self, rights: Rights) -> int:
         """Return how many queues a user may see, the system's left out."""
-        return sum(not name.startswith("_") and rights.see(name) for name in self._names)
+        seen = 0
+        async for name in in_turns(self._names):
+            seen += not name.startswith("_") and rights.see(name)
+        return seen
 
     def ask(self, name: str, now_s: float) -> None:
         """Note that somebody wants the history of this one."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -311,14 +312,22 @@ def add_to(families: Families, samples: Iterable[Sample]) -> None:
                     family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
 
 
-async def render(samples: Sequence[Sample], clock: Clock) -> bytes:
-    """The text of one scrape; of a thousand queues it is made in many turns of the loop."""
+async def render(samples: list[Sample], clock: Clock) -> bytes:
+    """
+    The text of one scrape; of a thousand queues it is made in many turns of the loop.
+
+    ``samples`` is empty afterwards: to forget them all takes as long as a turn may.
+    """
     families: Families = {}
-    for first in range(0, len(samples), SAMPLES_A_TURN):
-        add_to(families, samples[first : first + SAMPLES_A_TURN])
+    histograms = histograms_of(stats for _, _, stats in samples)
+    samples.reverse()
+    while samples:
+        some = samples[: -SAMPLES_A_TURN - 1 : -1]
+        del samples[-SAMPLES_A_TURN:]
+        add_to(families, some)
         await sleep(clock, 0.0)
     text = []
-    for family in (*families.values(), *histograms_of(stats for _, _, stats in samples)):
+    for family in itertools.chain(map(families.pop, list(families)), histograms):
         for first in range(0, len(family.samples), SERIES_A_TURN):
             found = written(family, first)
             text.append(found)

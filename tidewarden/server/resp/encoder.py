@@ -7,7 +7,7 @@ The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidewarden.clock import in_turns
@@ -73,6 +73,28 @@ async def encode_in_turns(value: object, resp: int) -> bytes:
     return b"".join(out)
 
 
+async def encode_map(items: AsyncIterable[tuple[str, object]], resp: int) -> bytes:
+    """Encode a map, each of whose items is forgotten before the next one comes."""
+    parts = [b""]
+    async for key, value in items:
+        parts.append(bulk(key) + encode(value, resp))
+    count = len(parts) - 1
+    parts[0] = b"%%%d\r\n" % count if resp == 3 else b"*%d\r\n" % (2 * count)
+    return b"".join(parts)
+
+
+async def encode_list(items: AsyncIterable[object], resp: int) -> bytes:
+    """Likewise a list."""
+    parts = [b"", *[encode(item, resp) async for item in items]]
+    parts[0] = b"*%d\r\n" % (len(parts) - 1)
+    return b"".join(parts)
+
+
+def encoded(reply: bytes, resp: int) -> bytes:
+    """Render what is encoded already."""
+    return reply
+
+
 async def _append_in_turns(out: list[bytes], value: Any, resp: int) -> None:
     if isinstance(value, Mapping):
         parts: list[Any] = [part for item in value.items() for part in item]
@@ -88,7 +110,7 @@ async def _append_in_turns(out: list[bytes], value: Any, resp: int) -> None:
         if isinstance(part, Mapping | list | tuple) and (len(part) > LONG or not long):
             await _append_in_turns(out, part, resp)
         else:
-            _append(out, part, resp)
+            out.append(encode(part, resp))
 
 
 def _append(out: list[bytes], value: Any, resp: int) -> None:

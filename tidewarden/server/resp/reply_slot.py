@@ -32,10 +32,6 @@ class Pending:
     waits: bool = False
 
 
-def _as_it_is(reply: bytes, resp: int) -> bytes:
-    return reply
-
-
 class ReplyOrder(Protocol):
     """The connection whose replies the slots keep in order."""
 
@@ -142,7 +138,7 @@ class PendingSlot(Slot):
         super().__init__(connection, pending.waits)
         self._render, result = pending.render, pending.result
         if self._render is encoder.encode and asyncio.iscoroutine(result):
-            self._render, result = _as_it_is, self._encoded(result)
+            self._render, result = encoder.encoded, self._encoded(result)
         self.work = result if asyncio.isfuture(result) else asyncio.ensure_future(result, loop=loop)
         self.work.add_done_callback(self.come)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
 from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Draining, Error
 from tidewarden.queue.locks import Locks
+from tidewarden.queue.task import COUNT_MAX
 from tidewarden.server.access.required_rights import LOGIN, on
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
@@ -65,19 +65,34 @@ def peek(connection: Connection, request: Request) -> Pending:
 def listing(connection: Connection, request: Request) -> Pending:
     """L.LIST."""
     fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
-    return Pending(seen_locks(_locks(connection).page(**fields), connection.peer.rights), _page)
+    return Pending(seen_locks(_locks(connection), connection.peer.rights, **fields), _page)
 
 
 async def seen_locks(
-    page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights
+    locks: Locks, rights: Rights, count: int, after: str
 ) -> tuple[list[dict[str, Any]], str]:
     """
-    Return the page without locks to which the user has no right.
+    Return a page of the locks to which the user has a right, and the cursor behind it.
 
-    The cursor goes on after them all the same.
+    A cursor names the lock that it goes on from: it is one of the user's.
     """
-    locks, after = await page
-    return [lock for lock in locks if rights.allow("lock", lock["name"])], after
+    if rights.allow_every("lock") or not 1 <= count <= COUNT_MAX:
+        return await locks.page(count, after)
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        page, behind = await locks.page(COUNT_MAX, after)
+        own = [place for place, lock in enumerate(page) if rights.allow("lock", lock["name"])]
+        if own:
+            last = own[: count - len(found)][-1]
+            if last + 1 < len(page):  # the page ends with a lock of the user's
+                page, behind = await locks.page(last + 1, after)
+                if not page or not rights.allow("lock", page[-1]["name"]):
+                    continue  # some were released meanwhile
+            found += [lock for lock in page if rights.allow("lock", lock["name"])]
+        if behind in ("", after):
+            return found, ""
+        after = behind
+    return found, after
 
 
 def _name(request: Request) -> str:

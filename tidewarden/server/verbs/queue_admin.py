@@ -7,7 +7,7 @@ Each goes from arguments to one call, and from its result to a reply.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -231,13 +231,11 @@ def check(connection: Connection, request: Request) -> Pending:
             encoder.encode,
         )
 
-    async def every() -> list[Mapping[str, Any]]:
-        return [
-            await queues.consistency.check(name, repair=repair)
-            for name in await queues.catalog.names()
-        ]
+    async def every() -> AsyncIterator[Mapping[str, Any]]:
+        for name in await queues.catalog.names():
+            yield await queues.consistency.check(name, repair=repair)
 
-    return Pending(every(), encoder.encode)
+    return Pending(encoder.encode_list(every(), connection.resp), encoder.encoded)
 
 
 def stats(connection: Connection, request: Request) -> Pending:
@@ -258,14 +256,12 @@ def stats(connection: Connection, request: Request) -> Pending:
 
         return Pending(one(), encoder.encode)
 
-    async def every() -> dict[str, Mapping[str, Any]]:
-        found: dict[str, Mapping[str, Any]] = {}
+    async def every() -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         for name in await seen_names(queues, rights):
             with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                found[name] = await queues.admin.stats(name)
-        return found
+                yield name, await queues.admin.stats(name)
 
-    return Pending(every(), encoder.encode)
+    return Pending(encoder.encode_map(every(), connection.resp), encoder.encoded)
 
 
 def names(connection: Connection, request: Request) -> Pending:

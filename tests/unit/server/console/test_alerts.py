@@ -167,3 +167,17 @@ def test_of_queues_and_providers_those_are_told_who_may_see_them() -> None:
         {general},
         {general},
     ]
+
+
+def test_who_does_not_administer_hears_of_no_user_and_no_webhook() -> None:
+    subject = Alerts()
+    of_files = [name for name in WRONG if {"webhooks", "users"} & WRONG[name].keys()]
+    assert len(of_files) == 2
+    wrong = figures(**{key: value for name in of_files for key, value in WRONG[name].items()})
+    for now_ms in (0, 10**9):
+        subject.judge(wrong, now_ms)
+    told = {one.name for one in alerts_of(subject.firing, ALL)}
+    assert set(of_files) <= told
+    assert told == {one.name for one in alerts_of(subject.firing, Rights(("admin",)))}
+    for rights in (Rights(()), Rights(("stats", "take")), Rights(("admin:mine*",))):
+        assert not {one.name for one in alerts_of(subject.firing, rights)} & set(of_files)

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.server.console.history import POINTS, History, Ring, added, counted
+from tidewarden.server.console.history import POINTS, History, Ring, add_series, counted
 
 
 @given(st.lists(st.integers(0, 3 * POINTS), max_size=60), st.randoms(use_true_random=False))
@@ -47,6 +47,8 @@ def test_growth_and_what_a_counter_counted() -> None:
 
 
 def test_sums_leave_out_what_is_unknown() -> None:
-    found = added([{"puts": [None, 1, 2]}, {"puts": [None, None, 5], "ready": [1, 1, 1]}])
+    found: dict[str, list[float | None]] = {}
+    for part in ({"puts": [None, 1, 2]}, {"puts": [None, None, 5], "ready": [1, 1, 1]}):
+        add_series(found, part)
     assert found == {"puts": [None, 1, 7], "ready": [1, 1, 1]}
     assert counted([math.nan, 1.0, 4.0]) == [None, 3]

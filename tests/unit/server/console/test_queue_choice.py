@@ -8,12 +8,12 @@ from tidewarden.config.rights import ALL, Rights
 from tidewarden.server.console.queue_choice import QUEUES_MAX, TURNED, QueueChoice
 
 
-def test_where_there_are_few_all_have_one() -> None:
+async def test_where_there_are_few_all_have_one() -> None:
     subject = QueueChoice()
     subject.names(["b", "a", "_tokens:x"])
     assert sorted(subject.chosen(0.0)) == ["_tokens:x", "a", "b"]
-    assert subject.count(ALL) == 2
-    assert subject.count(Rights(("stats:a",))) == 1
+    assert await subject.count(ALL) == 2
+    assert await subject.count(Rights(("stats:a",))) == 1
 
 
 def test_the_busy_stay_and_the_others_come_in_turn() -> None:

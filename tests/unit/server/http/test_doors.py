@@ -459,3 +459,14 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         assert status == 404
         assert "There is nothing at /nowhere; there are /, /console, /" in str(text)
         assert ", /v1/tokens, /v1/topics, /v1/whoami." in str(text)
+
+
+@pytest.mark.parametrize(("rights", "seen"), [(("stats",), True), (("stats:a*", "put"), False)])
+async def test_who_sees_all_figures_alone_sees_those_of_users(
+    rights: tuple[str, ...], seen: bool
+) -> None:
+    parts = {"resp": lambda: {"connections": 1, "denied_total": {"mallory": 5}}}
+    async with site(users=True, rights=rights, stats=parts) as subject:
+        status, text = await subject.ask("GET", "/metrics", headers=ALICE)
+        assert (status, "mallory" in text) == (200, seen)
+        assert "tidewarden_resp_connections 1.0" in text

@@ -79,7 +79,7 @@ async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.M
         ("queue", {"queue": f"q{n}"}, {"ready": n, "puts_total": 2 * n, "kinds": kinds})
         for n in range(1000)
     ]
-    found = (await metrics.render(samples, Turns())).decode()
+    found = (await metrics.render(list(samples), Turns())).decode()
     assert turns >= 1000 // metrics.SAMPLES_A_TURN + 4 * 1000 // metrics.SERIES_A_TURN
     assert found.count("# TYPE") == 3
     assert found.count("# HELP") == 3

@@ -111,8 +111,9 @@ class LockRoutes:
         """A page of the locks that are held and that whoever asks may see."""
         asked = parameters_of(request, LockPageOptions)
         with in_fields():
-            page = self._locks.page(asked.count, asked.after)
-            found, after = await seen_locks(page, self._rights(request))
+            found, after = await seen_locks(
+                self._locks, self._rights(request), asked.count, asked.after
+            )
         return respond(LockPage([_seen(one) for one in found], after))
 
     async def get(self, request: web.Request) -> web.Response:

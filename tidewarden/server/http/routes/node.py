@@ -21,6 +21,8 @@ from tidewarden.server.services import Services
 
 log = logging.getLogger("tidewarden.server")
 
+OF_USERS = frozenset({"denied_total"})
+"""Figures by user, for who may see all figures."""
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 
@@ -249,11 +251,13 @@ class NodeRoutes:
     async def metrics_text(self, rights: Rights) -> bytes:
         """Return what somebody with these rights may see of the metrics."""
         samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
+        hidden = frozenset[str]() if rights.allow_every("stats") else OF_USERS
         for part, ask in self._stats.items():
-            samples.append((part, {}, await _asked(ask)))
+            found = await _asked(ask)
+            samples.append((part, {}, {key: found[key] for key in found if key not in hidden}))
         # The node's own figures matter most just when the store is away.
-        async for found in metrics.of_store(self._queues, self._tokens, rights):
-            samples += found
+        async for some in metrics.of_store(self._queues, self._tokens, rights):
+            samples += some
         return await metrics.render(samples, self._clock)
 
 
