@@ -204,7 +204,7 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
         "base_port"
     ]
     (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
-    assert re.match(r"hello under lease \d+\n", run("redis_lines.py"))
+    assert re.match(r'{"to": "bob@example.com"} under lease \d+\n', run("redis_lines.py"))
 
 
 def test_batches(run: Callable[..., str]) -> None:
