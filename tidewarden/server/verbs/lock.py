@@ -79,15 +79,18 @@ async def seen_locks(
     if rights.allow_every("lock") or not 1 <= count <= COUNT_MAX:
         return await locks.page(count, after)
     found: list[dict[str, Any]] = []
+    size = COUNT_MAX
     while len(found) < count:
-        page, behind = await locks.page(COUNT_MAX, after)
+        page, behind = await locks.page(size, after)
+        size = COUNT_MAX
         own = [place for place, lock in enumerate(page) if rights.allow("lock", lock["name"])]
         if own:
             last = own[: count - len(found)][-1]
             if last + 1 < len(page):  # the page ends with a lock of the user's
                 page, behind = await locks.page(last + 1, after)
                 if not page or not rights.allow("lock", page[-1]["name"]):
-                    continue  # some were released meanwhile
+                    size = 1  # some were released meanwhile; one at a time this gets on
+                    continue
             found += [lock for lock in page if rights.allow("lock", lock["name"])]
         if behind in ("", after):
             return found, ""

@@ -318,7 +318,10 @@ async def test_lists_show_what_the_user_may_see() -> None:
             return {"topic": name, "queues": ["mails.a", "other"]}
 
         async def locks(count: int, after: str) -> Any:
-            return [{"name": "job1"}, {"name": "else"}], "on"
+            held = [name for name in ("else", "job1", "job2", "other") if name > after]
+            return [{"name": name} for name in held[:count]], held[count - 1] if held[
+                count:
+            ] else ""
 
         async def schedules() -> list[dict[str, Any]]:
             return [{"name": "daily"}, {"name": "weekly"}]
@@ -336,7 +339,9 @@ async def test_lists_show_what_the_user_may_see() -> None:
             b"queues",
             [b"mails.a"],
         ]
-        assert await line.call("L.LIST") == [[[b"name", b"job1"]], b"on"]
+        assert await line.call("L.LIST", "COUNT", "1") == [[[b"name", b"job1"]], b"job1"]
+        both = [[b"name", b"job1"], [b"name", b"job2"]]
+        assert await line.call("L.LIST") == [both, b""]
         assert await line.call("S.LIST") == [[b"name", b"daily"]]
 
 
