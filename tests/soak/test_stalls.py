@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import Node
-from support.cluster.several import nodes, start
+from support.cluster.several import serving_nodes
 from support.faults.stalls import stalled
 
 pytestmark = pytest.mark.timeout(3600)
@@ -23,13 +23,8 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    found = nodes(tmp_path)
-    try:
-        start(found.values())
+    with serving_nodes(tmp_path) as found:
         yield found
-    finally:
-        for node in found.values():
-            node.close()
 
 
 def test_many_stalls_of_nodes_and_stores_end_nothing(made: dict[str, Node]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 from support.cluster.harness import START_S, Node, until
-from support.cluster.several import all_in_sync, cli, nodes, start
+from support.cluster.several import all_in_sync, cli, serving_nodes, start
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -22,15 +22,10 @@ pytestmark = pytest.mark.timeout(400)
 @contextlib.contextmanager
 def hosts(folder: Path) -> Iterator[dict[str, Node]]:
     """Three of them, all in sync, with one task that is acknowledged."""
-    found = nodes(folder)
-    try:
-        start(found.values())
+    with serving_nodes(folder) as found:
         all_in_sync(found)
         put(found["n0"], "m1")
         yield found
-    finally:
-        for node in found.values():
-            node.close()
 
 
 def put(node: Node, task: str) -> None:

@@ -11,20 +11,15 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import START_S, Node, until
-from support.cluster.several import all_in_sync, cli, nodes, start
+from support.cluster.several import all_in_sync, cli, serving_nodes
 
 pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    found = nodes(tmp_path)
-    try:
-        start(found.values())
+    with serving_nodes(tmp_path) as found:
         yield found
-    finally:
-        for node in found.values():
-            node.close()
 
 
 def answered(node: Node) -> str:

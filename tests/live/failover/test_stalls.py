@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import Node
-from support.cluster.several import nodes, start
+from support.cluster.several import serving_nodes
 from support.faults.stalls import stalled
 
 pytestmark = pytest.mark.timeout(600)
@@ -17,13 +17,8 @@ STALLS = 10
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    found = nodes(tmp_path)
-    try:
-        start(found.values())
+    with serving_nodes(tmp_path) as found:
         yield found
-    finally:
-        for node in found.values():
-            node.close()
 
 
 def test_stalls_of_nodes_and_stores_end_nothing(made: dict[str, Node]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,15 @@ def start(of: Iterable[Node]) -> None:
         node.start()
     for node in started:
         until(node.ready, START_S, what=f"{node.name} serves")
+
+
+@contextlib.contextmanager
+def serving_nodes(folder: Path) -> Iterator[dict[str, Node]]:
+    """Three that serve, until the block is left."""
+    made = nodes(folder)
+    try:
+        start(made.values())
+        yield made
+    finally:
+        for node in made.values():
+            node.close()
