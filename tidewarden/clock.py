@@ -71,6 +71,10 @@ class ManualClock:
         """Step the wall clock alone, as an administrator or NTP does."""
         self._offset_ms += step_ms
 
+    def stall(self, seconds: float) -> None:
+        """Move both clocks on as for a process that was stopped: sleepers wake too late, next."""
+        self._monotonic += seconds
+
     async def advance(self, seconds: float) -> None:
         """Move both clocks on, waking each sleeper at its own time."""
         end = self._monotonic + seconds

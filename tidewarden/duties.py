@@ -54,7 +54,12 @@ class Duties:
                 return
             except ConfigError:
                 raise
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and (
+                    task is None or task.cancelling()
+                ):
+                    raise  # else something below it was cancelled, which is its failure
                 now_s = self._clock.monotonic()
                 if now_s - began_s >= STEADY_S:
                     failures, pause_s = 0, PAUSE_S_FIRST

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tidewarden.config.settings import Config
-from tidewarden.errors import Full
+from tidewarden.errors import BadArg, Full
 
 THOUSAND = 1000
 HTTP_WAITS_SHARE = 0.75
@@ -72,11 +72,21 @@ class SharedLimit:
         )
 
     def check(self, user: str, many: int = 1) -> None:
-        """Raises: Full: there are as many as may be, or this user has its share of them."""
+        """
+        Refuse what there is no room for.
+
+        Raises: Full: there are as many as may be, or this user has its share of them. BadArg: so
+        many at once there can never be.
+        """
         if self.has_room(user, many):
             return
         self.refused_total += 1
         setting = f" ({self._setting})" if self._setting else ""
+        if many > self.whole:
+            raise BadArg(
+                f"{many:,} {self._what} at once are more than this node may have,"
+                f" {self.whole:,}{setting}: ask for fewer at a time."
+            )
         if self.used + many > self.whole:
             raise Full(
                 f"This node has {self.used:,} {self._what}, as many as it may{setting}."
@@ -100,8 +110,8 @@ class SharedLimit:
 
     def give_back(self, user: str, many: int = 1) -> None:
         """The user has so many less."""
-        self.used -= many
         left = self.by_user[user] - many
+        self.used -= many
         if left:
             self.by_user[user] = left
         else:

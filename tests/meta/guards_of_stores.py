@@ -26,6 +26,20 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("live/store/test_store_host",),
     ),
     (
+        "stalled",
+        "cluster/replication/chooser.py",
+        "self._awake.since(max(at, since_s))",
+        "self._clock.monotonic() - max(at, since_s)",
+        ("unit/cluster/test_chooser",),
+    ),
+    (
+        "hold-again",
+        "store/durability/set_commit.py",
+        "            if self._too_few:\n",
+        "            if False:\n",
+        ("rooms/store/test_set_commit",),
+    ),
+    (
         "copied-view",
         "store/preflight.py",
         "if told and told[1].decode() == EMBEDDED:",

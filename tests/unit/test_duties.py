@@ -90,6 +90,26 @@ async def test_one_that_was_steady_has_all_its_tries_again() -> None:
     await asyncio.wait([task])
 
 
+async def test_a_cancellation_of_something_below_it_is_its_failure() -> None:
+    """Else the duty would have ended, and nobody known."""
+    clock, got_on = ManualClock(), asyncio.Event()
+
+    async def run() -> None:
+        if not got_on.is_set():
+            got_on.set()
+            raise asyncio.CancelledError  # as of a take that somebody else has ended
+        await asyncio.Event().wait()
+
+    duties = Duties(clock)
+    task = duties.begin("refreshers", run)
+    await advance_until(clock, got_on)
+    assert duties.begun_anew == 1
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_what_somebody_has_to_change_ends_it_at_once() -> None:
     async def run() -> None:
         raise ConfigError(["node.name: another process has it"])

@@ -55,6 +55,7 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Until cancelled: have the thread run, and show it that this loop turns."""
+        self._stopping = threading.Event()
         thread = threading.Thread(target=self._in_thread, name="tidewarden-heartbeat", daemon=True)
         thread.start()
         try:

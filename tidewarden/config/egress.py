@@ -28,10 +28,17 @@ PROXY_ALLOWED = (
 PROXY, HEADERS = "proxy", "headers"
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(text)
-    for text in ("168.63.129.16", "192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10")
+    for text in (
+        "168.63.129.16",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "64:ff9b:1::/48",
+        "5f00::/16",
+        "fec0::/10",
+    )
 )
 """Public by their numbers, at least to some Python; the first is a machine's own host at Azure."""
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_IPV4_BEHIND = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::ffff:0:0:0/96")))
 _HOP_HEADERS = frozenset(
     (
         "host",
@@ -198,7 +205,9 @@ def _embedded(address: Address) -> Iterator[Address]:
         yield address.sixtofour
     if address.teredo:
         yield from address.teredo
-    if address in _NAT64 or int(address) >> 32 == 0:  # the latter: ::a.b.c.d, of old
+    if (
+        any(address in network for network in _IPV4_BEHIND) or int(address) >> 32 == 0
+    ):  # the latter: ::a.b.c.d, of old
         yield ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
 
 

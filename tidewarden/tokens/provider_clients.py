@@ -113,12 +113,22 @@ class ProviderClients:
     def _begin(self, name: str, after: asyncio.Task[None] | None = None) -> None:
         if self._group is None or self._duties is None:
             return
-        pool, duties = self.pools[name], self._duties
+        duties = self._duties
+
+        async def refresh() -> None:
+            pool = self.pools[name]
+            try:
+                await pool.run()
+            except Exception:
+                # It has given back what it held, and takes nothing more: the next try has another.
+                if (provider := self._directory.providers.get(name)) is not None:
+                    self._add(provider, pool)
+                raise
 
         async def run() -> None:
             if after is not None:
                 await asyncio.wait([after])
-            await duties.keep(f"refreshers of {name}", pool.run)
+            await duties.keep(f"refreshers of {name}", refresh)
 
         self._tasks[name] = self._group.create_task(run())
 

@@ -39,6 +39,7 @@ APART = {
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",
     ("docs/operations.md", "export TIDEWARDEN_URL"): "other hosts",
     ("docs/performance.md", ""): "benchmarks",
+    ("docs/replication.md", "systemctl"): "services of hosts; live/failover/test_hosts_lost",
     ("docs/telemetry.md", "pip install"): "fetches packages",
     ("docs/testing.md", ""): "tests",
     ("docs/tokens.md", "import base64"): "a receiver that serves for ever; live/tokens has one",

@@ -111,6 +111,20 @@ def scene() -> tuple[Heartbeat, Said, ManualClock]:
     return Heartbeat(nodes, contextlib.nullcontext, clock), said, clock  # type: ignore[arg-type]
 
 
+async def test_one_that_is_begun_anew_beats_again(valkey: Any) -> None:
+    async with process(valkey.url) as made:
+        heartbeat = Heartbeat(made.nodes, made.links.heartbeat, SystemClock())
+        for _ in range(2):
+            task = asyncio.create_task(heartbeat.run())
+            before = heartbeat.beats
+            async with asyncio.timeout(60):
+                while heartbeat.beats == before:
+                    made.nodes.beat_at = 0.0  # as if it were late
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_while_the_loops_own_beats_come_there_is_no_other(
     scene: tuple[Heartbeat, Said, ManualClock],
 ) -> None:

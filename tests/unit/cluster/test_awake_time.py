@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.replication.awake_time import ASLEEP_S, AwakeTime
+from tidewarden.cluster.replication.chooser import ASK_S
 
 STEP_S = ASLEEP_S / 10
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, pace: float = 1.0) -> None:
         self.clock = ManualClock()
-        self.awake = AwakeTime(self.clock, 1.0)
+        self.awake = AwakeTime(self.clock, pace)
         self.awake.look()
 
     async def turn(self, times: int, step_s: float = STEP_S) -> None:
@@ -66,3 +69,11 @@ async def test_a_slow_loop_is_awake() -> None:
     heard_s = scene.clock.monotonic()
     await scene.turn(10, ASLEEP_S * 0.9)
     assert near(scene.awake.since(heard_s), 9 * ASLEEP_S)
+
+
+@pytest.mark.parametrize("pace", [0.1, 0.5, 1.0, 5.0])
+async def test_looks_as_they_are_made_are_no_stalls_at_any_pace(pace: float) -> None:
+    scene = Scene(pace)
+    heard_s = scene.clock.monotonic()
+    await scene.turn(50, 2 * ASK_S)
+    assert near(scene.awake.since(heard_s), 100 * ASK_S)

@@ -11,6 +11,8 @@ ASLEEP_S = 0.3
 Between two looks, at pace 1: who did not look for so long was asleep. Ten times what usually lies
 between them, and below every silence that counts.
 """
+ASLEEP_S_LEAST = 0.15
+"""Five times what lies between two looks, which is the same at every pace."""
 STALLS_KEPT = 256
 """Older ones are before any silence that is still asked about."""
 
@@ -25,7 +27,7 @@ class AwakeTime:
 
     def __init__(self, clock: Clock, pace: float) -> None:
         self._clock = clock
-        self._asleep_s = ASLEEP_S * pace
+        self._asleep_s = max(ASLEEP_S * pace, ASLEEP_S_LEAST)
         self._looked_s: float | None = None
         """When the last look was; None: nobody looks at the moment."""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)

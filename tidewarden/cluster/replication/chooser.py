@@ -62,13 +62,16 @@ class Chooser:
 
     async def run(self) -> None:
         """Propose whenever another must be primary, until cancelled."""
-        while True:
-            self._woken.clear()
-            choice = self._choice()
-            if choice.command is not None:
-                await self._propose(choice.command, choice.why)
-            else:
-                await self._rest()
+        try:
+            while True:
+                self._woken.clear()
+                choice = self._choice()
+                if choice.command is not None:
+                    await self._propose(choice.command, choice.why)
+                else:
+                    await self._rest()
+        finally:
+            self._awake.rest()
 
     async def choose(self, word: str) -> tuple[Choice, Mapping[str, StoreReport]]:
         """

@@ -216,7 +216,8 @@ class Sessions:
         del self._shared[shared.uuid]
         try:
             await self._detach(shared)
-        except StoreDown:
+        except Error as error:  # away, or it refused: either way it is said again until it is heard
+            log.debug("session %s is left later: %s", shared.uuid, error)
             self._background.start(self._detach_later(shared))
 
     async def _detach_later(self, shared: Shared) -> None:

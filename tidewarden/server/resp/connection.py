@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_last_said",
         "_lingers",
         "_loop",
+        "_lost",
         "_out",
         "_parses",
         "_reader",
@@ -140,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._held_up = False  # a request waits
         self._user = ""  # who has this connection among its own (limits.user_share)
         self._waiting_user = ""  # whose request waits
-        self._closing = False
+        self._closing = self._lost = False
         self._last_said = False  # nothing follows any more, not even that its stream is unreadable
         self._lingers = False  # has been told the last, and may read it
         # the end of the time that a peer may stay without a login, or when it is one too many
@@ -232,7 +233,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._lost = True
         self._requests.clear()
         self._reader.drop()
         self.unauthenticated = None
@@ -281,8 +282,12 @@ class Connection(asyncio.Protocol):
                 self._stay = self._loop.call_later(LOGIN_S, self._login_over)
 
     def _belong(self, user: str) -> None:
-        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
-        if self._relayed is not None or user == self._user:
+        """
+        The connection is one of this user's, empty: of nobody's. Raises: Full.
+
+        One that is lost stays nobody's: a login may end later.
+        """
+        if self._relayed is not None or user == self._user or (user and self._lost):
             return
         connections = self.server.limits.connections
         if user:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tidewarden.clock import Clock
 from tidewarden.config.settings import Config
+from tidewarden.duties import Duties
 
 from .credentials import StoreCredentials
 from .store_host import StoreHost
@@ -51,7 +52,7 @@ async def hosting(
         except BaseException:
             await host.stop()
             raise
-    watch = asyncio.create_task(host.run(), name="store host")
+    watch = Duties(clock).begin("store host", host.run)
     watch.add_done_callback(on_end)
     try:
         yield host

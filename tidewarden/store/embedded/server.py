@@ -133,7 +133,8 @@ class EmbeddedStore:
         """
 
         async def ended() -> str:
-            assert self._process is not None, "not started"
+            if self._process is None:  # a start failed for a reason of ours, and this begins anew
+                return "store does not run"
             returncode = await self._process.wait()
             self._process = None
             return f"store {how_ended(returncode)}"

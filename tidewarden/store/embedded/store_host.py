@@ -125,7 +125,8 @@ class StoreHost:
         """Start the server again whenever it ends, with growing pauses, until cancelled."""
 
         async def ended() -> str:
-            assert self._server is not None, "not started"
+            if self._server is None:  # a start failed for a reason of ours, and this begins anew
+                return "store does not run"
             gone = await self._ended_or_gone(self._server)
             server, self._server = self._server, None
             if gone:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.inspect import journal_of, ledger_of
 from support.tokens import harness
+from support.tokens.defects import break_once
 
 from tidewarden.clock import SystemClock
 from tidewarden.duties import Duties
@@ -51,6 +52,27 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
     assert set(endpoint.requests.values()) == {1}
     assert sum(counts["p", "ok"] for counts in done) == 200
     assert endpoint.most_open <= 16
+
+
+@pytest.mark.parametrize("where", ["a take", "beside a take"])
+async def test_refreshers_that_met_a_defect_once_go_on(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    break_once(monkeypatch, where)
+    async with harness.endpoint(life_s=3600) as endpoint:
+        chosen = harness.provider(endpoint.url, refreshers=8)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            duties = Duties(SystemClock())
+            running = asyncio.create_task(side.tokens.run(duties))
+            await eventually(lambda: duties.begun_anew)
+            await asyncio.gather(
+                *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(20))
+            )
+            await eventually(lambda: sum(endpoint.requests.values()) == 20)
+            assert duties.begun_anew == 1
+            await side.tokens.stop()
+            await asyncio.wait([running])
+    assert set(endpoint.requests.values()) == {1}
 
 
 async def test_where_no_number_is_set_it_grows_while_accounts_are_late(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +16,7 @@ from support.doors import doubles
 from support.doors.doubles import SECRET, Door, Line
 
 from tidewarden.clock import SystemClock
+from tidewarden.config.secret import hash_secret
 from tidewarden.server import HttpServer
 
 ANN, BEN = (replace(doubles.ADMIN, name=name) for name in ("ann", "ben"))
@@ -113,6 +116,41 @@ class SlowTokens(doubles.RecordingTokens):
 
     async def get_many(self, *_: Any, **__: Any) -> Any:
         return await self.get()
+
+
+async def gone_while_it_logs_in(port: int) -> None:
+    """A peer whose host is reset while its secret is checked, which takes some 50 ms."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.write(b"AUTH ann a-password\r\n")
+    await writer.drain()
+    await asyncio.sleep(0.02)
+    writer.transport.abort()
+
+
+async def test_logins_of_peers_that_have_gone_take_no_place() -> None:
+    """Nobody would give it back: the user would be locked out until the node starts again."""
+    ann = replace(ANN, secret_hash=hash_secret("a-password"))
+    async with Door(users=(ann, BEN), connections_max=10) as door:
+        limits, users = door.server.context.limits, door.server.context.users
+        checked = []
+        authenticate = users.authenticate
+
+        async def noted(*args: Any) -> str:
+            try:
+                return await authenticate(*args)
+            finally:
+                checked.append(args)
+
+        users.authenticate = noted
+        await asyncio.gather(*(gone_while_it_logs_in(door.server.port) for _ in range(8)))
+        async with asyncio.timeout(60):
+            while door.server.context.connections or len(checked) < 8:
+                await asyncio.sleep(0.01)
+        assert limits.connections.by_user == {}
+        line = await door.dial()
+        assert await line.call("AUTH", "ann", "a-password") == b"OK"
 
 
 @pytest.mark.parametrize("many", [False, True])
