@@ -15,6 +15,7 @@ import json
 import logging
 import logging.handlers
 import math
+import os
 import re
 import sys
 import traceback
@@ -186,7 +187,7 @@ class OncePer:
 
 class File(logging.handlers.RotatingFileHandler):
     """
-    A node's log file.
+    A node's log file, which other users of the host may not read.
 
     One that could not be written, on a full disk, is opened anew for the next line, which begins
     one of its own.
@@ -204,6 +205,7 @@ class File(logging.handlers.RotatingFileHandler):
         super().handleError(record)
 
     def _open(self) -> io.TextIOWrapper:
+        os.close(os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT, 0o600))
         stream = super()._open()
         if self._torn:
             stream.write("\n")
@@ -233,7 +235,7 @@ def setup(
     handlers: list[logging.Handler] = [console]
     if file:
         folder = Path(config.node.data_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{config.node.name}.log"
         rotating = File(
             path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8"

@@ -58,6 +58,7 @@ def test_a_line_of_json_where_no_terminal_is(tmp_path: Path) -> None:
         "peer": "n1",
     }
     assert (tmp_path / "n7.log").read_text("utf-8") == stream.getvalue()
+    assert (tmp_path / "n7.log").stat().st_mode & 0o077 == 0, "it names users and accounts"
 
 
 def test_for_a_person_on_a_terminal_and_json_in_the_file(tmp_path: Path) -> None:
