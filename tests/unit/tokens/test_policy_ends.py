@@ -199,6 +199,19 @@ def test_nobody_is_given_up_before_somebody_else_was_refreshed_well() -> None:
     assert after_failure(case).what == "dead"
 
 
+@pytest.mark.parametrize(("after_ms", "what"), [(0, "retry"), (30_000, "retry"), (90_000, "dead")])
+def test_who_was_well_right_after_the_first_refusal_is_no_proof_of_a_well_provider(
+    after_ms: int, what: str
+) -> None:
+    """Nodes tell late: that refresh may have been before the provider's trouble."""
+    life = live(REFUSED, 2 * DAY_MS, lambda _now_ms: Assessment(well_ms=BEGIN_MS - 1))
+    troubles = life[-1][1].troubles
+    assert troubles.refused_ms == BEGIN_MS
+    found = Assessment(well_ms=troubles.refused_ms + after_ms)
+    case = Case(REFUSED, troubles, "single_use", 0, troubles.next_ms, 0, assessment=found)
+    assert after_failure(case).what == what
+
+
 def test_the_only_account_of_a_client_is_given_up_after_a_day_of_refusals() -> None:
     for own_ms, assess in (
         (0, lambda _: ALONE),
