@@ -334,6 +334,30 @@ async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None
     assert (await client.queue("jobs").peek("a")).state == "ready"
 
 
+async def test_at_the_end_of_the_grace_a_handler_is_cancelled(
+    here: Site, client: AsyncClient
+) -> None:
+    """It would go on beside whoever has its task next."""
+    worker, begun, ended = Worker(grace_s=0.1), asyncio.Event(), asyncio.Event()
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    await client.queue("jobs").put("x", id="a")
+    serving = asyncio.ensure_future(serve(worker, here))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        worker.stop()
+        assert await serving == 0
+    assert ended.is_set()
+    assert (await client.queue("jobs").peek("a")).attempts == 0  # released, not failed
+
+
 async def test_a_second_signal_does_not_wait(
     here: Site, client: AsyncClient, eventually: Any
 ) -> None:
