@@ -14,8 +14,9 @@ import redis
 from support.inspect import run_session_script, shards_of
 from support.queues.shared_sessions import graces_held, joined, keys, n0, one, state
 
-from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale
+from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import TaskSpec
+from tidewarden.queue.shards.shard import Shard
 
 __all__ = ["n0"]  # a fixture
 
@@ -63,6 +64,31 @@ async def test_one_of_two_connections_of_a_node_goes_and_the_other_keeps_the_lea
         assert await queues.touch(second, "q", task.id, task.lease) > 0
     await queues.close_session(second)
     await eventually(lambda: queues.session_expiry.ended == 1)
+    assert (await queues.admin.stats("q"))["ready"] == 2
+
+
+async def test_what_a_closed_connection_held_is_given_back_once_the_store_is_there_again(
+    n0: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first word of it is lost with the store."""
+    queues = n0.queues
+    session = queues.open_session()
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(2)))
+    for _ in range(2):
+        await one(queues, session)
+    end, lost = Shard.end, set[str]()
+
+    def lost_at_first(self: Shard, task_id: str, *args: Any) -> asyncio.Future[Any]:
+        if task_id not in lost:
+            lost.add(task_id)
+            failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            failed.set_exception(StoreDown("the store is away"))
+            return failed
+        return end(self, task_id, *args)
+
+    monkeypatch.setattr(Shard, "end", lost_at_first)
+    await queues.close_session(session)
+    assert lost == {"t0", "t1"}
     assert (await queues.admin.stats("q"))["ready"] == 2
 
 
