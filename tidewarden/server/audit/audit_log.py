@@ -25,6 +25,7 @@ import msgspec
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Audit, Config
+from tidewarden.duties import Duties
 from tidewarden.errors import BadArg, Error
 from tidewarden.log import OncePer
 
@@ -232,7 +233,7 @@ class AuditLog:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Write what is noted; at the end what is left, as far as the store takes it at once."""
-        writing = asyncio.create_task(self._run(), name="audit")
+        writing = Duties(self._clock).begin("audit log", self._run)
         try:
             yield
         finally:
@@ -241,9 +242,7 @@ class AuditLog:
             self._news.set()
             await asyncio.wait([writing], timeout=STOP_S)
             writing.cancel()
-            for error in await asyncio.gather(writing, return_exceptions=True):
-                if isinstance(error, Exception):
-                    log.error("defect in the audit log", exc_info=error)
+            await asyncio.gather(writing, return_exceptions=True)
             reads = sum(len(reads) for reads, _ in self._whole) // ACCOUNTS_MAX
             if left := len(self._waiting) + self._under_way + reads:
                 log.warning("entries of the audit log are lost", extra={"entries": left})
