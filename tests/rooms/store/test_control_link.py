@@ -59,3 +59,41 @@ def test_a_stall_in_any_turn_of_a_question_costs_that_question_alone(run, tmp_pa
     outcomes = run(asked_through_stalls(tmp_path / "store"))
     assert len(outcomes) == 2 * TURNS
     assert {"gave up"} <= set(outcomes) <= {"gave up", "said"}
+
+
+async def asked_behind_one_that_ends(path: Path) -> None:
+    """
+    A server of the test's own that ends the first connections with their login's last answer: a
+    store cannot be killed at so exact a moment.
+    """
+    met, over = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal met
+        met += 1
+        await reader.readuntil(b"SETNAME")
+        writer.write(b"+OK\r\n" * 3)
+        if met > TURNS:
+            await reader.readuntil(b"PING")
+            writer.write(b"+PONG\r\n")
+            await reader.read()
+            over.set()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(serve, str(path)):
+        link = ControlLink(path, "secret", "control")
+        for _ in range(TURNS):
+            with pytest.raises(StoreDown, match="was lost"):
+                await link.ask(("PING",), limit_s=60)
+        assert await link.ask(("PING",), limit_s=60) == ["PONG"]
+        link.close()
+        async with asyncio.timeout(60):
+            await over.wait()
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
+def test_a_store_that_ends_with_the_logins_last_answer_is_asked_anew(run, tmp_path: Path) -> None:
+    run(asked_behind_one_that_ends(tmp_path / "s"))

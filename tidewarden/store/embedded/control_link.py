@@ -105,6 +105,7 @@ class ControlLink:
                     " cluster secret, or runs alone"
                 )
             refuse_errors(answers)
+            connection.check()  # it may have ended since with what it answered last
         except BaseException:
             connection.abort()
             raise
@@ -135,15 +136,20 @@ class _Connection(asyncio.Protocol):
 
     async def sent(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands together and return their answers. Raises: StoreDown, RuntimeError."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            raise self._lost()
+        transport = self.check()
         packed = [hiredis.pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
         transport.write(b"".join(packed))
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._owed.append((len(commands), [], done))
         # Not cancelled with whoever asked: it tells when the store has answered.
         return await asyncio.shield(done)
+
+    def check(self) -> asyncio.Transport:
+        """Return what it is carried by. Raises: StoreDown: it was lost."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise self._lost()
+        return transport
 
     def abort(self) -> None:
         """End it; what is owed has no answer."""
