@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import START_S, Node, background, until
-from support.cluster.several import NAMES, all_in_sync, cli, nodes, start
+from support.cluster.several import NAMES, all_in_sync, cli, nodes, serving_nodes, start
 from support.doors.command_line import app
 from typer.testing import CliRunner
 
@@ -21,13 +21,8 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    made = nodes(tmp_path / "first")
-    try:
-        start(made.values())
+    with serving_nodes(tmp_path / "first") as made:
         yield made
-    finally:
-        for node in made.values():
-            node.close()
 
 
 async def noise(one: Node, put: list[str]) -> None:
