@@ -33,7 +33,7 @@ def case(verdict: Verdict, troubles: RefreshTroubles | None = None, **settings: 
     return Case(verdict, troubles or RefreshTroubles(), **(known | settings))
 
 
-WELL = Assessment(well_ms=NOW_MS - 1)
+WELL = Assessment(well_ms=NOW_MS - 1, judged_s=3600)
 
 
 def confirmed(**settings: Any) -> RefreshTroubles:
@@ -252,7 +252,7 @@ def test_a_quarantine_declares_nobody_dead() -> None:
     assert after_failure(case(REFUSED, confirmed(), assessment=WELL)).what == "dead"
     for troubles in (confirmed(), confirmed(doubts=1)):
         step = after_failure(
-            case(REFUSED, troubles, assessment=replace(WELL, quarantined=True, refused=60))
+            case(REFUSED, troubles, assessment=replace(WELL, quarantined=True, sampled=True))
         )
         assert (step.what, step.troubles.dead, step.troubles.refusals) == ("retry", False, 2)
         assert step.delay_s >= 300

@@ -52,7 +52,7 @@ ACCOUNTS_OWN = [
 
 def others_well(now_ms: int) -> Assessment:
     """Others are refreshed well all the time."""
-    return Assessment(well_ms=now_ms - 1000)
+    return Assessment(well_ms=now_ms - 1000, judged_s=3600)
 
 
 def nobody_well(_now_ms: int) -> Assessment:
@@ -137,12 +137,118 @@ def test_where_nobody_is_known_to_be_well_it_is_asked_each_five_minutes_and_ends
         assert len(life) <= 20
 
 
+def counted(life: Life) -> list[int]:
+    """At which minutes a refusal counted towards the end."""
+    refusals = itertools.pairwise([0, *(step.troubles.refusals for _, step in life)])
+    return [
+        (at - BEGIN_MS) // MINUTE_MS
+        for (at, _), (before, after) in zip(life, refusals, strict=True)
+        if after > before
+    ]
+
+
 def test_a_grant_ends_after_three_refusals_that_lie_apart_while_others_do_well() -> None:
     for outcome in sorted(REFUSALS):
         life = live(Verdict(outcome, "account"), 10 * DAY_MS)
-        assert [(at - BEGIN_MS) // MINUTE_MS for at, _ in life] == [0, 10, 60]
-        assert [step.what for _, step in life] == ["retry", "retry", "dead"]
+        assert counted(life) == [0, 10, 60]
+        assert {step.what for _, step in life[:-1]} == {"retry"}
+        assert life[-1][1].what == "dead"
         assert life[-1][1].troubles.outcome == outcome
+
+
+@pytest.mark.parametrize(("life_s", "most"), [(300, 8), (86_400, 3), (0, 3)])
+def test_a_refused_account_is_asked_at_half_of_what_its_token_lives(life_s: int, most: int) -> None:
+    """A wrong answer leaves no reader without a token: what is asked sooner does not count."""
+    life = live(REFUSED, DAY_MS, life_ms=life_s * 1000)
+    living = [at for at, _ in life if at < BEGIN_MS + life_s * 1000]
+    left_s = [life_s - (at - BEGIN_MS) / 1000 for at in living]
+    waits_s = [(after - before) / 1000 for before, after in itertools.pairwise(living)]
+    assert all(wait <= max(10, left / 2) + 1 for wait, left in zip(waits_s, left_s, strict=False))
+    assert len(living) <= most + 8 * (life_s == 300)
+    assert counted(life) == [0, 10, 60]
+
+
+def test_a_proven_account_without_a_token_is_asked_again_after_a_minute() -> None:
+    life = live(REFUSED, DAY_MS, life_ms=0, refreshed=True)
+    minutes = [(at - BEGIN_MS) // MINUTE_MS for at, _ in life]
+    assert minutes[:4] == [0, 1, 3, 7]
+    assert counted(life) == [0, 10, 60]
+    assert len(life) <= 12
+
+
+def test_who_is_refused_beside_others_is_given_up_after_a_day() -> None:
+    """They may be a part of the provider's, too small for a quarantine."""
+
+    def assess(now_ms: int) -> Assessment:
+        beside = now_ms < BEGIN_MS + HOUR_MS
+        return replace(others_well(now_ms), clustered=beside)
+
+    life = live(REFUSED, 10 * DAY_MS, assess)
+    assert life[-1][1].what == "dead"
+    assert DAY_MS <= life[-1][0] - BEGIN_MS <= 2 * DAY_MS
+
+
+def test_a_slow_client_shows_later_that_it_is_well() -> None:
+    """An hour's answers are few: what fifty show since the first refusal counts."""
+
+    def assess(now_ms: int) -> Assessment:
+        return Assessment(well_ms=now_ms - 1000, judged_s=7 * 3600)
+
+    life = live(REFUSED, 10 * DAY_MS, assess)
+    assert life[-1][1].what == "dead"
+    assert 7 * HOUR_MS <= life[-1][0] - BEGIN_MS <= DAY_MS
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        REFUSED,
+        Verdict("rate_limited", "provider"),
+        Verdict("unavailable", "provider"),
+        Verdict("rejected", "account"),
+    ],
+    ids=lambda verdict: verdict.outcome,
+)
+def test_a_grace_is_never_given_away(verdict: Verdict) -> None:
+    """Whatever the replay is answered: again within half of what is left, uncounted, first."""
+    troubles, now_ms = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS), BEGIN_MS + 1000
+    end_ms, asked = BEGIN_MS + 20_000, 0
+    while now_ms < end_ms - 1000:
+        left_s = (end_ms - now_ms) / 1000
+        step = after_failure(
+            Case(verdict, troubles, "single_use", 20.0, now_ms, 300, assessment=others_well(now_ms))
+        )
+        assert (step.what, step.until_ms) == ("retry", end_ms)
+        assert step.delay_s <= max(1.0, left_s / 2)
+        assert (step.troubles.refusals, step.troubles.tries) == (0, 0)
+        troubles, now_ms, asked = step.troubles, now_ms + int(step.delay_s * 1000), asked + 1
+    assert asked >= 4
+
+
+def test_a_time_to_wait_that_ends_within_the_grace_is_kept() -> None:
+    troubles = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS)
+    for named_s, least_s, most_s in ((15.0, 15, 15), (60.0, 5, 10)):
+        told = Verdict("rate_limited", "provider", retry_after_s=named_s)
+        step = after_failure(Case(told, troubles, "single_use", 20.0, BEGIN_MS + 1000, 300))
+        assert least_s <= step.delay_s <= most_s
+        assert step.until_ms == BEGIN_MS + 20_000
+
+
+def test_a_grant_that_ended_is_found_within_a_grace_of_weeks() -> None:
+    def answer(now_ms: int) -> Verdict:
+        return UNKNOWN if now_ms == BEGIN_MS else REFUSED
+
+    life = live(answer, 3 * DAY_MS, grace_s=30 * 86_400.0)
+    assert life[-1][1].what == "lost"
+    assert counted(life)[-1] >= 60
+
+
+def test_where_nobody_was_ever_well_nobody_is_given_up() -> None:
+    """The client's settings may be wrong; its accounts are asked ever more rarely."""
+    life = live(REFUSED, 3 * DAY_MS, lambda _: Assessment(others=True))
+    assert {step.what for _, step in life} == {"retry"}
+    assert life[-1][1].delay_s >= HOUR_MS / 1000
+    assert len(life) <= 30
 
 
 def test_a_refused_replay_is_a_lost_rotation_after_the_same_three() -> None:
@@ -193,9 +299,7 @@ def test_nobody_is_given_up_before_somebody_else_was_refreshed_well() -> None:
     assert {step.what for _, step in life} == {"retry"}
     troubles = life[-1][1].troubles
     now_ms = troubles.next_ms
-    case = Case(
-        REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=Assessment(well_ms=now_ms - 1)
-    )
+    case = Case(REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=others_well(now_ms))
     assert after_failure(case).what == "dead"
 
 
@@ -207,7 +311,7 @@ def test_who_was_well_right_after_the_first_refusal_is_no_proof_of_a_well_provid
     life = live(REFUSED, 2 * DAY_MS, lambda _now_ms: Assessment(well_ms=BEGIN_MS - 1))
     troubles = life[-1][1].troubles
     assert troubles.refused_ms == BEGIN_MS
-    found = Assessment(well_ms=troubles.refused_ms + after_ms)
+    found = Assessment(well_ms=troubles.refused_ms + after_ms, judged_s=3600)
     case = Case(REFUSED, troubles, "single_use", 0, troubles.next_ms, 0, assessment=found)
     assert after_failure(case).what == what
 
@@ -220,31 +324,27 @@ def test_the_only_account_of_a_client_is_given_up_after_a_day_of_refusals() -> N
         life = live(REFUSED, 10 * DAY_MS, assess, stored_ms=own_ms)
         assert life[-1][1].what == "dead"
         assert DAY_MS <= life[-1][0] - BEGIN_MS <= 2 * DAY_MS
-        assert len(life) <= 10
+        assert len(life) <= 20
 
 
-def test_a_quarantine_samples_its_accounts_and_counts_nothing() -> None:
-    for refused, least_s, most_s in ((0, 60, 90), (300, 1500, 4500), (100_000, 10_800, 32_400)):
-        for dice in (0.0, 1.0):
-            held = Assessment(shared=True, quarantined=True, refused=refused, well_ms=BEGIN_MS + 1)
-            before = RefreshTroubles(
-                tries=2,
-                refusals=2,
-                confirmed_ms=BEGIN_MS - 2 * DAY_MS,
-                refused_ms=BEGIN_MS - 3 * DAY_MS,
-            )
-            step = after_failure(
-                Case(REFUSED, before, "single_use", 0, BEGIN_MS, 0, assessment=held, dice=dice)
-            )
-            assert step.what == "retry"
-            assert least_s * 0.5 <= step.delay_s <= most_s
-            now = step.troubles
-            assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (
-                2,
-                2,
-                before.confirmed_ms,
-                0,
-            )
+def test_a_quarantine_has_its_accounts_asked_and_counts_nothing() -> None:
+    """By turns, see ``quarantine.claim_sample``: none asks for itself meanwhile."""
+    held = Assessment(shared=True, quarantined=True, sampled=True, well_ms=BEGIN_MS + 1)
+    before = RefreshTroubles(
+        tries=2,
+        refusals=2,
+        confirmed_ms=BEGIN_MS - 2 * DAY_MS,
+        refused_ms=BEGIN_MS - 3 * DAY_MS,
+    )
+    case = Case(REFUSED, before, "single_use", 0, BEGIN_MS, 0, assessment=held)
+    step = after_failure(case)
+    assert (step.what, step.delay_s) == ("retry", 86_400)
+    now = step.troubles
+    assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (2, 2, before.confirmed_ms, 0)
+    # Once some are well again nobody waits for a turn that does not come.
+    ending = after_failure(replace(case, assessment=replace(held, sampled=False), refreshed=True))
+    assert (ending.what, ending.troubles.refusals) == ("retry", 2)
+    assert ending.delay_s <= 600
     # An operator who says that the refusals are true has each account given up by its next one.
     told = Assessment(released_ms=BEGIN_MS - HOUR_MS)
     case = Case(REFUSED, RefreshTroubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)
@@ -288,10 +388,10 @@ def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verd
     nothing counts.
     """
     refused = verdict.outcome in REFUSALS or verdict.scope == "client"
-    held = Assessment(shared=not refused, quarantined=True, refused=600, well_ms=BEGIN_MS - 1)
+    held = Assessment(shared=not refused, quarantined=True, sampled=True, well_ms=BEGIN_MS - 1)
     life = live(verdict, 30 * DAY_MS, lambda _: held, dice=0.5)
     waits_s = [(after - before) / 1000 for (before, _), (after, _) in itertools.pairwise(life)]
-    assert {round(wait) for wait in waits_s} == {6000}  # One of 600 each ten seconds.
+    assert {round(wait) for wait in waits_s} == {86_400}
     last = life[-1][1].troubles
     assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
     # Too many requests, or silence, are another matter: it is tried again soon.
@@ -306,7 +406,7 @@ def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verd
             0,
             BEGIN_MS,
             0,
-            assessment=Assessment(True, True, refused=600),
+            assessment=Assessment(True, True, sampled=True),
         )
         assert after_failure(case).delay_s <= 23
 
@@ -322,7 +422,7 @@ def test_a_quarantine_stops_nobody_either() -> None:
     )
     limited = Verdict("rate_limited", "provider")
     for assessment, what in (
-        (Assessment(quarantined=True, refused=6), "retry"),
+        (Assessment(quarantined=True), "retry"),
         (others_well(BEGIN_MS), "stop"),
     ):
         case = Case(limited, long, "none", 0, BEGIN_MS, 0, assessment=assessment)
@@ -449,7 +549,13 @@ def test_no_sequence_of_answers_gives_an_account_up_too_soon(
     for verdict, dice, known, by_hand_s in moments:
         if known == "well":
             well_ms = now_ms
-        assessment = Assessment(known == "shared", known == "quarantined", well_ms, refused=50)
+        assessment = Assessment(
+            known == "shared",
+            known == "quarantined",
+            sampled=known == "quarantined",
+            judged_s=3600,
+            well_ms=well_ms,
+        )
         step = after_failure(
             Case(
                 verdict,

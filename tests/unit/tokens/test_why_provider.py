@@ -57,7 +57,7 @@ TOLD = {
     ),
     "provider quarantine ending": Told(
         "quarantined", ("answers", "quarantine", "quarantine_ending", "accounts"), "quarantine",
-        ["are well again", "is over at 2026-11-18 11:12:40 UTC (in 6 min)"], ["one by one"],
+        ["are well again", "is over at 2026-11-18 12:02:40 UTC (in 56 min)"], ["one by one"],
     ),
     "provider held and quarantined": Told(
         "refusing", ("answers", "hold", "quarantine", "accounts"), "probe", ["`token provider probe shop`"], [RELEASE]

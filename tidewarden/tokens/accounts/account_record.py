@@ -192,6 +192,12 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     How long it has been asked in vain by now where that was its own matter, milliseconds: waits in
     a held queue are none.
     """
+    clustered: bool = False
+    """More accounts than usual were refused beside it: it takes a day of refusals to give it up."""
+    not_before_ms: int = 0
+    """
+    Before which the provider said that it is not to be asked, unix milliseconds; 0: it said none.
+    """
 
     @property
     def given_up(self) -> bool:

@@ -376,21 +376,14 @@ class ClientLimits:
 
     def assess(self, verdict: Verdict) -> Assessment:
         """What is known of the client's other accounts when one of its refreshes has failed."""
-        record, kind, clock_ms = self.known.record, kind_of(verdict), self.known.clock_ms
-        found = record.quarantine
-        if kind in ("erring", "client"):
-            shared = hold.shared(record, kind, clock_ms, self._gathering.recent)
-            shared = shared or (found is not None and found.kind == kind)
-        elif kind == "silent":
-            shared = verdict.scope == "ours" or self.breaker.streak >= SILENT_STREAK
-        else:
-            shared = kind == "limited" and (record.rate is not None or record.rest_ms > clock_ms)
-        return Assessment(
-            shared=shared,
-            quarantined=found is not None or record.hold is not None,
-            well_ms=record.well_ms + self.known.lag_ms if record.well_ms else 0,
-            refused=found.refused if found is not None and not found.ending_ms else 0,
-            released_ms=record.released_ms + self.known.lag_ms if record.released_ms else 0,
+        known = self.known
+        return judgement.assess(
+            known.record,
+            kind_of(verdict),
+            self._gathering.recent,
+            known.clock_ms,
+            known.lag_ms,
+            silent=verdict.scope == "ours" or self.breaker.streak >= SILENT_STREAK,
         )
 
     async def weigh(self) -> None:

@@ -1,8 +1,6 @@
 """
 Encodes the record of one client that all nodes share.
 
-It is read and written whole (:mod:`.client_store`).
-
 It is one record in the store, read and written whole (:mod:`.client_store`).
 
 Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,
@@ -60,11 +58,18 @@ class Quarantine(msgspec.Struct, array_like=True):
     sampled: float = 0.0
     """… of so many, of late: of more than five, their part of five."""
     kind: str = "refused"
-    """What they fail by: ``refused``, or ``erring``."""
+    """
+    What they fail by: ``refused``, ``erring``, or ``unproven``: refused, and none of the client's
+    accounts was ever refreshed well here.
+    """
     ending_ms: int = 0
     """
     Since when some that had failed are well again; it is over when no more follow for a while.
     """
+    sample_ms: int = 0
+    """When the next of them is asked."""
+    recovered: int = 0
+    """Accounts that had failed and are well again, of all since it began."""
 
 
 class Rate(msgspec.Struct, array_like=True):
@@ -84,6 +89,11 @@ class Rate(msgspec.Struct, array_like=True):
     """Answers since it shrank last."""
     short_ms: int = 0
     """When it granted less than was asked for last: while it does, it is not forgotten."""
+    doubled_ms: int = 0
+    """
+    When it was doubled last, or something was answered 429: next to nothing was answered well when
+    it shrank. 0: it grows as :func:`.rate.grow` says.
+    """
 
 
 class Silence(msgspec.Struct, array_like=True):
@@ -138,6 +148,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """By node."""
     rests: int = 0
     """Times in a row that all rested, and were told to again when it was over."""
+    unproven: int = 0
+    """Accounts that were refused while none was ever refreshed well here."""
 
     def pack(self) -> bytes:
         """The stored form."""

@@ -2,12 +2,11 @@
 Reads a client's record in the store, and changes it by compare-and-swap.
 
 Its token bucket is asked there, too: see ``tokens/lua/client.lua``.
-
-See ``tokens/lua/client.lua``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from .judgement import ClientEvent
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
 MILLI = 1000
+ROUSED_MAX = 500  # Accounts that one script looks at.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,18 @@ class ClientStore:
         name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
         return Taken(self._queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
-    async def rouse(self, shard: int, spread_ms: int, most: int) -> tuple[int, bool]:
+    async def rouse(self, shard: int, spread_ms: int, moves: int = sys.maxsize) -> int:
         """
-        Have failing accounts of a shard tried anew soon: how many, and whether there may be more.
+        Have at most so many failing accounts of a shard tried anew soon, and return how many were.
+
+        One that the provider said is not to be asked before a time stays.
         """
-        moved, more = await self._script("tokens.rouse", self._queue, shard, (spread_ms, most))
-        return moved, bool(more)
+        moved, stay, more = 0, 0, 1
+        while more and moved < moves:
+            args = (spread_ms, ROUSED_MAX, stay, min(ROUSED_MAX, moves - moved))
+            found = await self._script("tokens.rouse", self._queue, shard, args)
+            moved, stay, more = moved + found[0], stay + found[1], found[2]
+        return moved
 
     async def _run(self, *args: str | bytes | int) -> Any:
         return await self._script("tokens.client", self._queue, 0, args)

@@ -1,8 +1,6 @@
 """
 Counts one client's answers by kind, of accounts that were healthy when asked, in buckets of time.
 
-They are counted by kind, for accounts that were healthy when asked, in buckets of time.
-
 An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
 meet is met by as many accounts: whoever has failed once is no witness again before it is well.
 Times are milliseconds of the leases' clock, which is stepped by nobody. Pure.
@@ -18,12 +16,21 @@ from tidewarden.config.error_classes import Kind, class_of
 from tidewarden.tokens.provider.token_response import Verdict
 
 WIDTH_MS = 2_000
-"""Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS`."""
+"""Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS` …"""
 WIDTH_OLD_MS = 30_000
+WIDTH_PART = 8
+"""… and to such a part of their age: there are some dozens of them, however slow a client is."""
 YOUNG_MS = 40_000
 OLDER_MS = 10_000
 """What a node tells late is counted as of so long ago: it came within the last half minute."""
-KEPT_MS = 600_000
+HOUR_MS = 3_600_000
+ANSWERS = 50
+"""
+Incidents are judged by the last hour's answers, or by the last so many of witnesses, whichever are
+more: at a client with twelve accounts an hour shows nothing.
+"""
+KEPT_MS = 2 * 86_400_000
+"""Older answers are not kept, however few there are."""
 
 
 def kind_of(verdict: Verdict) -> Kind:
@@ -73,6 +80,8 @@ class Bucket(msgspec.Struct, array_like=True):
     """Accounts that had failed, by whatever, and are well again."""
     erring_again: int = 0
     """Accounts that had failed and were answered with the provider's errors again."""
+    unproven: int = 0
+    """Witnesses, never refreshed by us, whose grant was refused."""
 
     def add(self, other: Bucket) -> None:
         """Add the counts of another."""
@@ -83,6 +92,11 @@ class Bucket(msgspec.Struct, array_like=True):
     def answered(self) -> int:
         """All answers."""
         return self.ok + self.limited + self.others
+
+    @property
+    def proven(self) -> int:
+        """Answers that tell how the accounts fare that were refreshed well before."""
+        return self.ok + self.refused + self.proven_client + self.proven_erring
 
     @property
     def empty(self) -> bool:
@@ -106,6 +120,23 @@ def within(buckets: Iterable[Bucket], since_ms: int) -> Bucket:
     return total(bucket for bucket in buckets if bucket.since_ms >= since_ms)
 
 
+def judged(buckets: list[Bucket], opened_ms: int, clock_ms: int) -> tuple[Bucket, int]:
+    """
+    Return the sum of the answers that incidents are judged by, and when the first of them came.
+
+    Those are an hour's, or the last :data:`ANSWERS` of witnesses, whichever are more.
+    ``opened_ms``: what came before it counts for nothing.
+    """
+    since_ms = max(opened_ms, clock_ms - HOUR_MS)
+    seen, from_ms = Bucket(), since_ms
+    for bucket in reversed(buckets):
+        if bucket.since_ms < opened_ms or (bucket.since_ms < since_ms and seen.proven >= ANSWERS):
+            break
+        seen.add(bucket)
+        from_ms = min(from_ms, bucket.since_ms)
+    return seen, from_ms
+
+
 def collect(
     buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0
 ) -> list[Bucket]:
@@ -115,15 +146,17 @@ def collect(
     Counts that are too old are taken out and returned.
 
     Args:
-        buckets: in order of time; joined where they are old.
+        buckets: in order of time; joined where they are old, and kept while they are judged by.
         recent: what came within the last moment.
         older: what came before, as much as half a minute ago: counted as of then.
         split_ms: nothing from this time on is joined with what was before it.
     """
     _add(buckets, older, clock_ms - OLDER_MS, split_ms)
     _add(buckets, recent, clock_ms, split_ms)
-    _join_old(buckets, clock_ms)
-    gone = [bucket for bucket in buckets if bucket.since_ms < clock_ms - KEPT_MS]
+    _join_old(buckets, clock_ms, split_ms)
+    _, from_ms = judged(buckets, 0, clock_ms)
+    from_ms = max(from_ms, clock_ms - KEPT_MS)
+    gone = [bucket for bucket in buckets if bucket.since_ms < from_ms]
     del buckets[: len(gone)]
     return gone
 
@@ -144,13 +177,15 @@ def _add(buckets: list[Bucket], told: Bucket, at_ms: int, split_ms: int) -> None
     buckets.insert(place, fresh)
 
 
-def _join_old(buckets: list[Bucket], clock_ms: int) -> None:
+def _join_old(buckets: list[Bucket], clock_ms: int, split_ms: int) -> None:
     at = 0
     while at + 1 < len(buckets):
         one, following = buckets[at], buckets[at + 1]
         if following.since_ms >= clock_ms - YOUNG_MS:
             break
-        if following.since_ms - one.since_ms < WIDTH_OLD_MS:
+        width_ms = max(WIDTH_OLD_MS, (clock_ms - following.since_ms) // WIDTH_PART)
+        apart = one.since_ms < split_ms <= following.since_ms
+        if following.since_ms - one.since_ms < width_ms and not apart:
             one.add(following)
             del buckets[at + 1]
         else:

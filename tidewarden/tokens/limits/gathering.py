@@ -102,6 +102,8 @@ class Gathering:
             counts.refused += kind == "refused"
             counts.proven_client += kind == "client"
             counts.proven_erring += kind == "erring"
+        elif ended.witness:
+            counts.unproven += kind == "refused"
         counts.refused_again += kind in ("refused", "client") and ended.refused_before
         self._words[kind] = verdict.outcome, verdict.brief or verdict.outcome
 

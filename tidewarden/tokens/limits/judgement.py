@@ -1,8 +1,4 @@
-"""
-Decides holds, rates and quarantines of a client by what a node tells; nothing else does. Pure.
-
-Holds, rates and quarantines are decided only here. Pure.
-"""
+"""Decides holds, rates and quarantines of a client by what a node tells; none else does. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +10,9 @@ import msgspec
 from tidewarden.config.error_classes import Kind
 
 from . import hold, quarantine, rate
+from .assessment import Assessment
 from .client_record import ClientRecord, Quarantine, Silence
-from .evidence import Bucket, collect, total
+from .evidence import Bucket, collect, judged, total
 
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
@@ -74,8 +71,10 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     quarantine.learn(record, gone, clock_ms)
     counted = total((told.recent, told.older))
     if counted.ok:
-        record.well_ms = clock_ms
+        record.well_ms, record.unproven = clock_ms, 0
         record.in_a_row.clear()
+    elif not record.well_ms:
+        record.unproven += counted.unproven
     if told.in_a_row and not record.in_a_row:
         record.row_ms = clock_ms
     for kind, failed in told.in_a_row.items():
@@ -102,6 +101,38 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     elif was_quarantined and record.quarantine is None:
         events.append(ClientEvent("provider.quarantine_over"))
     return events
+
+
+def assess(
+    record: ClientRecord, kind: Kind, untold: Bucket, clock_ms: int, lag_ms: int, *, silent: bool
+) -> Assessment:
+    """
+    Return what is known of a client's other accounts when a refresh of one has failed by a kind.
+
+    Args:
+        untold: what this node has met with in the last moment and has not told yet.
+        lag_ms: how far unix time is ahead of the leases' clock.
+        silent: whether others of this node are without an answer, too.
+    """
+    found = record.quarantine
+    if kind in ("erring", "client"):
+        shared = hold.shared(record, kind, clock_ms, untold)
+        shared = shared or (found is not None and found.kind == kind)
+    elif kind == "silent":
+        shared = silent
+    else:
+        shared = kind == "limited" and (record.rate is not None or record.rest_ms > clock_ms)
+    seen, from_ms = judged(record.buckets, 0, clock_ms)
+    return Assessment(
+        shared=shared,
+        quarantined=found is not None or record.hold is not None,
+        sampled=found is not None and not found.ending_ms,
+        clustered=quarantine.clustered(record, clock_ms),
+        others=seen.proven + record.unproven > 1,
+        judged_s=(clock_ms - from_ms) / 1000,
+        well_ms=record.well_ms + lag_ms if record.well_ms else 0,
+        released_ms=record.released_ms + lag_ms if record.released_ms else 0,
+    )
 
 
 def said(record: ClientRecord) -> str:

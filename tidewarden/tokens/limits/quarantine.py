@@ -1,32 +1,44 @@
 """
 Decides when nobody is given up, for accounts that were well fail by more than a few. Pure.
 
-Too many accounts that were well fail, so the provider may be the cause. Pure.
-
-"Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when
+What is judged is the share among the last hour's answers, or the last fifty of witnesses, against
+what is usual for this client: a part of a provider, a few accounts and a slow fleet have their
+incidents, too. "Usual" is learnt slowly, capped, and not while a quarantine lasts. One ends when
 some of those that failed are well again and no more follow, or when an operator says so; never by
 time alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tidewarden.config.error_classes import Kind
 
 from . import hold
 from .client_record import ClientRecord, Quarantine
-from .evidence import KEPT_MS, Bucket, total, within
+from .evidence import HOUR_MS, Bucket, judged, total
 
-HANDFUL = 6
-SHARE_MIN = 0.1
+SPARE, CLUSTER_SPARE = 2, 1
+"""So many accounts that are refused are nothing unusual, however few are asked."""
+SHARE_MIN = 0.03
 TIMES = 5.0
+SIGMAS, CLUSTER_SIGMAS = 4.0, 1.0
+"""
+Standard deviations (Poisson's) by which refusals must be above the usual: chance alone begins no
+quarantine in years. From the second on they are a cluster: too few for a quarantine, and too many
+to give them up before a day has passed.
+"""
+OTHERS_HANDFUL, OTHERS_SHARE_MIN = 6, 0.1
+"""The same of errors, and of words that refuse our client: those end no grant."""
+UNPROVEN_HANDFUL = 6
+"""Accounts that must be refused where none was ever refreshed well here."""
 USUAL_MAX = 0.05
-PRIOR = (50.0, 1.0)
-"""Answers and refusals that a client nobody knows yet is taken to have had: 2 %."""
+PRIOR = (1000.0, 1.0)
+"""Answers and refusals that a client nobody knows yet is taken to have had."""
 DAY_MS = 86_400_000
-RELEASED_MS = DAY_MS
-"""A release lasts so long at most: what is refused then is another matter."""
+RELEASED_MS, RELEASED_LEAST_MS = DAY_MS, 600_000
+"""A release lasts so long at most, for what is refused then is another matter, and at least."""
 SAMPLE = 3
 """Accounts that had failed, and are well again, by which a quarantine begins to end …"""
 SAMPLE_SHARE = 0.5
@@ -37,8 +49,14 @@ ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
 Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an
 end.
 """
-CALM_MS = KEPT_MS
-"""It is over when so long nobody else failed so."""
+CALM_MS = HOUR_MS
+"""It is over when so long nobody else failed so: what recurs within it is one incident."""
+SAMPLE_MS, SAMPLE_WELL_MS = 10_000, 2_000
+"""Between two accounts that are asked of those it is for, and once one of them is well again."""
+SAMPLE_APART_MS = 60_000
+"""Between two questions about one of them, where they are few."""
+SAMPLE_PART = 360
+"""Of its age, from which on a sample is that rare: each ten seconds in its first hour."""
 
 
 def usual_share(record: ClientRecord) -> float:
@@ -56,9 +74,10 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
     if record.quarantine is not None or not gone:
         return
     past = total(gone)
+    refused = max(0, past.refused + past.proven_client - past.accepted)
     fade = 0.5 ** (max(0, clock_ms - record.usual_ms) / DAY_MS) if record.usual_ms else 0.0
     record.usual_well = record.usual_well * fade + past.ok
-    record.usual_refused = record.usual_refused * fade + past.refused + past.proven_client
+    record.usual_refused = record.usual_refused * fade + refused
     record.usual_ms = clock_ms
 
 
@@ -69,21 +88,48 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     It is called for when that many accounts that were well fail, and are not well again by
     themselves.
     """
-    seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
+    seen, _ = judged(record.buckets, record.opened_ms, clock_ms)
     usual = usual_share(record)
     all_refused = hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None
+    all_erring = hold.share_of(record, "erring", clock_ms, hold.SHARED_LEAST) is not None
     # Else that is the hold's matter, in a moment.
     client = 0 if all_refused else seen.proven_client
-    for kind, failed, bound in (
-        ("refused", seen.refused + client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
-        ("erring", seen.proven_erring - seen.mended, SHARE_MIN),
+    erring = 0 if all_erring else seen.proven_erring
+    refused = seen.refused - seen.accepted
+    for kind, failed, least, bound in (
+        (
+            "refused",
+            refused,
+            _unusual(usual * max(0, refused + seen.ok), SIGMAS) + SPARE,
+            SHARE_MIN,
+        ),
+        ("refused", refused + client, OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+        ("erring", erring - seen.mended, OTHERS_HANDFUL, OTHERS_SHARE_MIN),
     ):
-        if kind == "erring" and hold.share_of(record, kind, clock_ms, hold.SHARED_LEAST):
-            continue  # Likewise.
         share = failed / max(1, failed + seen.ok)
-        if failed >= HANDFUL and share > bound:
+        if failed >= least and share > (bound if kind == "erring" else max(bound, TIMES * usual)):
             return Quarantine(clock_ms, failed, share, usual, kind=kind)
+    if record.unproven >= UNPROVEN_HANDFUL:
+        return Quarantine(clock_ms, record.unproven, 1.0, usual, kind="unproven")
     return None
+
+
+def _unusual(expected: float, sigmas: float) -> float:
+    """So many refusals are more than chance brings about where so many are expected."""
+    return expected + sigmas * math.sqrt(expected) + 1e-9
+
+
+def clustered(record: ClientRecord, clock_ms: int) -> bool:
+    """
+    Whether more accounts than usual were refused of late, although too few for a quarantine.
+
+    They may be a part of the provider's: what is below the bound of a quarantine is no single
+    account's matter for that.
+    """
+    seen, _ = judged(record.buckets, record.opened_ms, clock_ms)
+    refused = seen.refused - seen.accepted
+    expected = usual_share(record) * max(0, refused + seen.ok)
+    return refused > _unusual(expected, CLUSTER_SIGMAS) + CLUSTER_SPARE
 
 
 def judge(
@@ -103,7 +149,8 @@ def judge(
         if _release_over(record, clock_ms):
             record.released_ms = 0
         return
-    if begun is not None and (told.refused or told.proven_client or told.proven_erring):
+    failed = told.refused + told.unproven + told.proven_client + told.proven_erring
+    if begun is not None and failed:
         kind: Kind = "erring" if begun.kind == "erring" else "refused"
         said = words.get(kind) or words.get("client") or ("", "")
         begun.outcome, begun.brief = said
@@ -120,23 +167,31 @@ def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     refused have to be asked again first.
     """
     lasts_ms = clock_ms - record.released_ms
-    seen = within(record.buckets, clock_ms - KEPT_MS)
+    seen, _ = judged(record.buckets, clock_ms - RELEASED_LEAST_MS, clock_ms)
     refused = seen.refused + seen.proven_client + seen.refused_again
     usual = refused <= max(SHARE_MIN, TIMES * usual_share(record)) * (refused + seen.ok)
-    return lasts_ms > RELEASED_MS or (lasts_ms >= KEPT_MS and seen.ok >= HANDFUL and usual)
+    return lasts_ms > RELEASED_MS or (
+        lasts_ms >= RELEASED_LEAST_MS and seen.ok >= OTHERS_HANDFUL and usual
+    )
 
 
 def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int) -> None:
-    failed, again = told.refused + told.proven_client, told.refused_again
+    failed, again = told.refused + told.unproven + told.proven_client, told.refused_again
     accepted = told.accepted
     if found.kind == "erring":
         failed, again, accepted = told.proven_erring, told.erring_again, told.mended
     found.refused += failed
+    found.recovered += accepted
     found.accepted += accepted
     found.sampled += accepted + again
     if found.by_operator:
         return
-    if found.ending_ms:
+    if accepted:
+        found.sample_ms = min(found.sample_ms, clock_ms + SAMPLE_WELL_MS)
+    if found.kind == "unproven" and record.well_ms:  # It is known now that some are well.
+        record.quarantine = None
+        rouse(record, clock_ms)
+    elif found.ending_ms:
         lasts_ms = clock_ms - found.ending_ms
         few = found.sampled >= SAMPLE_MAX and found.accepted < SAMPLE_SHARE_MIN * found.sampled
         if (jump(record, clock_ms) is not None and failed) or (lasts_ms < ROUSED_MS and few):
@@ -145,11 +200,33 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
         elif lasts_ms >= CALM_MS:
             record.quarantine = None
             rouse(record, clock_ms)  # Who was refused once more before it was over waits for long.
-    elif found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled:
+    elif _sample_is_well(found):
         found.ending_ms, found.accepted, found.sampled = clock_ms, 0, 0
         rouse(record, clock_ms)
     elif found.sampled > SAMPLE_MAX:  # The last few count: it may have been over, and begun anew.
         found.accepted, found.sampled = found.accepted * SAMPLE_MAX / found.sampled, SAMPLE_MAX
+
+
+def _sample_is_well(found: Quarantine) -> bool:
+    """Whether enough of those that had failed are well again: of the last few, or of all."""
+    if found.recovered and found.refused - found.recovered <= SPARE:
+        return True
+    return found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled
+
+
+def claim_sample(record: ClientRecord, clock_ms: int) -> bool:
+    """
+    Claim the next question about an account that a quarantine is for; False: it is not time yet.
+    """
+    found = record.quarantine
+    if found is None or found.ending_ms or clock_ms < found.sample_ms:
+        return False
+    found.sample_ms = clock_ms + max(
+        SAMPLE_WELL_MS if found.accepted else SAMPLE_MS,
+        (clock_ms - found.since_ms) // SAMPLE_PART,
+        SAMPLE_APART_MS // max(1, found.refused),
+    )
+    return True
 
 
 def rouse(record: ClientRecord, clock_ms: int) -> None:

@@ -1,12 +1,12 @@
 """
 Reckons the rate of a client that is answered 429: what is answered well, and a little more. Pure.
 
-It is the rate of good answers, and a little more. Pure.
-
 A rate shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and delay
 those alone. It becomes what was answered otherwise (the goodput), a little less, and grows by the
 cubic function of CUBIC (RFC 9438, 4.2): fast towards what was borne last, slowly about it, faster
-and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise.
+and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise. Where next to
+nothing was answered well the rate shows no bound: it doubles with each good second (slow start, RFC
+9438, 4.10) until something is answered 429 again.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ GROWTH = 0.001
 Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s.
 """
 PER_SECOND_MIN = 0.2
+SLOW_START_SHARE = 0.1
+"""A rate begins so where no more of the answers than that were good ones."""
 FORGET = 2.0
 FORGET_MS = 5_000
 """
@@ -88,8 +90,10 @@ def judge(
     if rate is None:
         seen = within(record.buckets, max(record.opened_ms, clock_ms - WINDOW_MS))
         if told.limited and too_many(seen.limited, seen.answered):
-            record.rate = _shrunk(goodput, clock_ms)
+            record.rate = _shrunk(goodput, seen, clock_ms)
         return
+    if rate.doubled_ms and told.limited:
+        rate.doubled_ms = clock_ms
     rate.answered += told.answered
     rate.limited += told.limited
     rate.since_shrunk += told.answered
@@ -103,7 +107,8 @@ def judge(
         if rate.answered < FEW:
             seen = within(record.buckets, clock_ms - WINDOW_FEW_MS)
             well = max(well, (seen.answered - seen.limited) * 1000 / WINDOW_FEW_MS)
-        record.rate = _shrunk(min(well, rate.per_second), clock_ms)
+        seen = within(record.buckets, clock_ms - WINDOW_MS)
+        record.rate = _shrunk(min(well, rate.per_second), seen, clock_ms)
         return
     if clock_ms - rate.meter_ms >= WINDOW_MS and rate.answered >= ANSWERS:
         rate.meter_ms, rate.answered, rate.limited = clock_ms, 0, 0
@@ -117,6 +122,9 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
     rate = record.rate
     if rate is None:
         return
+    if rate.doubled_ms:
+        _double(record, rate, clock_ms)
+        return
     back_s = ((1 - BETA) / GROWTH) ** (1 / 3)
     passed_s = max(0, clock_ms - rate.shrunk_ms) / 1000
     passed_s = min(passed_s, rate.since_shrunk / ANSWERS_A_SECOND)
@@ -128,14 +136,33 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
         record.rate = None
 
 
+def _double(record: ClientRecord, rate: Rate, clock_ms: int) -> None:
+    """Double a rate that shows no bound, if the last second brought good answers alone."""
+    seen = within(record.buckets, rate.doubled_ms)
+    if clock_ms - rate.doubled_ms < APART_MS or seen.limited or not seen.answered:
+        return
+    rate.per_second, rate.doubled_ms = 2 * rate.per_second, clock_ms
+    rate.peak = max(rate.peak, rate.per_second / 2)
+    if clock_ms - rate.short_ms >= FORGET_MS:
+        record.rate = None
+
+
 def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
     """Whether so many 429 among so many answers are more than some accounts' own limits."""
     return limited >= least and limited > SHARE * answered
 
 
-def _shrunk(goodput: float, clock_ms: int) -> Rate:
+def _shrunk(goodput: float, seen: Bucket, clock_ms: int) -> Rate:
     peak = max(PER_SECOND_MIN, goodput)
-    return Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms, short_ms=clock_ms)
+    boundless = seen.answered - seen.limited <= SLOW_START_SHARE * seen.answered
+    return Rate(
+        max(PER_SECOND_MIN, BETA * peak),
+        peak,
+        clock_ms,
+        clock_ms,
+        short_ms=clock_ms,
+        doubled_ms=clock_ms if boundless else 0,
+    )
 
 
 def _rest(record: ClientRecord, wait_ms: int, brief: str, clock_ms: int) -> bool:

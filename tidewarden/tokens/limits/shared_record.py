@@ -1,8 +1,6 @@
 """
 Keeps this node's copy of a client's record, changes it by compare-and-swap, and acts on changes.
 
-It is changed by compare-and-swap, and acts on what follows from a change.
-
 Whoever changes it pauses or resumes the client's queue, has failing accounts tried anew, and says
 so in its log.
 """
@@ -20,7 +18,7 @@ from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.provider import advice
 
-from . import hold, judgement
+from . import hold, judgement, quarantine
 from .client_record import ClientRecord, parse_record, read_record
 from .client_store import ClientStore, Reply
 from .judgement import ClientEvent
@@ -35,7 +33,7 @@ PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
 # A pause outlives the next probe: should all who know of it die, work goes on.
 PAUSE_SLACK_MS = 60_000
 SWAPS_MAX, CROWDED, SPREAD_S = 20, 8, 0.05
-ROUSED_MAX = 500
+SAMPLE_LOOK_S = 1.0  # How often it is looked whether one of the quarantined is to be asked.
 ROUSE_SPREAD_MS = 10_000
 ROUSE_CLAIM_MS = 60_000
 
@@ -159,6 +157,8 @@ class SharedRecord:
         self.record = record
         if record.hold is not None or record.rest_ms > self.clock_ms:
             self.closed.set()
+        if record.quarantine is not None:
+            self._start("sample", self._sample())
 
     # --- what follows from a change
 
@@ -255,14 +255,37 @@ class SharedRecord:
             if not claimed:
                 return
             for shard in range(SHARDS):
-                more = True
-                while more:
-                    _, more = await self.store.rouse(shard, ROUSE_SPREAD_MS, ROUSED_MAX)
+                await self.store.rouse(shard, ROUSE_SPREAD_MS)
             await self.change(done)
         except errors.Error as error:
             log.warning(
                 "%s: not all failing accounts are tried anew yet: %s", self._provider.name, error
             )
+
+    async def _sample(self) -> None:
+        """Have those that a quarantine is for asked, one at a time, by whichever node claims it."""
+        claimed = False
+
+        def claim(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
+            nonlocal claimed
+            claimed = quarantine.claim_sample(record, clock_ms)
+            return []
+
+        while (found := self.record.quarantine) is not None:
+            try:
+                if not found.ending_ms and self.clock_ms >= found.sample_ms:
+                    await self.change(claim)
+                    if claimed:
+                        await self._rouse_one()
+            except errors.Error as error:
+                log.debug("%s: none of its accounts was sampled: %s", self._provider.name, error)
+            await sleep(self._clock, SAMPLE_LOOK_S)
+
+    async def _rouse_one(self) -> None:
+        """Have one failing account tried now: of its shard the one whose wait would end first."""
+        for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
+            if await self.store.rouse(shard, 1, 1):
+                return
 
     def _say(self, event: ClientEvent) -> None:
         """An event, in this node's log."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,13 +39,20 @@ THIRD_AFTER = 5  # Times as long from the second to the third, from which on it 
 LONE_AFTER = 144  # Times as long (a day), where nobody else shows whether the provider is well.
 # From when an account's row is stored until all nodes have heard that it was refreshed.
 LONE_SLACK_MS = 60_000
+JUDGED_SLACK_S = 60.0
 WELL_PART = (
     # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile:
     # nodes tell late.
     10
 )
-SAMPLE_PART = 60  # In a quarantine one account is asked in such a part of it (10 s) …
-SAMPLED = (0.1, 36.0)  # … and each so many times it apart: a minute to six hours.
+# Of those that a quarantine is for one is asked at a time, whoever's turn it is; so long no other.
+SAMPLED_S = 86_400.0
+# Between two tries of a refused account while its access token lives, at least …
+LIVING_S_MIN = 10.0
+# … and of one that was well and whose token has expired, doubling: neither counts by itself.
+LATE_S = 60.0
+# A grace of at most this is no time in which refusals count: a replica may lag behind.
+SHORT_GRACE_S = 3_600.0
 # Before a request of unknown outcome is sent again in its place, the first time and the second.
 REPLAYS_S = (0.0, 1.0)
 MENDED_HERE_S_MAX = 600.0  # Between two tries of what asks nothing of anybody.
@@ -92,6 +100,8 @@ class Case:
     """When its intent was written, unix milliseconds: the request began no sooner. 0: now."""
     stored_ms: int = 0
     """When its row was stored, for it was refreshed well or put, unix milliseconds."""
+    refreshed: bool = False
+    """Its pair came from a refresh of ours: its grant was well."""
 
     @property
     def error(self) -> ErrorClass:
@@ -113,6 +123,11 @@ class Case:
         return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
 
     @property
+    def saving(self) -> bool:
+        """Whether only another request within the grace can save what an earlier one began."""
+        return self.troubles.doubts > 0 and not self.used_spare and self.now_ms < self.safe_until_ms
+
+    @property
     def sampled(self) -> bool:
         """
         Return whether the case has the failure for which the client is quarantined.
@@ -122,7 +137,7 @@ class Case:
         evidence, error, of_client = self.assessment, self.error, self.verdict.scope == "client"
         if evidence.shared and of_client:
             return False  # All are held for it.
-        if evidence.shared and (error.ends_grant or (evidence.refused and error.kind == "erring")):
+        if evidence.shared and (error.ends_grant or (evidence.sampled and error.kind == "erring")):
             return True
         return evidence.quarantined and (error.ends_grant or of_client)
 
@@ -138,11 +153,15 @@ class Case:
     @property
     def lone(self) -> bool:
         """
-        Return whether no other account of the client was refreshed well since this one.
+        Return whether no other account of the client is asked, or was well since this one was.
 
-        That is since this one was refreshed, or was put.
+        That is since this one was refreshed, or was put. Where no account at all was ever well the
+        client's settings may be wrong, and that ends nobody.
         """
-        return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
+        well_ms = self.assessment.well_ms
+        return well_ms <= self.stored_ms + LONE_SLACK_MS and bool(
+            well_ms or not self.assessment.others
+        )
 
 
 def after_failure(case: Case) -> Step:
@@ -163,6 +182,8 @@ def after_failure(case: Case) -> Step:
         return _untouched(case, max(1.0, case.left_s / 2))  # Nothing is the matter with it.
     if verdict.scope == "unknown" and not case.used_spare:
         return _after_unknown(case)
+    if case.saving:
+        return _within_grace(case)
     if case.sampled:
         wait = _sampled_wait_s(case)
         return Step("retry", wait, _noted(case, wait, counts=False))
@@ -295,6 +316,29 @@ def _after_unknown(case: Case) -> Step:
     return _later(case, troubles, wait, until_ms=saved_ms)
 
 
+def _within_grace(case: Case) -> Step:
+    """
+    Soon, and before all others, whatever was answered: only that can save the grant.
+
+    A time to wait that was named is kept if it ends within the grace.
+    """
+    left_s = (case.safe_until_ms - case.now_ms) / 1000
+    short = case.grace_s <= SHORT_GRACE_S
+    step = (
+        Step("retry", left_s, case.troubles)
+        if short or not case.error.ends_grant
+        else _after_refusal(case)
+    )
+    if step.what != "retry" or step.spare != "keep":
+        return step
+    wait = min(step.delay_s, max(1.0, left_s / 2))
+    if (named_s := case.verdict.retry_after_s or 0) < left_s:
+        wait = max(wait, named_s)
+    troubles = _noted(case, wait, counts=False) if short else step.troubles
+    troubles.next_ms = case.now_ms + int(wait * 1000)
+    return Step("retry", wait, troubles, until_ms=case.safe_until_ms)
+
+
 def _doubting(case: Case, troubles: RefreshTroubles) -> RefreshTroubles:
     troubles.doubts += 1
     troubles.doubt_ms = case.doubt_ms
@@ -310,13 +354,11 @@ def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
 
 def _sampled_wait_s(case: Case) -> float:
     """
-    Seconds until the next try of one of those that a quarantine is for: the more they are, the
-    longer.
+    Seconds until the next try of one of those that a quarantine is for.
+
+    While it goes on whoever's turn it is is asked sooner, see :func:`.quarantine.claim_sample`.
     """
-    least, most = (times * case.confirm_s for times in SAMPLED)
-    wait = min(most, max(least, case.assessment.refused * case.confirm_s / SAMPLE_PART)) * (
-        0.5 + case.dice
-    )
+    wait = SAMPLED_S if case.assessment.sampled else min(case.confirm_s, _uncounted_wait_s(case))
     return max(wait, case.verdict.retry_after_s or 0)
 
 
@@ -328,6 +370,7 @@ def _after_refusal(case: Case) -> Step:
     """
     old = case.troubles
     troubles = _noted(case, 0)
+    troubles.clustered = old.clustered or case.assessment.clustered
     if case.used_spare:
         troubles.spare_refused = True
     elif (
@@ -346,8 +389,20 @@ def _after_refusal(case: Case) -> Step:
     wait = ahead_ms / 1000 + apart_s(troubles.refusals, case.confirm_s) * (
         1 + case.dice * JITTER_SHARE
     )
+    wait = min(wait, _uncounted_wait_s(case))
     wait = max(wait, case.verdict.retry_after_s or 0, min(1.0, case.confirm_s))
     return _later(case, troubles, wait, spare)
+
+
+def _uncounted_wait_s(case: Case) -> float:
+    """
+    Seconds until a refused account is asked although that does not count.
+
+    One wrong answer leaves no reader without a token that way.
+    """
+    if case.left_s > 0:
+        return max(LIVING_S_MIN, case.left_s / 2)
+    return LATE_S * 2.0 ** min(case.troubles.tries, 20) if case.refreshed else math.inf
 
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
@@ -361,10 +416,13 @@ def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
     if troubles.refusals < CONFIRMATIONS:
         return False
     lasts_s = (case.now_ms - troubles.refused_ms) / 1000
+    long = lasts_s >= LONE_AFTER * case.confirm_s
     since_ms = troubles.refused_ms + int(case.confirm_s * 1000 / WELL_PART)
-    return case.assessment.well_ms > since_ms or (
-        case.lone and lasts_s >= LONE_AFTER * case.confirm_s
-    )
+    if case.assessment.well_ms <= since_ms:
+        return long and case.lone
+    # What others were answered since its first refusal is as much as a client is judged by.
+    judged_s = (case.assessment.judged_s - JUDGED_SLACK_S) * case.confirm_s / CONFIRM_S
+    return long or (not troubles.clustered and lasts_s >= judged_s)
 
 
 def _given_up(case: Case, troubles: RefreshTroubles, spare: Spare) -> Step:
@@ -403,7 +461,16 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
         asked=(*old.asked, answer)[-ASKED:],
         refused_ms=old.refused_ms,
         own_ms=old.own_ms + (_waited_ms(case) if counts else 0),
+        clustered=old.clustered,
+        not_before_ms=_not_before_ms(case),
     )
+
+
+def _not_before_ms(case: Case) -> int:
+    """When the provider lets this account be asked again, as far as it said so; 0: it did not."""
+    if case.verdict.retry_after_s is None or case.assessment.shared:
+        return 0
+    return case.now_ms + int(case.verdict.retry_after_s * 1000)
 
 
 def _waited_ms(case: Case) -> int:

@@ -410,6 +410,7 @@ class Refresher:
             give_up_s=self._patience.give_up_s,
             begun_ms=opened.now_ms,
             stored_ms=row.stored_ms,
+            refreshed=row.refreshed,
         )
 
     async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:

@@ -247,6 +247,13 @@ def _next(subject: Subject) -> Next:
         text = f"It is due{since}: it waits for its turn, or is being asked about just now."
         return Next("turn", text, own_ms)
     at = subject.when(own_ms)
+    quarantined = subject.client.record.quarantine
+    if troubles is not None and refused(troubles) and quarantined and not quarantined.ending_ms:
+        text = (
+            f"Those that failed are asked again one by one: it is asked when its turn comes, or at"
+            f" {at}."
+        )
+        return Next("retry", text, own_ms)
     if troubles is not None:
         return Next("retry", f"It is asked about again at {at}{_then(subject, troubles)}.", own_ms)
     sooner = subject.provider.level_share > 0 and own_ms > soon_ms
@@ -262,6 +269,11 @@ def _then(subject: Subject, troubles: RefreshTroubles) -> str:
         return ""
     if subject.released:
         return "; if it is refused then, it is given up"
+    counts_s = failures.apart_s(troubles.refusals, subject.confirm_s)
+    if troubles.next_ms < troubles.confirmed_ms + counts_s * 1000:
+        return "; a refusal then does not count yet"
+    if troubles.clustered:
+        return ""
     if troubles.refusals + 1 < failures.CONFIRMATIONS:
         return f"; a refusal then is number {troubles.refusals + 1} of {failures.CONFIRMATIONS}"
     return "; if it is refused then, and others are refreshed well, it is given up"

@@ -1,8 +1,7 @@
 """
 Explains why a provider's accounts are refreshed as they are: answers, conclusions, what comes next.
-Pure.
 
-It says what its client was answered, what was concluded, and what comes next. Pure.
+Pure.
 
 Only what the client's record holds is told: nothing is claimed of answers that nobody kept.
 """
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from tidewarden.config.load import Provider
 from tidewarden.tokens.limits import hold, quarantine, rate
 from tidewarden.tokens.limits.client_record import Hold, Quarantine, Silence
-from tidewarden.tokens.limits.evidence import KEPT_MS, total
+from tidewarden.tokens.limits.evidence import total
 from tidewarden.tokens.limits.judgement import HEARD_MS
 from tidewarden.tokens.provider import advice
 
@@ -22,6 +21,8 @@ from .story import Answered, ClientSeen, Finding, Next, Story, count, span, when
 
 Accounts = Mapping[str, int]
 """How many are in which state, and ``total``."""
+ANSWERED_MS = 600_000
+"""What a story tells of a provider's answers came within so long."""
 _HELD = {
     "client": "refuses our client",
     "erring": "answers with errors",
@@ -118,12 +119,18 @@ def quarantine_text(found: Quarantine, seen: ClientSeen) -> str:
     if found.kind == "erring":
         return (
             f"In quarantine since {since}: {share} were errors"
-            f" ({found.brief or found.outcome or 'of any kind'}) within ten minutes, while others"
-            f" went well. {many}"
+            f" ({found.brief or found.outcome or 'of any kind'}), while others went well. {many}"
+        )
+    if found.kind == "unproven":
+        return (
+            f"In quarantine since {since}: no account was ever refreshed well here, and"
+            f" {count(found.refused, 'account')} so far {'was' if found.refused == 1 else 'were'}"
+            f" refused ({found.brief or found.outcome or 'by any word'}), so the settings may be"
+            " wrong (client_id, token_url), or all grants another client's; nobody is given up."
         )
     return (
         f"In quarantine since {since}: {share} refused them"
-        f" ({found.brief or found.outcome or 'by any word'}) within ten minutes; usual is"
+        f" ({found.brief or found.outcome or 'by any word'}); usual is"
         f" {100 * found.usual_share:.1f} %. {many}"
     )
 
@@ -202,13 +209,14 @@ def _asked(seen: ClientSeen) -> list[Answered]:
 
 
 def _answered(seen: ClientSeen) -> list[Finding]:
-    young = [bucket for bucket in seen.record.buckets if bucket.since_ms >= seen.clock_ms - KEPT_MS]
+    from_ms = seen.clock_ms - ANSWERED_MS
+    young = [bucket for bucket in seen.record.buckets if bucket.since_ms >= from_ms]
     if not young:
         text = (
-            f"No answer of the last {span(KEPT_MS / 1000)} is on record; what goes well is put on"
-            " record each half minute."
+            f"No answer of the last {span(ANSWERED_MS / 1000)} is on record; what goes well is put"
+            " on record each half minute."
         )
-        return [Finding("no_answers", text, {"window_ms": KEPT_MS})]
+        return [Finding("no_answers", text, {"window_ms": ANSWERED_MS})]
     sums, since_ms = total(young), young[0].since_ms
     figures = {
         "window_ms": seen.clock_ms - since_ms,
@@ -430,12 +438,15 @@ def _next_sample(found: Quarantine, seen: ClientSeen) -> Next:
             " that."
         )
         return Next("quarantine", text, at_ms)
+    at_ms = max(seen.unix(found.sample_ms), seen.now_ms)
     text = (
-        "Those that failed are asked again one by one, about one in ten seconds, each a minute to"
-        f" six hours apart. When {quarantine.SAMPLE} of them go well, and half of those asked, all"
-        " are tried anew, and some minutes later it is over; time alone does not end it."
+        f"Those that failed are asked again one by one, the next at {when(at_ms, seen.now_ms)}: at"
+        f" first one in {span(quarantine.SAMPLE_MS / 1000)}, later more rarely. When"
+        f" {quarantine.SAMPLE} of them go well, and half of those asked, all are tried anew; when"
+        f" no more fail within {span(quarantine.CALM_MS / 1000)} of that it is over; time alone"
+        " does not end it."
     )
-    return Next("quarantine", text)
+    return Next("quarantine", text, at_ms)
 
 
 def _advice(provider: Provider, seen: ClientSeen, accounts: Accounts) -> list[str]:

@@ -1,8 +1,7 @@
 """
 Concludes from an account's own answers: do refusals count, what is in doubt, why was it given up.
-Pure.
 
-They are whether refusals count, what is in doubt, and how it was given up. Pure.
+Pure.
 """
 
 from __future__ import annotations
@@ -245,13 +244,20 @@ def _refusals(subject: Subject, troubles: RefreshTroubles) -> Finding:
         for number in range(1, failures.CONFIRMATIONS)
     )
     text += (
-        f" One counts only so long after the one before ({apart}), lest a bad hour end an account."
+        f" One counts only so long after the one before ({apart}), lest a bad hour end an account;"
+        " it is asked sooner, too."
     )
-    if troubles.refusals >= failures.CONFIRMATIONS:
+    day = f"a day ({span(failures.LONE_AFTER * subject.confirm_s)}) of refusals"
+    if troubles.clustered:
         text += (
-            " There are enough: it is given up when it is refused once more and another account is"
-            " known to have been refreshed well since the first, or, if there is none that shows"
-            f" it, after a day ({span(failures.LONE_AFTER * subject.confirm_s)}) of refusals."
+            f" More accounts of {name} than usual were refused beside it, so it takes {day} to give"
+            " it up."
+        )
+    elif troubles.refusals >= failures.CONFIRMATIONS:
+        text += (
+            " There are enough: it is given up when it is refused once more and what other accounts"
+            " were answered since the first shows that the provider is well, or, if that shows"
+            f" nothing, after {day}."
         )
     text += f" {_others(subject, troubles.refused_ms or troubles.first_ms)}"
     return Finding("refused", text, figures)

@@ -5,6 +5,7 @@ handed in.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,6 +233,28 @@ def test_a_rate_is_forgotten_soon_after_the_limit_is_gone() -> None:
     assert play.record.rate is None
 
 
+def test_where_all_were_answered_429_the_rate_doubles_with_each_good_second() -> None:
+    """Ten minutes of 429 for all show no bound; what is borne afterwards is soon known."""
+    play = Play()
+    play.run(60, ok=5)
+    play.run(600, limited=2, short=True)
+    assert play.record.rate is not None
+    assert play.record.rate.per_second <= 0.3
+    rates = []
+    for _ in range(8):
+        play.now_ms += 1000
+        play.tell(ok=1, short=True)
+        rates.append(play.record.rate.per_second if play.record.rate else 0)
+    assert rates[-1] >= 20
+    assert all(after <= 2 * before for before, after in itertools.pairwise(rates))
+    play.tell(ok=3, limited=4, short=True)  # That is more than it bears: growth is careful again.
+    play.now_ms += 1000
+    play.tell(ok=3, limited=4, goodput=10, short=True)
+    assert play.record.rate is not None
+    assert not play.record.rate.doubled_ms
+    assert play.record.rate.per_second <= 10
+
+
 def test_all_rest_where_every_answer_says_so_and_not_before() -> None:
     play = Play()
     play.tell(ok=2, limited=20, wait_ms=30_000)
@@ -335,19 +358,108 @@ def test_refusals_that_jump_are_noticed_and_time_alone_ends_nothing() -> None:
     assert play.record.quarantine.ending_ms
     assert play.record.rouse_ms  # Whoever failed is tried now.
     assert play.events == ["quarantine_begun"]
-    play.run(590, ok=5)
+    play.run(3590, ok=5)
     assert play.record.quarantine is None
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
-@given(st.integers(6, 50), st.integers(10, 100))
-def test_a_fleet_that_is_refused_as_one_is_quarantined(refused: int, well: int) -> None:
+@given(st.integers(0, 50), st.integers(0, 1000))
+def test_a_part_of_a_fleet_that_is_refused_is_quarantined(refused: int, well: int) -> None:
     play = Play()
     play.tell(ok=well)
     play.now_ms += 60_000
     play.tell(refused=refused)
-    share = refused / (refused + well)
-    assert (play.record.quarantine is not None) == (share > 0.1)
+    share = refused / max(1, refused + well)
+    expected = 0.001 * (refused + well)
+    unusual = refused > expected + 4 * expected**0.5 + 2
+    assert (play.record.quarantine is not None) == (unusual and share > 0.03)
+    cluster = refused > expected + expected**0.5 + 1
+    assert quarantine.clustered(play.record, play.now_ms) == cluster
+
+
+def test_what_a_slow_client_is_judged_by_is_fifty_answers() -> None:
+    """Three of sixty accounts of eight hours that are refused within half a day are an incident."""
+    play = Play()
+    for n in range(300):
+        play.tell(ok=1)
+        play.now_ms += 480_000
+        if n in (250, 270, 290):
+            play.tell(refused=1)
+    assert play.events == ["quarantine_begun"]
+    assert len(play.record.buckets) < 60
+
+
+def test_chance_begins_no_quarantine_where_some_refusals_are_usual() -> None:
+    play = Play()
+    for _ in range(30):
+        play.tell(ok=99, refused=1)
+        play.now_ms += 4 * 3_600_000
+    play.tell(refused=4)
+    assert not play.events
+
+
+def test_where_nobody_was_ever_well_it_is_told_until_somebody_is() -> None:
+    play = Play()
+    for _ in range(6):
+        assert play.record.quarantine is None
+        play.tell(others=1, unproven=1)
+        play.now_ms += 60_000
+    assert play.record.quarantine is not None
+    assert play.record.quarantine.kind == "unproven"
+    play.tell(ok=1)
+    assert play.record.quarantine is None
+    assert play.record.rouse_ms
+    assert play.events == ["quarantine_begun", "quarantine_over"]
+
+
+def test_one_of_those_a_quarantine_is_for_is_asked_each_ten_seconds_from_the_first_moment() -> None:
+    play = Play()
+    play.tell(refused=100)
+    begun_ms, asked = play.now_ms, []
+    while play.now_ms < begun_ms + 24 * 3_600_000:
+        if quarantine.claim_sample(play.record, play.now_ms):
+            asked.append((play.now_ms - begun_ms) // 1000)
+            play.tell(refused_again=1)
+        play.now_ms += 1000
+    assert asked[:4] == [0, 10, 20, 30]
+    assert 225 <= asked[-1] - asked[-2] <= 240  # More and more rarely.
+    play.tell(ok=1, accepted=1)
+    claims = [
+        quarantine.claim_sample(play.record, play.now_ms + second * 1000) for second in (1, 2)
+    ]
+    assert claims == [False, True]  # One is well: the next show sooner whether all are.
+
+
+def test_few_accounts_of_a_quarantine_are_asked_once_a_minute() -> None:
+    play = Play()
+    play.tell(refused=3)
+    assert quarantine.claim_sample(play.record, play.now_ms)
+    assert not quarantine.claim_sample(play.record, play.now_ms + 19_999)
+    assert quarantine.claim_sample(play.record, play.now_ms + 20_000)
+
+
+def test_a_quarantine_ends_when_no_more_are_left_than_fail_anyway() -> None:
+    """One of four is gone for good; the others are well again."""
+    play = Play()
+    play.tell(refused=4, ok=20)
+    for _ in range(40):
+        play.tell(refused_again=1)
+    play.tell(ok=1, accepted=1)
+    play.tell(refused_again=1)
+    assert play.record.quarantine is not None
+    assert not play.record.quarantine.ending_ms
+    play.tell(ok=1, accepted=1)
+    assert play.record.quarantine.ending_ms
+
+
+def test_incidents_within_an_hour_of_each_other_are_told_once() -> None:
+    play = Play()
+    play.run(60, ok=10)
+    for _ in range(10):
+        play.run(60, refused=2)
+        play.run(180, ok=10, accepted=2)
+    play.run(3700, ok=2)
+    assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
 def test_a_share_that_is_usual_is_none() -> None:
@@ -357,7 +469,7 @@ def test_a_share_that_is_usual_is_none() -> None:
         play.now_ms += 60_000
     assert quarantine.usual_share(play.record) == pytest.approx(0.03, abs=0.003)
     assert not play.events
-    for _ in range(30):
+    for _ in range(60):
         play.tell(ok=80, refused=20)
         play.now_ms += 60_000
     assert play.events == ["quarantine_begun"]
@@ -409,7 +521,7 @@ def test_refusals_and_well_answers_mixed_for_long_are_one_incident() -> None:
         play.tell(ok=8, refused=1, accepted=3)
         play.now_ms += 1000
     assert play.events == ["quarantine_begun"]
-    play.run(700, ok=8)
+    play.run(3700, ok=8)
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 

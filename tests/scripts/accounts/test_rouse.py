@@ -1,0 +1,68 @@
+"""What failed is tried anew sooner: whose turn it is, and never before the provider lets it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tokens import harness
+from support.tokens.ledger_bench import QUEUE, Bench
+
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.limits.client_store import ClientStore
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with harness.node(
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+    ) as side:
+        yield Bench(side.queues)
+
+
+async def fails(bench: Bench, account: str, wait_s: float, not_before_ms: int = 0) -> None:
+    """It is taken, and asked again after so long."""
+    assert await bench.put(account, due_ms=0)
+    task = await bench.take(account)
+    await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
+    troubles = RefreshTroubles(tries=1, outcome="x", not_before_ms=not_before_ms)
+    step = Step("retry", wait_s, troubles)
+    assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+
+
+def store(bench: Bench) -> ClientStore:
+    async def script(name: str, queue: str, shard: int, args: Any) -> Any:
+        return await bench.queues.scripts.run(name, queue, shard, args, now_ms=bench.now_ms)
+
+    return ClientStore(QUEUE, script)
+
+
+async def test_all_but_those_that_were_told_to_wait_are_tried_soon(bench: Bench) -> None:
+    accounts = [f"a{number}" for number in range(40)]
+    for number, account in enumerate(accounts):
+        named_ms = bench.now_ms + HOUR_MS if number % 4 == 0 else 0
+        await fails(bench, account, 3600 + number, named_ms)
+    moved = [await store(bench).rouse(shard, 10_000) for shard in range(16)]
+    assert sum(moved) == 30
+    assert [await store(bench).rouse(shard, 10_000) for shard in range(16)] == [0] * 16
+
+
+async def test_one_at_a_time_whose_wait_would_end_first(bench: Bench) -> None:
+    """Those that may not be asked are passed over, however many they are."""
+    one_shard = [
+        name
+        for name in (f"b{number}" for number in range(400))
+        if bench.queues.catalog.shard_of(QUEUE, name) == 3
+    ][:12]
+    for number, account in enumerate(one_shard):
+        named_ms = bench.now_ms + 2 * HOUR_MS if number < 9 else 0
+        await fails(bench, account, 3600 + number, named_ms)
+    for account in one_shard[9:]:
+        assert await store(bench).rouse(3, 1, 1) == 1
+        bench.now_ms += 2
+        assert (await bench.take(account)).id == account
+    assert await store(bench).rouse(3, 1, 1) == 0
