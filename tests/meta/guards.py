@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .guards_of_one_refresh import OF_ONE_REFRESH
+from .guards_of_queues import OF_QUEUES
 from .guards_of_stores import OF_STORES
 
 ROOT = Path(__file__).parents[2]
@@ -348,7 +349,7 @@ GUARDS = (
         (("tokens/lua/intent.lua", "if not r or r.holder == '' or r.lease ~= leases[i] then", "if not r or r.holder == '' then"),),
         ("scripts/accounts/test_ledger",),
     ),
-    *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in (*OF_ONE_REFRESH, *OF_STORES)),
+    *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in (*OF_ONE_REFRESH, *OF_QUEUES, *OF_STORES)),
     Guard(
         "late",
         (("tokens/provider/http_post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
