@@ -6,6 +6,8 @@ them off.
 from __future__ import annotations
 
 INTENT, POLICY = "tokens/lua/intent.lua", "tokens/policy/failures.py"
+JOURNAL, OF_JOURNAL = "tokens/journal/journal.py", ("unit/tokens/test_journal",)
+OF_DOUBTS = ("unit/tokens/test_unknown_outcome",)
 OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
     (
         "intent",
@@ -98,6 +100,30 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
         "wait if not case.safe_until_ms or",
         "wait if True or",
         ("unit/tokens/test_policy", "unit/tokens/test_policy_ends"),
+    ),
+    (
+        "first-doubt",
+        "tokens/refresh/unknown_outcome.py",
+        "troubles.doubt_ms or found.started_ms",
+        "found.started_ms",
+        OF_DOUBTS,
+    ),
+    (
+        "adopted-key",
+        "tokens/refresh/write_back.py",
+        "        await self._vault.restore(reply.key_id, reply.key)\n",
+        "",
+        OF_DOUBTS,
+    ),
+    ("journal-group", JOURNAL, "        os.fdatasync(self._file)\n", "", OF_JOURNAL),
+    ("journal-file", JOURNAL, "            os.fsync(descriptor)\n", "", OF_JOURNAL),
+    ("journal-folder", JOURNAL, "os.fsync(folder)", "pass", OF_JOURNAL),
+    (
+        "journal-numbers",
+        JOURNAL,
+        "            self._number = max(self._number, record.number)\n            self._keep",
+        "            self._keep",
+        OF_JOURNAL,
     ),
 )
 """

@@ -47,6 +47,13 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("rooms/store/test_check",),
     ),
     (
+        "empty-unheard",
+        "cluster/replication/election.py",
+        "return not report.view or bool(word",
+        "return bool(word",
+        ("unit/cluster/test_replication_model",),
+    ),
+    (
         "lineage-boot",
         LINEAGE,
         "if same_boot or before.clean:",

@@ -108,28 +108,36 @@ class Catalog:
         self, queue: str, settings: QueueSettings, queues_max: int = 0
     ) -> tuple[bytes, bytes]:
         """
-        What a name stands for, as of ``queue.create_queue``.
-
-        The system's queues, and with 0 all, are made however many there are.
+        What a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
 
         Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
         who acts has made its share of them.
         """
-        most = 0 if queue.startswith("_") else queues_max
         what, raw = await self.run_on_names(
-            "queue.create_queue", queue, msgspec.json.encode(settings), most, *self.maker
+            "queue.create_queue", queue, msgspec.json.encode(settings), queues_max, *self.maker
         )
         if what == b"full":
             found = (
                 f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"
-                f" {most:,}"
+                f" {queues_max:,}"
             )
             raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
         return what, raw
 
+    async def make(self, queue: str) -> None:
+        """
+        Make one of the system's queues that a user has asked for, and that counts as one of his.
+
+        Raises: StoreDown; Full: as for one of his own.
+        """
+        if queue not in self.shards:
+            await self._make(queue, self._settings_of_new(queue), self._queues_max)
+
     async def open(self, queue: str, new: QueueSettings | None = None) -> list[Shard]:
         """
         The shards of a queue, which is made with the default settings, or ``new``, when it is new.
+
+        The system's are made however many there are.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
         memory, or the number of queues.
@@ -137,7 +145,8 @@ class Catalog:
         shards = self.shards.get(queue)
         if shards is None:
             made_with = new or self._settings_of_new(queue)
-            what, raw = await self._make(queue, made_with, self._queues_max)
+            most = 0 if queue.startswith("_") else self._queues_max
+            what, raw = await self._make(queue, made_with, most)
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = "see Q.LIST TOPICS for its queues" if links else "it has no queues"

@@ -163,7 +163,9 @@ async def open_tokens(
         await restore_keys(journal, vault)
         run_script = script or queues.scripts.run
         records = ProviderRecords(run_script, vault, clock)
-        stored = StoredProviders(records, config.providers, clock, config.tokens.reach)
+        stored = StoredProviders(
+            records, config.providers, clock, config.tokens.reach, queues.catalog
+        )
         await stored.look()
         config = replace(config, providers=dict(stored.in_force))
         whole: set[str] = set()

@@ -5,6 +5,7 @@ and then that it is too fast.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +30,10 @@ async def test_a_rate_follows_what_is_answered_well(
     oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
     """
-    A short look, in which one 429 more or less is a hundredth. How much of a limit is used is for
-    the long one: in so short a time a machine that is slow for a second shows in it.
+    A short look, in which one 429 more or less is a hundredth. Its beginning may still be below the
+    limit, as the first 429s cut the rate: 0.6 to 1.0 of it were seen to be used.
     """
-    await scene(oidc, valkey, tmp_path, 1, 0.4, 0.12)
+    await scene(oidc, valkey, tmp_path, 1, 0.5, 0.12)
 
 
 @pytest.mark.soak
@@ -51,8 +52,8 @@ async def scene(
     nothing is asked.
 
     Of one provider an answer in a hundred is 429 with Retry-After: 1, which makes nobody late but
-    whom it befalls; two bear four fifths of the need, one of which says when to come again. The
-    fourth says nothing of the kind, and shows what can be done.
+    whom it befalls; two bear four fifths of what is done at the fourth, one of which says when to
+    come again. The fourth says nothing of the kind, and shows what can be done.
     """
     names = ("calm", "sprinkled", "silent", "telling")
     server = oidc(accounts=EACH * len(names), life=LIFE_S)
@@ -61,8 +62,9 @@ async def scene(
     }
     async with trial(server, store, folder, *names, refreshers=16) as made:
         made.proxy.rules["sprinkled"] = [Rule(429, "", {"Retry-After": "1"}, share=0.01)]
-        made.proxy.limits["silent"] = Limit(LIMIT, burst=LIMIT)
-        made.proxy.limits["telling"] = Limit(LIMIT, burst=LIMIT, retry_after=1)
+        clock = functools.partial(by_the_calm_one, made)
+        made.proxy.limits["silent"] = Limit(LIMIT, LIMIT, clock=clock)
+        made.proxy.limits["telling"] = Limit(LIMIT, LIMIT, retry_after=1, clock=clock)
         begun = made.proxy.mark()
         for name, seeds in grants.items():  # They fall due one by one.
             for number, seed in enumerate(seeds):
@@ -82,7 +84,7 @@ async def scene(
             f"{len(asked)} asked, held {held}, late {late['sprinkled']}; of the calm one"
             f" {late['calm']}"
         )
-        found = {name: figures(made, name, steady, ended) for name in ("silent", "telling")}
+        found = {name: figures(made, name, steady) for name in ("silent", "telling")}
         print(
             found,
             *(f"{name}, well and 429 by second: {course(made, name, begun)}" for name in found),
@@ -93,11 +95,8 @@ async def scene(
         well, calm = (made.proxy.answers(name, begun)[200] for name in ("sprinkled", "calm"))
         assert well >= 0.9 * calm
         assert not await made.events("sprinkled")
-        needed = NEED * (ended - steady)
-        # A starved machine does less.
-        done = min(1.0, made.proxy.answers("calm", steady)[200] / needed)
         for goodput, refused, spread in found.values():
-            assert goodput >= least * done
+            assert goodput >= least
             assert refused <= most
             assert spread <= 3 + lives / 5, "in the order of their deadlines: each in its turn"
         for name, seeds in grants.items():
@@ -106,14 +105,22 @@ async def scene(
             await made.accepted_again(name, [who for who, _ in seeds[::8]])
 
 
-def figures(made: Trial, name: str, begun: float, ended: float) -> tuple[float, float, int]:
+def by_the_calm_one(made: Trial, begun: float = 0.0) -> float:
+    """
+    Seconds by what was refreshed at the calm provider: they pass as the machine gets on, so that a
+    limit by them leaves as large a part of what it can do, however slow it is.
+    """
+    return made.proxy.answers("calm", begun)[200] / NEED
+
+
+def figures(made: Trial, name: str, begun: float) -> tuple[float, float, int]:
     """
     Share of the limit that was made use of, share of requests that were too many, most refreshes of
     an account above the least.
     """
-    told = made.proxy.answers(name, begun)
+    told, allowed = made.proxy.answers(name, begun), LIMIT * by_the_calm_one(made, begun)
     times = [len(moments) for moments in made.proxy.refreshed(name).values()]
-    return told[200] / (LIMIT * (ended - begun)), told[429] / told.total(), max(times) - min(times)
+    return told[200] / allowed, told[429] / told.total(), max(times) - min(times)
 
 
 def course(made: Trial, name: str, begun: float) -> str:

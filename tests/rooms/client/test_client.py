@@ -72,6 +72,17 @@ async def test_a_take_that_is_called_off_takes_nothing(here: Site) -> None:
             await task.ack()
 
 
+async def test_a_take_that_is_called_off_waits_at_the_node_no_longer(
+    here: Site, eventually: Any
+) -> None:
+    async with AsyncClient(here.urls, spread=False) as client:
+        context = here.doors[0].server.context
+        waiting = asyncio.ensure_future(client.queue("mail").take(wait_ms=60_000))
+        await eventually(lambda: context.waiting == 1)
+        waiting.cancel()
+        await eventually(lambda: context.waiting == 0, 10)  # sooner than its turn ends
+
+
 async def test_connections_for_waiting_are_used_again(here: Site) -> None:
     async with AsyncClient(here.urls, spread=False) as client:
         queue = client.queue("mail")

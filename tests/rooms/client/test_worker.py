@@ -13,6 +13,7 @@ from support.doors.client_harness import Site, site
 from support.inspect import told_of
 
 from tidewarden.client import AsyncClient, AsyncTask, Task, Worker
+from tidewarden.client.settling import Settling
 from tidewarden.errors import BadArg
 
 
@@ -356,6 +357,27 @@ async def test_at_the_end_of_the_grace_a_handler_is_cancelled(
         assert await serving == 0
     assert ended.is_set()
     assert (await client.queue("jobs").peek("a")).attempts == 0  # released, not failed
+
+
+async def test_a_stop_releases_no_task_whose_ack_is_under_way(
+    here: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release could overtake it, and what was done would be done again."""
+    worker, sending, sent = Worker(grace_s=0.05), asyncio.Event(), list[Any]()
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None: ...
+
+    async def unanswered(_: Settling, command: tuple[Any, ...]) -> Any:
+        sent.append(command[:3])
+        sending.set()
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(Settling, "send", unanswered)
+    await client.queue("jobs").put("x", id="a")
+    async with running(worker, here):
+        await asyncio.wait_for(sending.wait(), 20)
+    assert sent == [("Q.ACK", "jobs", "a")]
 
 
 async def test_a_second_signal_does_not_wait(

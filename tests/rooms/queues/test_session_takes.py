@@ -160,11 +160,12 @@ async def test_a_pipeline_of_takes_of_many_sessions_is_one_script(n0: Any) -> No
 async def test_a_take_under_a_boot_that_came_back_joins_first(node: Any) -> None:
     n1 = await node("n1", boot=4)
     session, _ = await joined(n1.queues)
-    await n1.queues.put("q", TaskSpec(id="a"))
-    await n1.queues.session_expiry.bury(1, "n1", 4)
-    n1.queues.catalog.holder = "n1.5"  # and nobody has joined again yet
-    assert (await one(n1.queues, session)).id == "a"
-    assert session.shared.holder == "n1.5"
+    for task_id, boot in (("a", 4), ("b", 5), ("c", 6)):  # also from a shard that it took from
+        await n1.queues.put("q", TaskSpec(id=task_id))
+        await n1.queues.session_expiry.bury(1, "n1", boot)
+        n1.queues.catalog.holder = f"n1.{boot + 1}"  # and nobody has joined again yet
+        assert (await one(n1.queues, session)).id == task_id
+        assert session.shared.holder == f"n1.{boot + 1}"
 
 
 async def test_a_session_takes_from_many_shards_and_queues(n0: Any) -> None:

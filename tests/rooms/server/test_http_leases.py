@@ -19,6 +19,7 @@ from support.providers import certificate
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.sessions import session as sessions
 from tidewarden.queue.sessions import unbound
+from tidewarden.server.http.routes import locks as lock_routes
 from tidewarden.server.http.routes import tasks as routes
 
 Q = "/v1/queues/q"
@@ -52,7 +53,10 @@ class Client:
         return cls(made)
 
     def take(self, path: str = f"{Q}/take", **fields: Any) -> None:
-        body = json.dumps({"lease_ms": LONG_MS, **fields}).encode()
+        self.post(path, {"lease_ms": LONG_MS, **fields})
+
+    def post(self, path: str, fields: Any) -> None:
+        body = json.dumps(fields).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
         self.socket.send(head.encode() + body)
 
@@ -158,6 +162,63 @@ async def test_tasks_that_come_as_the_client_goes_are_given_back(
     await asyncio.wait_for(gone.wait(), 20)
     await settles(door, "a", ("ready", 0, 0))
     assert door.queues.unbound.of("default").held == {}
+
+
+@pytest.mark.parametrize("moment", ["claimed", "answered"])
+async def test_a_lock_that_comes_as_the_client_goes_is_free(
+    n0: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Cancelled in the turn of the loop in which it is acquired, or gone before the answer."""
+    async with http_door(n0.queues, rooms={"locks": n0.queues.locks}) as door:
+        client, gone = await Client.dial(door), asyncio.Event()
+        acquire, respond = n0.queues.locks.acquire, lock_routes.respond
+
+        def going(answer: Any) -> Any:
+            client.go(reset=True)
+            gone.set()
+            return answer and respond(answer)
+
+        def cancelling(*args: Any, **options: Any) -> asyncio.Future[int | None]:
+            claim, job = acquire(*args, **options), asyncio.current_task()
+            assert job is not None
+            claim.add_done_callback(lambda _: (job.cancel(), going(None)))
+            return claim
+
+        with monkeypatch.context() as patched:
+            if moment == "claimed":
+                patched.setattr(n0.queues.locks, "acquire", cancelling)
+            else:
+                patched.setattr(lock_routes, "respond", going)
+            client.take("/v1/locks/a/acquire")
+            await asyncio.wait_for(gone.wait(), 20)
+        async with asyncio.timeout(20):
+            while (await door.call("GET", "/v1/locks/a"))[0] != 404:
+                await asyncio.sleep(0.005)
+        assert n0.queues.unbound.of("default").held == {}
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_put_is_made_though_whoever_asked_for_it_has_gone(
+    door: HttpDoor, monkeypatch: pytest.MonkeyPatch, eventually: Any, many: bool
+) -> None:
+    put, begun, go_on, done = door.queues.put, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        answer = await put(*args)
+        done.set()
+        return answer
+
+    monkeypatch.setattr(door.queues, "put", slow)
+    client = await Client.dial(door)
+    client.post(f"{Q}/tasks", [{"id": "a"}] if many else {"id": "a"})
+    await asyncio.wait_for(begun.wait(), 20)
+    client.go(reset=True)
+    await eventually(lambda: not door.transports())
+    go_on.set()
+    await asyncio.wait_for(done.wait(), 20)
+    assert await state(door) == ("ready", 0, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1_000_000])

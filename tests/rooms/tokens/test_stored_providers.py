@@ -8,7 +8,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from support.inspect import answer_within, pools_of, vault_of
 from support.tokens import harness
 from support.tokens.harness import eventually
 
-from tidewarden.config.settings import Tokens
+from tidewarden.config.settings import Limits, Tokens
 from tidewarden.errors import BadArg, Exists, Full, NotFound, TooBig
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.custody import key_sync, stored_providers
 from tidewarden.tokens.vault import provider_records
 from tidewarden.tokens.vault.vault import key_id_of
+from tidewarden.user_limits import ACTING
 
 DUE = {"refresh_token": "a.0", "access_token": "old", "expires_in": 1}
 KEY = f"{prefix_of('t', provider_records.QUEUE, 0)}:providers"
@@ -183,6 +184,74 @@ async def test_limits(
         await stored.remove("b")
         await stored.put("c", document(endpoint.url))
         assert set(pools_of(one.tokens)) == {"p", "a", "c"}
+
+
+@pytest.fixture
+def acting() -> Iterator[Callable[[str], object]]:
+    """Sets for whom the test works; nobody afterwards."""
+    yield ACTING.set
+    ACTING.set("")
+
+
+async def test_a_user_puts_its_share_of_providers_and_no_more(
+    valkey: Any,
+    tmp_path: Path,
+    endpoint: harness.Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    acting: Any,
+) -> None:
+    monkeypatch.setattr(provider_records, "RECORDS_MAX", 10)
+    async with nodes(valkey, tmp_path, endpoint, 1) as (one,):
+        stored, there = one.tokens.stored_providers, one.queues.catalog.names
+        one.queues.user_limits.follow(["eve", "bob"])
+        acting("eve")
+        for n in range(8):
+            await stored.put(f"eve{n}", document(endpoint.url))
+        before = await there()
+        with pytest.raises(Full) as told:
+            await stored.put("eve8", document(endpoint.url))
+        assert str(told.value) == (
+            "the user eve has made 8 providers, where 2 of 10 (as many as may be put) are free: the"
+            " rest is for others (limits.user_share)"
+        )
+        assert await there() == before, "what is refused leaves no queue"
+        await stored.put("eve0", document(endpoint.url, client_secret="another"))  # it is there
+        acting("bob")
+        await stored.put("bob0", document(endpoint.url))
+        await stored.remove("eve1")
+        acting("eve")
+        await stored.put("eve8", document(endpoint.url))
+
+
+async def test_the_queues_of_what_a_user_puts_are_of_its_share(
+    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, acting: Any
+) -> None:
+    """Each provider and each of its client ids has a queue, which stays, of 16 shards."""
+    sections = {
+        "limits": Limits(queues_max=20),
+        "tokens": Tokens(put_networks=("127.0.0.0/8",)),
+    }
+    async with harness.node(
+        valkey, tmp_path, harness.provider(endpoint.url), sections=sections
+    ) as one:
+        stored, there = one.tokens.stored_providers, one.queues.catalog.names
+        one.queues.user_limits.follow(["eve", "bob"])
+        acting("eve")
+
+        async def put_ever_new() -> None:
+            for n in range(20):
+                await stored.put("eve", document(endpoint.url, client_id=f"c{n}"))
+
+        with pytest.raises(Full, match=r"eve has made \d+ queues, .*\(limits\.queues_max\) are"):
+            await put_ever_new()
+        assert 10 < len(await there()) < 20
+        before = await there()
+        with pytest.raises(Full, match=r"limits\.user_share"):
+            await stored.put("eve2", document(endpoint.url))
+        assert [one["provider"] for one in await stored.all()] == ["eve"]
+        assert await there() == before
+        acting("bob")
+        await stored.put("bob", document(endpoint.url))
 
 
 async def test_a_rotation_seals_them_anew_and_drops_no_key_that_is_needed(

@@ -294,6 +294,21 @@ def test_replace_may_change_the_lane(desk: Any) -> None:
     assert sorted(desk.ids()) == ["a0", "a1"]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_two_heads_of_a_lane_whose_record_was_lost_run_one_at_a_time(
+    desk: Any, together: bool
+) -> None:
+    fill(desk, "a", 3)
+    desk.client.hdel(f"{desk.prefix}:lanes", "a")
+    desk.put("last", lane="a")  # what comes to the lane brings up another head beside the first
+    assert [desk.state(f"a{n}") for n in range(3)] == ["ready", "ready", "waiting"]
+    (row,) = desk.take(3 if together else 1)
+    assert [desk.state(f"a{n}") for n in range(3)] == ["leased", "waiting", "waiting"]
+    desk.audit()
+    assert desk.ack(row) == [1]
+    assert drain(desk, 5) == ["a1", "a2", "last"]
+
+
 def test_a_kicked_task_goes_to_its_lane(desk: Any) -> None:
     fill(desk, "a", 2)
     desk.end(desk.take_one(), "bury")

@@ -78,12 +78,12 @@ def test_a_lane_that_ends_and_goes_on_in_one_call_is_counted(desk: Any) -> None:
 def test_on_a_full_store_the_put_alone_is_refused(desk: Any) -> None:
     desk.put_all(("a", b"", {}), ("b", b"", {}))
     held = desk.take_one()
-    counted = desk.client.hget(f"{desk.prefix}:counts", "put")
+    noted = [desk.record(name) for name in ("puts", "alarm")]
     desk.client.config_set("maxmemory", "1")
     try:
         puts, acks, takes = batch(
             desk,
-            ("put", "c", "1 5000 0 0 7 0 0 0 0 keep", b"x"),
+            ("put", "c", "0 0 0 0 7 0 0 0 0 keep", b"x", "d", "1 5 0 0 7 0 0 0 0 keep", b"x"),
             ("ack", held.id, held.lease, b""),
             ("take", 200, 2, 0, 0, ""),
         )
@@ -96,7 +96,7 @@ def test_on_a_full_store_the_put_alone_is_refused(desk: Any) -> None:
         assert desk.record("waiting") == desk.holder
     finally:
         desk.client.config_set("maxmemory", "0")
-    assert desk.client.hget(f"{desk.prefix}:counts", "put") == counted
+    assert [desk.record(name) for name in ("puts", "alarm")] == noted
     assert desk.state("c") == ""
     desk.audit()
 

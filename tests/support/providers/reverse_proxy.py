@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -75,21 +75,23 @@ class Limit:
     A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is
     answered 429, and not passed on.
 
-    ``retry_after``: what the answer says of when to come again, seconds; None: nothing.
+    ``retry_after``: what the answer says of when to come again, seconds; None: nothing. ``clock``:
+    the seconds that count.
     """
 
     per_s: float
     burst: float
     retry_after: int | None = None
+    clock: Callable[[], float] = time.monotonic
     _level: float = 0.0
-    _at: float = field(default_factory=time.monotonic)
+    _at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._level = self.burst
+        self._level, self._at = self.burst, self.clock()
 
     def refused(self) -> bool:
         """Whether one more is too much."""
-        now = time.monotonic()
+        now = self.clock()
         self._level = min(self.burst, self._level + (now - self._at) * self.per_s)
         self._at = now
         if self._level < 1:

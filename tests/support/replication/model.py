@@ -80,6 +80,8 @@ class Rules:
     """The voting members change only while a majority of the new ones has a whole copy."""
     recover_all: bool = True
     """The last resort waits for all members, or says that something is likely lost."""
+    empty_unheard: bool = True
+    """Of a member that came back empty it is not known what it had."""
     forgetful: bool = False
     """No rule but a fault: a restarted node may know less of Raft than it did."""
     always: bool = False
@@ -316,7 +318,10 @@ class Model:
                 for at, store in enumerate(state.stores)
             )
             oked = state.oked
-            if after.loss and command[0] == "recover":  # Said: what is missing is no promise more.
+            # Said: what is missing is no promise more. A tail may be that nobody has asked for; of
+            # what a whole store had, an operator says so.
+            emptied = any(not state.stores[number(one.node)].log for one in top.facts.in_sync)
+            if after.loss == "likely" or (after.loss and command[0] == "recover" and not emptied):
                 oked &= set(state.stores[number(after.primary)].log)
             raft = (*state.log, Raft(after, top.voters))
             yield f"commit {command}", rest._replace(log=raft, stores=stores, oked=oked)
@@ -373,6 +378,11 @@ class Model:
         if top.facts.view >= self.limits.views:
             return
         known = {name(at): one for at, one in enumerate(state.reports) if one is not None}
+        if not self.rules.empty_unheard:
+            known = {
+                node: replace(one, view=one.view or 1, founding="word")
+                for node, one in known.items()
+            }
         for command in self.asks(top, known):
             if command not in state.under_way:
                 under_way = state.under_way | {command}

@@ -133,6 +133,23 @@ async def test_what_comes_after_its_caller_has_gone_is_handed_over(
     assert orphans == [[[5]]]
 
 
+async def test_who_abandons_a_connection_hears_what_is_owed_to_others_first(
+    peer: Peer, connection: ClientConnection
+) -> None:
+    first = asyncio.ensure_future(connection.request([pack("A")], 10))
+    waiting = asyncio.ensure_future(connection.request([pack("B")], 10))
+    await peer.came.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    connection.abandon()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(peer.eof.wait(), 0.05)
+    assert peer.writer is not None
+    peer.writer.write(b":1\r\n")
+    await asyncio.wait_for(peer.eof.wait(), 10)
+    assert await first == [1]
+
+
 async def test_who_is_hung_up_on_hears_why(peer: Peer, connection: ClientConnection) -> None:
     """A node that is full says so, whatever it was asked, and hangs up."""
     asking = asyncio.ensure_future(connection.request([pack("A"), pack("B")], 10))

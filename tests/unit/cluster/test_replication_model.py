@@ -41,6 +41,11 @@ SEARCHES: dict[str, tuple[State, Limits, Rules]] = {
         Limits(crashes=2, boots=2, starts=2, resorts=True, durable=False),
         Rules(always=True),
     ),
+    "members come back empty": (
+        begun(3, 2),
+        Limits(crashes=2, lossy=2, starts=2, versions=2, resorts=True, durable=False),
+        Rules(always=True),
+    ),
     "Raft's folders are lost": (
         begun(3, 3),
         Limits(writes=2, views=3, versions=1, forgets=1, resorts=True, durable=False),
@@ -120,7 +125,7 @@ def test_changes_that_do_not_name_the_view_are_missed_on_random_ways() -> None:
 
 
 MANY = Limits(
-    writes=3, views=5, versions=8, crashes=3, lossy=1, deaths=1, groups=2, starts=4, forgets=1,
+    writes=3, views=5, versions=8, crashes=3, lossy=2, deaths=1, groups=2, starts=4, forgets=1,
     resorts=True,
 )  # fmt: skip
 SCENES: dict[str, tuple[Rules, str, Rules, str, State, list[str]]] = {
@@ -159,6 +164,19 @@ SCENES: dict[str, tuple[Rules, str, Rules, str, State, list[str]]] = {
             "1 has loaded, not on disk", "0 wants n0.1 n1.2", "0 proposes n0.1 n1.2",
             "commit ('change'", "0 learns", "write 2 at 0", "1 has 2", "OK 2", "1 crashes",
             "1 restarts whole",
+        ],
+    ),
+    "the set comes back empty, and a store that was away takes over": (
+        Rules(empty_unheard=False),
+        "MEMBERS",
+        Rules(),
+        "impossible: leader proposes ('recover'",
+        begun(3, 3),
+        [
+            "2 crashes", "0 proposes n0.1 n1.1", "commit ('change'", "0 learns", "write 1 at 0",
+            "1 has 1 of 0", "OK 1", "0 crashes", "1 crashes", "0 restarts with ()",
+            "1 restarts with ()", "2 restarts whole", "0 reports", "1 reports", "2 reports",
+            "leader proposes ('recover'", "commit ('recover'",
         ],
     ),
     "Raft's folders are lost, and views begin below those of the data": (

@@ -96,6 +96,41 @@ async def test_those_that_come_together_share_a_sync(
     assert len(opened(tmp_path / "j").pending()) == 200
 
 
+def test_a_new_file_is_whole_on_disk_before_it_takes_its_name_and_that_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, replace, done = os.fsync, os.replace, list[str]()
+
+    def synced(fd: int) -> None:
+        done.append(f"sync {Path(f'/proc/self/fd/{fd}').readlink()}")
+        fsync(fd)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(f"rename {source}")
+        replace(source, target)
+
+    monkeypatch.setattr(journal_module.os, "fsync", synced)
+    monkeypatch.setattr(journal_module.os, "replace", replaced)
+    opened(tmp_path / "j")
+    assert done == [f"sync {tmp_path}/j.new", f"rename {tmp_path}/j.new", f"sync {tmp_path}"]
+
+
+@pytest.mark.parametrize("before", ["answer", "raw"])
+async def test_what_comes_after_a_restart_has_numbers_of_its_own(
+    tmp_path: Path, before: str
+) -> None:
+    journal = opened(tmp_path / "j")
+    if before == "raw":
+        await journal.add_raw("q", "a", 1, 1, 1000, b"sealed", KEY)
+    else:
+        await add(journal, "a")
+    again = opened(tmp_path / "j")
+    again.stored(await add(again, "b"))
+    await again.close()
+    last = opened(tmp_path / "j")
+    assert [kept.account for kept in (*last.pending(), *last.raws())] == ["a"]
+
+
 async def test_the_file_begins_anew_when_all_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

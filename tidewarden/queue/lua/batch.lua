@@ -34,6 +34,6 @@ for i = 1, #parts do
   reply[i] = answer
   if verb == 'put' and answer.err then afresh() end -- nothing was written: nothing may be counted
 end
-ARGV, joined, effect = all, false, #parts == 1 and effect
+ARGV, joined, effect = all, false, nil -- a put without room was refused by itself
 open()
 return finish(reply)

@@ -19,9 +19,6 @@ from tidewarden.clock import Clock
 from tidewarden.errors import NoAuth
 from tidewarden.server.access.users import Users
 
-COOKIE = "tidewarden"
-SECURE_COOKIE = f"__Host-{COOKIE}"
-"""Where TLS is: browsers take it from this very host by TLS alone."""
 LOGIN_S = 12 * 3600
 COOKIE_CHARS_MAX = 1000
 ID_BYTES = 12
@@ -32,11 +29,6 @@ ENDED = "The login to the console has ended. Log in again."
 def login_key(cluster_secret: str) -> bytes:
     """Return the key of the logins of a cluster, which follows from its secret."""
     return hmac.digest(cluster_secret.encode(), _LABEL, hashlib.sha256)
-
-
-def cookie_name(*, secure: bool) -> str:
-    """Return the name of the cookie, by whether the connection is by TLS."""
-    return SECURE_COOKIE if secure else COOKIE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +47,17 @@ class LoginCookies:
         self._key = key
         self._users = users
         self._clock = clock
+        self._name = f"tidewarden-{hmac.digest(key, b'name', hashlib.sha256).hex()[:8]}"
+
+    def name(self, *, secure: bool) -> str:
+        """
+        Return the name of the cookie, by whether the connection is by TLS.
+
+        It follows from the key: to a browser the ports of a host are one site, where consoles of
+        two clusters would end each other's logins. ``__Host-``: browsers take it from this very
+        host by TLS alone.
+        """
+        return f"__Host-{self._name}" if secure else self._name
 
     def issue(self, user: str) -> str:
         """Return the value for a user who has just shown the secret."""

@@ -19,7 +19,7 @@ from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 
 from .ended_logins import EndedLogins
-from .login_cookie import LOGIN_S, LoginCookies, cookie_name
+from .login_cookie import LOGIN_S, LoginCookies
 from .same_origin import check_same_origin
 from .static_files import StaticFiles
 
@@ -87,24 +87,35 @@ class ConsoleRoutes:
         asked = await _login_of(request)
         user = await self._users.authenticate(asked.user, asked.secret, peer_of(request.transport))
         response = respond(msgspec.to_builtins(self._shown(user)))
-        _set(request, response, self._logins.issue(user), LOGIN_S)
+        self._set(request, response, self._logins.issue(user), LOGIN_S)
         return response
 
     async def logout(self, request: web.Request) -> web.Response:
         """End the login at every node, and have the browser forget it."""
         check_same_origin(request)
         everywhere = True
-        if cookie := request.cookies.get(cookie_name(secure=request.secure), ""):
+        if cookie := request.cookies.get(self._logins.name(secure=request.secure), ""):
             with contextlib.suppress(NoAuth):  # It has ended already.
                 login = self._logins.login_of(cookie)
                 everywhere = await self._ended.end(login.id, login.ends_s)
         response = respond(msgspec.to_builtins(LoggedOut(everywhere=everywhere)))
-        _set(request, response, "", 0)
+        self._set(request, response, "", 0)
         return response
 
     async def whoami(self, request: web.Request) -> web.Response:
         """Who asks, and what they may do."""
         return respond(msgspec.to_builtins(self._shown(self._user(request))))
+
+    def _set(self, request: web.Request, response: web.Response, value: str, seconds: int) -> None:
+        response.set_cookie(
+            self._logins.name(secure=request.secure),
+            value,
+            max_age=seconds,
+            path="/",
+            secure=request.secure,
+            httponly=True,
+            samesite="Strict",
+        )
 
     def _shown(self, user: str) -> Whoami:
         rights = self._users.written(user) if user else (*QUEUE_WORDS, *NAME_WORDS)
@@ -126,18 +137,6 @@ async def _login_of(request: web.Request) -> Login:
         raise BadArg(f"A login is {{user, secret}}: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadArg("A login is a JSON object; this cannot be read as JSON.") from None
-
-
-def _set(request: web.Request, response: web.Response, value: str, seconds: int) -> None:
-    response.set_cookie(
-        cookie_name(secure=request.secure),
-        value,
-        max_age=seconds,
-        path="/",
-        secure=request.secure,
-        httponly=True,
-        samesite="Strict",
-    )
 
 
 FILES = (

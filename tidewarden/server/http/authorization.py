@@ -21,7 +21,7 @@ from tidewarden.server.access.users import Users
 from tidewarden.server.console import data_routes
 from tidewarden.server.console import routes as console
 from tidewarden.server.console.ended_logins import EndedLogins
-from tidewarden.server.console.login_cookie import ENDED, LoginCookies, cookie_name
+from tidewarden.server.console.login_cookie import ENDED, LoginCookies
 from tidewarden.server.console.same_origin import check_same_origin
 from tidewarden.server.verbs.token import no_reader
 
@@ -80,7 +80,7 @@ class Authorization:
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
-            name = cookie_name(secure=request.secure)
+            name = self._logins.name(secure=request.secure)
             cookie = "" if self._users.open else request.cookies.get(name, "")
             if cookie:
                 return await self._user_of_login(request, cookie)

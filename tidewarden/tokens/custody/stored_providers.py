@@ -19,7 +19,9 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.egress import Reach
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import queue_of
 from tidewarden.config.stored_provider import provider_from, settings_of, shown
+from tidewarden.queue.catalog import Catalog
 from tidewarden.tokens.vault.provider_records import ProviderRecord, ProviderRecords
 
 from .looking import look_for_ever
@@ -51,6 +53,7 @@ class StoredProviders:
         records: as they are in the store.
         configured: those of the configuration file.
         reach: what others may reach, by the configuration file of this node.
+        catalog: makes the queues of their clients.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class StoredProviders:
         configured: Mapping[str, Provider],
         clock: Clock,
         reach: Reach,
+        catalog: Catalog,
     ) -> None:
         self._records = records
+        self._catalog = catalog
         self._configured = configured
         self._clock = clock
         self._reach = reach
@@ -93,15 +98,19 @@ class StoredProviders:
         Put a provider, or replace one that was put; it is in force here at once. Returns it, shown.
 
         Raises: BadArg, TooBig: what is wrong with its settings. Exists: the configuration file has
-        it. Full: there are as many as may be, or the store has no room.
+        it. Full: there are as many as may be, of providers or of queues, or the user who acts has
+        its share of them, or the store has no room.
         """
         settings = settings_of(document)
-        provider_from(name, settings, self._reach)
+        provider = provider_from(name, settings, self._reach)
         if name in self._configured:
             raise errors.Exists(
                 f"the provider {name!r} is in the configuration file: change it there"
             )
-        await self._records.put(name, msgspec.json.encode(settings))
+        maker = self._catalog.maker
+        await self._records.check_room(name, maker)
+        await self._catalog.make(queue_of(name, provider.client_id))
+        await self._records.put(name, msgspec.json.encode(settings), maker)
         return await self.one(name)
 
     async def remove(self, name: str) -> bool:

@@ -12,6 +12,7 @@ local stored = redis.call('HGET', name, ARGV[3])
 if not stored or ARGV[4] ~= '' and ARGV[4] ~= stored then return finish(0) end
 redis.call('HDEL', name, ARGV[3]) -- a removal first: a full store lets the script go on
 if after == '' then
+  redis.call('HDEL', key('provider_makers'), ARGV[3])
   local version = tonumber(redis.call('HGET', name, '')) or 0
   redis.call('HSET', name, '', text(math.max(version + 1, now)))
 else

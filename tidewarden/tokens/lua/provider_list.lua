@@ -1,6 +1,7 @@
 -- provider_list: the providers that were put while nodes ran, where a node does not know them yet.
 -- They lie in the only shard of `_vault`, in a hash `providers`: name → record (sealed; Python
 -- alone reads it), and under the empty name a version, which is another after each change.
+-- Beside it is a hash `provider_makers`: name → the user who put it first.
 -- DURABILITY none
 -- GROWS   no
 -- READS   nothing is written

@@ -53,12 +53,25 @@ class ProviderRecords:
             return version, None
         return version, {name: await self._opened(name, raw) for name, raw in sealed.items()}
 
-    async def put(self, name: str, document: bytes) -> None:
-        """Put a provider, or replace it. Raises: Full: there are as many as may be."""
+    async def check_room(self, name: str, maker: tuple[str, int]) -> None:
+        """Raise what :meth:`put` would raise: Full."""
+        await self._put(name, b"", maker)
+
+    async def put(self, name: str, document: bytes, maker: tuple[str, int]) -> None:
+        """
+        Put a provider, or replace it.
+
+        ``maker``: the user who puts it, and the part of all that one may put, in thousandths.
+
+        Raises: Full: there are as many as may be, or the user has its share of them.
+        """
         await self._vault.ready()
         put_ms = self._clock.unix_ms()
         record = _TIME.pack(put_ms) + self._vault.seal(document, _place(name, put_ms))
-        await self._script("tokens.provider_put", QUEUE, 0, (name, record, RECORDS_MAX))
+        await self._put(name, record, maker)
+
+    async def _put(self, name: str, record: bytes, maker: tuple[str, int]) -> None:
+        await self._script("tokens.provider_put", QUEUE, 0, (name, record, RECORDS_MAX, *maker))
 
     async def remove(self, name: str) -> bool:
         """Remove a provider; False: there is none of that name."""
