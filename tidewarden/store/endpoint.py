@@ -80,7 +80,7 @@ class Endpoint:
         """Say likewise that there is no such server; empty: there may be one at any time."""
         if self.finder is None or not self.finder.fault:
             return ""
-        return f"{self.finder.name} has no primary now: {self.finder.fault}"
+        return f"no primary of {self.finder.name} is reached: {self.finder.fault}"
 
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
