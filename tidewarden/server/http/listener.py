@@ -328,11 +328,12 @@ class HttpPeer(web.RequestHandler):
         if self._ahead > UNAUTHENTICATED_BYTES and self.transport is not None:
             long = f"the head of its request is longer than {UNAUTHENTICATED_BYTES} bytes"
             self._mismatches.met(peer_of(self.transport), long)
-            refusal = TooBig(
-                f"The head of a request may have {UNAUTHENTICATED_BYTES} bytes until its sender is"
-                " known to be a user; the connection is closed."
-            )
-            cast(asyncio.WriteTransport, self.transport).write(refused(refusal, HEAD_TOO_BIG))
+            if not self._request_count:  # else it may be of a body that was refused
+                refusal = TooBig(
+                    f"The head of a request may have {UNAUTHENTICATED_BYTES} bytes until its sender"
+                    " is known to be a user; the connection is closed."
+                )
+                cast(asyncio.WriteTransport, self.transport).write(refused(refusal, HEAD_TOO_BIG))
             self.force_close()  # once that is written
 
     async def finish_response(
