@@ -52,7 +52,8 @@ class Duties:
             try:
                 await run()
                 return
-            except ConfigError:
+            except ConfigError as error:
+                log.critical("%s cannot go on: %s", name, error)
                 raise
             except (Exception, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
@@ -65,6 +66,12 @@ class Duties:
                     failures, pause_s = 0, PAUSE_S_FIRST
                 failures += 1
                 if failures > FAILURES_MAX:
+                    log.critical(
+                        "%s failed for the %d. time in a row: the process ends",
+                        name,
+                        failures,
+                        exc_info=True,
+                    )
                     raise
                 self.begun_anew += 1
                 self._failing[name] = (now_s, f"{type(error).__name__}: {error}")
@@ -105,7 +112,6 @@ async def ending_with(task: asyncio.Task[None], stopping: asyncio.Event) -> Asyn
 
     def ended(_: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.critical("%s failed", task.get_name(), exc_info=task.exception())
             stopping.set()
 
     task.add_done_callback(ended)

@@ -67,7 +67,7 @@ async def test_one_that_fails_again_and_again_is_given_up(
         await serve()
     assert duty.runs == module.FAILURES_MAX + 1
     assert [one.message for one in caplog.records if one.levelno == logging.CRITICAL] == [
-        "beats failed"
+        f"beats failed for the {module.FAILURES_MAX + 1}. time in a row: the process ends"
     ]
 
 

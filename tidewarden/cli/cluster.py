@@ -302,8 +302,9 @@ def leave(
 
     One that leads hands leadership over first.
 
-    Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on
-    until then, but says that it is no member.
+    Refused while its store is the primary (`tidewarden cluster switchover` hands that over), and
+    when those that stay could not elect a leader. Stop the node afterwards: it serves on until
+    then, but says that it is no member.
 
     Examples:
 

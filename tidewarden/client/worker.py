@@ -30,6 +30,8 @@ log = logging.getLogger("tidewarden.worker")
 F = TypeVar("F", bound=Function)
 WAIT_MS = 20_000
 GRACE_S = 20.0  # Kubernetes kills after 30 s, systemd after 90
+PROGRESS_S = 10.0
+"""Between two lines about what was done."""
 RELEASE_S = 5.0  # how long giving back may take at the end
 BACKOFF_MS, BACKOFF_MS_MAX = 1_000, 300_000
 ATTEMPTS = 25  # with the pauses of BACKOFF_MS about an hour and a half
@@ -100,6 +102,8 @@ class Worker:
         self._told = asyncio.Event()  # to stop
         self._hurried = asyncio.Event()  # to stop at once
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._done_lately = 0  # tasks that no line has told of
+        self._progress: asyncio.TimerHandle | None = None  # when the next line may be
 
     @property
     def client(self) -> AsyncClient:
@@ -193,6 +197,8 @@ class Worker:
                     await self._finish()
                     threads.stop()
                     self._client = None
+                    self._say_progress()
+                    self._rest()
         if isinstance(ended, HOPELESS):
             log.error("the cluster refuses this worker: %s %s", ended.code, ended)
             return 1
@@ -307,6 +313,23 @@ class Worker:
                 "the result of task %s of %s is dropped: the store is full", task.id, task.queue
             )
             await task.ack()
+        self._done_lately += 1
+        if self._progress is None:
+            self._say_progress()
+
+    def _say_progress(self) -> None:
+        """Say what was done, if anything was, and not again for a while."""
+        self._rest()
+        if self._done_lately:
+            log.info("tasks done: %d; under way: %d", self._done_lately, len(self._busy))
+            self._done_lately = 0
+            loop = asyncio.get_running_loop()
+            self._progress = loop.call_later(PROGRESS_S, self._say_progress)
+
+    def _rest(self) -> None:
+        if self._progress is not None:
+            self._progress.cancel()
+            self._progress = None
 
     async def _call(
         self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads

@@ -327,6 +327,9 @@ class Daemon:
         register = functools.partial(self._register, rooms)
         own = NodeTraffic(Recorder(clock), clock)
         secondaries = Secondaries(config, clock, register, rooms.access.near_url, traffic=own)
+        if replication is not None:
+            secondaries.tell_fault(replication.finder.fault)
+            replication.finder.on_fault = secondaries.tell_fault
         status = Status(
             config,
             clock,

@@ -16,7 +16,7 @@ from tidewarden.config.load import Config
 from tidewarden.errors import ConfigError, StoreDown
 
 from .daemon import Daemon
-from .os_process import heed_signals, keep_memory_private, raise_file_limit
+from .os_process import heed_signals, keep_files_private, keep_memory_private, raise_file_limit
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -38,6 +38,7 @@ def main(config: Config, read: Callable[[], Config]) -> None:
 
     Raises: ConfigError: what stops the start, every reason that was found.
     """
+    keep_files_private()
     try:
         logs.setup(config)
     except OSError as error:

@@ -180,6 +180,11 @@ def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
     timer.start()
 
 
+def keep_files_private() -> None:
+    """Let no other user of the host read the files that this process and its children make."""
+    os.umask(0o077)
+
+
 def keep_memory_private() -> None:
     """
     Forbid core dumps, and other processes of this user to read its memory.

@@ -31,7 +31,7 @@ from tidewarden.server.traffic.tap import TapFilter, TapNews
 from tidewarden.store.child_process import how_ended, kill_group, start_child, stop_child
 from tidewarden.store.preflight import StoreServer
 
-from .secondary import TAPS, Orders
+from .secondary import FAULT, TAPS, Orders
 
 log = logging.getLogger("tidewarden.fronts")
 
@@ -71,6 +71,7 @@ class Secondaries:
         self._gone: dict[str, Any] = {}  # the counters of those that have ended
         self._lines: set[asyncio.Task[Any]] = set()
         self._stopping = False
+        self._fault = ""
         self.restarts = 0
 
     async def start(self, url: str, store: StoreServer, door: RespServer) -> None:
@@ -124,13 +125,21 @@ class Secondaries:
                     )
                     kill_group(child.process)
 
+    def tell_fault(self, fault: str) -> None:
+        """Tell all processes why no store can take the writes; empty: one may."""
+        self._fault = fault
+        self._tell(FAULT + fault.encode(), "does not know why no store is open")
+
     def _tell_taps(self, taps: Sequence[tuple[int, TapFilter]]) -> None:
         """Have all processes show what these taps want to see, and no more."""
+        self._tell(TAPS + msgspec.json.encode(taps), "shows no taps")
+
+    def _tell(self, word: bytes, otherwise: str) -> None:
         for number, child in self._alive.items():
             try:
-                child.wire.send(TAPS + msgspec.json.encode(taps))
+                child.wire.send(word)
             except OSError as error:
-                log.warning("process %d shows no taps: %s", number, error)
+                log.warning("process %d %s: %s", number, otherwise, error)
 
     def serving(self) -> int:
         """Return how many serve now."""
@@ -254,6 +263,7 @@ class Secondaries:
         if "ready" in message:
             child.ready = True
             self._tell_taps(self._traffic.recorder.taps.shown())
+            self.tell_fault(self._fault)
         child.stats = message.get("stats", child.stats)
         if "traffic" in message:
             child.parts.hear(msgspec.convert(message["traffic"], Part))

@@ -52,6 +52,8 @@ DRAIN_S = 5.0
 TELL_S = 1.0
 TAPS = b"taps "
 """What the first process begins the list of the node's taps with."""
+FAULT = b"fault "
+"""What it begins with to say why no store can take the writes; behind it nothing: one may."""
 WORD_BYTES = 1 << 16
 
 
@@ -170,7 +172,9 @@ class Secondary:
 
     def _heard_first(self) -> None:
         """
-        Take over the users that the first process sends in a file, or the taps; or notice its end.
+        Take over what the first process sends: users in a file, taps, the fault of the stores.
+
+        Or notice its end.
         """
         fds: list[int] = []
         try:
@@ -188,6 +192,8 @@ class Secondary:
             if word.startswith(TAPS):
                 taps = msgspec.json.decode(word[len(TAPS) :], type=list[tuple[int, TapFilter]])
                 self._traffic.follow(taps)
+            if word.startswith(FAULT):
+                self._parts.links.note_fault(word[len(FAULT) :].decode())
             return
         asyncio.get_running_loop().remove_reader(self._wire)
         self._stopping.set()

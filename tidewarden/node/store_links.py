@@ -70,6 +70,11 @@ class StoreLinks:
         """Whether they lead to one of several embedded stores, whoever's configuration says so."""
         return by_probing(self._url)
 
+    def note_fault(self, fault: str) -> None:
+        """Note why no server can take the writes before somebody acts; empty: one may."""
+        if self._finder is not None:
+            self._finder.fault = fault
+
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
         """Connect for calls, and stay connected. Raises: StoreDown: not in time."""

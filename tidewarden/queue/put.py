@@ -101,25 +101,20 @@ class Producer:
         """
         Put a task into each of these queues, by ``put``, under one id; the id.
 
-        Raises: what the first queue refused it with; says which have it and that the same put may
-        be repeated.
+        Raises: what the first queue refused it with; says that the same put may be repeated. It
+        names no queue, for whoever puts into a topic needs no right to its queues.
         """
         copy = dataclasses.replace(task, id=task.id or self.new_id())
         copy.check(self.payload_max)
         answers = await asyncio.gather(*(_caught(put, queue, copy) for queue in queues))
-        refused = [
-            (queue, error)
-            for queue, error in zip(queues, answers, strict=True)
-            if error is not None
-        ]
+        refused = [error.code for error in answers if error is not None]
         if refused:
-            have = [queue for queue, error in zip(queues, answers, strict=True) if error is None]
+            rest = "; the others have it" if len(refused) < len(queues) else ""
             # of its word, for some refusals are told more than a message
-            raise BY_CODE[refused[0][1].code](
-                f"of the topic {topic},"
-                f" {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. Its"
-                f" queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID"
-                f" {copy.id} may be repeated"
+            raise BY_CODE[refused[0]](
+                f"{len(refused)} of the {len(queues)} queues of the topic {topic} refused the task"
+                f" ({', '.join(dict.fromkeys(refused))}){rest}. Q.STATS {topic} names them to"
+                f" whoever may see them. A put with ID {copy.id} may be repeated"
             )
         return copy.id
 

@@ -29,6 +29,8 @@ UNBOUND_VERSION = 8  # of the uuids that leases of no connection and no session 
 STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
+UNREACHABLE = (".", "..")
+"""Names that no path of HTTP reaches, however they are written there."""
 NAME_PATTERN = "[A-Za-z0-9_.:/-]+"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _NAME = re.compile(NAME_PATTERN)
@@ -39,9 +41,10 @@ def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
     """
     The name, if a queue may have it.
 
-    Raises: BadArg: empty, longer than 200 bytes (``most``), or with a character outside
-    ``A-Za-z0-9_.:/-``.
+    Raises: BadArg: empty, longer than 200 bytes (``most``), with a character outside
+    ``A-Za-z0-9_.:/-``, or of :data:`UNREACHABLE`.
     """
+    check_reachable(name, f"{what} name")
     if not name or len(name) > most or _NAME.fullmatch(name) is None:
         raise BadArg(
             f"the {what} name {name[:60]!r} is not 1 to {most} characters of A-Z a-z 0-9 _ . : / -"
@@ -49,13 +52,23 @@ def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
     return name
 
 
+def check_reachable(name: str, what: str) -> None:
+    """Raises BadArg, of what is called ``what``: the name is of :data:`UNREACHABLE`."""
+    if name in UNREACHABLE:
+        raise BadArg(
+            f"the {what} {name!r} cannot be: HTTP clients take . and .. out of a path before they"
+            " send it; allowed: any other name, also one with dots in it"
+        )
+
+
 def check_id(task_id: str, what: str = "id") -> str:
     """
     The id, if a task may have it; ``what`` it is called in the message.
 
-    Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, or with white space or a control
-    character.
+    Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, with white space or a control
+    character, or of :data:`UNREACHABLE`.
     """
+    check_reachable(task_id, what)
     if (
         not task_id
         or len(task_id.encode("utf-8", "replace")) > ID_MAX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import logging
@@ -16,7 +17,7 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
-from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
+from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader, Timeout
 from tidewarden.histograms import ELECTIONS, Family
 
 from . import folder, pysync, state
@@ -414,8 +415,13 @@ class RaftMember:
         """
         Have the member ``name`` leave. Returns: the members' version without it.
 
-        Raises: NotFound, NoLeader, NoQuorum: see :class:`Operations`.
+        Raises: BadArg: its store is the primary. NotFound, NoLeader, NoQuorum: see
+        :class:`Operations`.
         """
+        with contextlib.suppress(NoLeader, Timeout):  # then whoever leads soon refuses it
+            facts = await self.look_stores()
+            if facts.primary == name:
+                raise BadArg(f"{facts.membership_fault(name, self.voters() - {name})}.")
         return await self._operations().leave(name)
 
     # The embedded stores.

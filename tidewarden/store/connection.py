@@ -32,7 +32,10 @@ log = logging.getLogger("tidewarden.store")
 # a call made while the link is down waits so long for it; it was never sent, so that is safe
 PATIENCE_S = 5.0
 HOPELESS_S = 0.5
-"""Likewise, of a link that has been down for longer than that, while no server can take writes."""
+"""
+Likewise at least, while no server can take writes: what the link was down for already counts as
+waited.
+"""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
@@ -109,6 +112,11 @@ class StoreConnection(asyncio.Protocol):
     def at(self) -> str:
         """The address of the connection, or of the last attempt, without a password."""
         return self._way.at
+
+    @property
+    def fault(self) -> str:
+        """Why no server can take the writes before somebody acts; empty: one may at any time."""
+        return self._way.fault
 
     @property
     def owes_s(self) -> float:
@@ -215,13 +223,14 @@ class StoreConnection(asyncio.Protocol):
         else:
             self._backlog.append((packed, receiver, replies))
             self._unsent.add(receiver)
-            down_s = self._loop.time() - self._down_at
-            patience_s = HOPELESS_S if self._way.is_hopeless and down_s > PATIENCE_S else PATIENCE_S
-            self._loop.call_later(patience_s, self._give_up, receiver)
+            down_s = self._loop.time() - self._down_at if self._way.fault else 0.0
+            patience_s = max(HOPELESS_S, PATIENCE_S - down_s)
+            self._loop.call_later(min(PATIENCE_S, patience_s), self._give_up, receiver)
 
     def _give_up(self, receiver: ReplySink) -> None:
         if receiver in self._unsent and not receiver.done():
-            why = f": {self.why}" if self.why else ""
+            told = self._way.away or self.why
+            why = f": {told}" if told else ""
             receiver.set_exception(NotSent(f"{self._way.place} is away; nothing was sent{why}"))
         self._unsent.discard(receiver)
         while self._backlog and self._backlog[0][1].done():

@@ -71,9 +71,16 @@ class Endpoint:
         return scheme + mark + rest.rpartition("@")[2]
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether no server can take the writes before somebody acts."""
-        return self.finder is not None and bool(self.finder.fault)
+    def fault(self) -> str:
+        """Why no server can take the writes before somebody acts; empty: one may at any time."""
+        return "" if self.finder is None else self.finder.fault
+
+    @property
+    def away(self) -> str:
+        """Say likewise that there is no such server; empty: there may be one at any time."""
+        if self.finder is None or not self.finder.fault:
+            return ""
+        return f"no primary of {self.finder.name} is reached: {self.finder.fault}"
 
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
@@ -96,8 +103,8 @@ class Endpoint:
         except TimeoutError:
             raise StoreDown(changed) from None
         except StoreDown as error:
-            why = self.finder.fault or error
-            raise StoreDown(f"{self.finder.name} has no primary now: {why}") from None
+            away = self.away or f"{self.finder.name} has no primary now: {error}"
+            raise StoreDown(away) from None
         finally:
             self._attempt = None
         if attempt.when() is not None:  # redis-py may swallow a cancellation

@@ -106,10 +106,9 @@ class ProbingFinder:
 
     name = "the cluster"
 
-    fault = ""
-    """Nothing is known of that: another server may take over at any time."""
-
     def __init__(self, url: str, cluster: str, name: str, clock: Clock) -> None:
+        self.fault = ""
+        """As a node's first process says; elsewhere another store may take over at any time."""
         self._url = StoresUrl(url)
         self._cluster = cluster
         self._client = name

@@ -5,24 +5,35 @@ Hosts are lost, with what was on them: each way back of docs/replication.md is t
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ResponseError
 from support.cluster.harness import START_S, Node, until
+from support.cluster.node_processes import PROCESSES, everywhere
 from support.cluster.several import all_in_sync, cli, serving_nodes, start
+
+from tidewarden.store.connection import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(400)
 
 
+PUT = ("Q.PUT", "mails", "late")
+TAKE = ("Q.TAKE", "WAIT", "100", "FROM", "mails")
+
+
 @contextlib.contextmanager
-def hosts(folder: Path) -> Iterator[dict[str, Node]]:
+def hosts(folder: Path, processes: int = 1) -> Iterator[dict[str, Node]]:
     """Three of them, all in sync, with one task that is acknowledged."""
-    with serving_nodes(folder) as found:
+    with serving_nodes(folder, processes) as found:
         all_in_sync(found)
         put(found["n0"], "m1")
         yield found
@@ -107,6 +118,40 @@ def test_a_lone_survivor_says_what_is_so_and_goes_on_when_another_is_back(tmp_pa
         until(alone.ready, START_S, what="it serves again")
         put(alone, "m2")
         assert alone.say("Q.PEEK", "mails", "m1")
+
+
+@pytest.mark.parametrize("is_primary", [True, False], ids=["the primary", "another"])
+def test_each_process_of_a_lone_survivor_says_so_soon(tmp_path: Path, is_primary: bool) -> None:
+    with hosts(tmp_path, PROCESSES) as made:
+        primary = made["n0"].status()["primary"]
+        alone = next(node for node in made.values() if (node.name == primary) == is_primary)
+        with everywhere(alone) as clients:
+            for node in made.values():
+                if node is not alone:
+                    node.kill()
+
+            def refused(client: redis.Redis, words: tuple[str, ...]) -> tuple[str, float]:
+                began_s = time.monotonic()
+                try:
+                    said = str(client.execute_command(*words))
+                except ResponseError as error:
+                    said = str(error)
+                return said, time.monotonic() - began_s
+
+            with ThreadPoolExecutor(len(clients)) as threads:
+                for words in (PUT, TAKE):
+                    ask = functools.partial(refused, words=words)
+
+                    def say_it(ask: Callable[..., tuple[str, float]] = ask) -> bool:
+                        answers = list(threads.map(ask, clients))
+                        return all(
+                            "1 of 3 nodes is heard" in said
+                            and "start one of them" in said
+                            and took_s < PATIENCE_S / 2
+                            for said, took_s in answers
+                        )
+
+                    until(say_it, START_S, what=f"{words[0]} says soon what to do")
 
 
 def test_a_host_is_replaced_and_another_has_lost_its_store_alone(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,42 @@ def node(store: StoreServer, folder: Path, role: str = "member") -> Any:
     }  # fmt: skip
     config = load(None, {}, flags)
     return Daemon(config, SystemClock(), raise_file_limit(config.limits))
+
+
+FAILING = """
+from tidewarden import cli, duties
+from tidewarden.server.traffic.node_traffic import NodeTraffic
+
+async def run(_):
+    raise RuntimeError("the figures cannot be counted")
+
+duties.PAUSE_S_FIRST = duties.PAUSE_S_MAX = 0.01
+NodeTraffic.run = run
+cli.main()
+"""
+
+
+def test_a_node_whose_duty_fails_again_and_again_ends_with_an_error(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    settings = {
+        "node.base_port": str(free_ports(4)), "node.data_dir": str(tmp_path), "store.url": valkey.url,
+        "log.format": "json",
+    }  # fmt: skip
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    argv = [sys.executable, "-c", FAILING, "node", *flags]
+    done = subprocess.run(argv, check=False, timeout=100, capture_output=True, text=True)
+    records = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    told = [one["message"] for one in records if one["level"] == "critical"]
+    assert told == [
+        "traffic failed for the 11. time in a row: the process ends",
+        "uncaught RuntimeError",
+    ]
+    assert records[-2]["message"] == "ended", "in order"
+    assert done.returncode == 1
+    made = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    assert "raft.journal" in made
+    assert not any(made.values()), "other users of the host can read none of its files"
 
 
 async def until(condition: Callable[[], object], run: asyncio.Task[None]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +15,7 @@ from support.doors.client_harness import Site, site
 from support.inspect import told_of
 
 from tidewarden.client import AsyncClient, AsyncTask, Task, Worker
+from tidewarden.client import worker as module
 from tidewarden.client.settling import Settling
 from tidewarden.errors import BadArg
 
@@ -75,6 +78,39 @@ async def test_what_handlers_return_is_the_result(here: Site, client: AsyncClien
             ending = await client.queue(queue).wait(task_id, timeout_ms=20_000)
             assert (ending.word, ending.result) == ("done", result)
         assert (await client.queue("bytes").wait("follow-up", timeout_ms=20_000)).word == "done"
+
+
+async def test_it_says_how_much_it_has_done_and_not_each_task(
+    here: Site,
+    client: AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PROGRESS_S", 0.2)
+    caplog.set_level(logging.INFO, "tidewarden.worker")
+    worker = Worker()
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        pass
+
+    jobs = client.queue("jobs")
+    async with running(worker, here):
+        for wave in range(2):
+            ids = [await jobs.put("x", id=f"{wave}-{number}") for number in range(20)]
+            for task_id in ids:
+                await jobs.wait(task_id, timeout_ms=20_000)
+            async with asyncio.timeout(20):
+                while sum(done_of(caplog)) < 20 * (wave + 1):
+                    await asyncio.sleep(0.01)
+    assert done_of(caplog)[0] == 1, "the first one at once"
+    assert len(done_of(caplog)) < 20
+
+
+def done_of(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """How many tasks each line says that were done."""
+    said = (re.match(r"tasks done: (\d+);", line) for line in caplog.messages)
+    return [int(found[1]) for found in said if found]
 
 
 async def test_work_is_not_done_again_because_a_full_store_has_no_room_for_its_result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -78,3 +79,28 @@ async def test_a_defect_in_a_duty_ends_no_node(
     await nodes.in_sync(*nodes.nodes)
     for duty in ("in-sync set", "own store"):
         assert f"{duty} failed for a reason of ours" in caplog.text
+
+
+async def test_a_store_whose_disk_is_full_says_so_once_and_to_all(
+    nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    poor = nodes.others[0]
+    statvfs = os.statvfs
+
+    def almost_full(place: Path) -> os.statvfs_result:
+        found = list(statvfs(place))
+        if Path(place) == poor.folder:
+            found[4] = 3  # blocks that are free for us
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", almost_full)
+    told = nodes.primary.replication
+    assert told is not None
+    for found in (told.seen.problems, told.seen.warnings):
+        await nodes.until(
+            lambda found=found: any(
+                text.startswith(f"{poor.name}: its disk is full") for text in found()
+            )
+        )
+    assert str(poor.folder) in told.seen.copies()[poor.name]["why"]
+    assert caplog.text.count(f"{poor.name}'s store: its disk is full") == 1

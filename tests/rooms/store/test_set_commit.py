@@ -93,6 +93,18 @@ async def test_a_member_that_does_not_answer_is_named(
         await hasty.write("k")
 
 
+async def test_once_no_majority_of_the_nodes_is_heard_that_is_the_reason(
+    hasty: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    with stores.servers.stopped(stores.port_of(N2)):
+        with pytest.raises(NoQuorum, match="not confirmed by n2"):
+            await hasty.write("k")
+        hasty.finder.fault = "1 of 3 nodes is heard: start one"
+        await eventually(lambda: "1 of 3 nodes is heard" in hasty.commit.warning())
+        with pytest.raises(NoQuorum, match=r"\(1 of 3 nodes is heard: start one; for .* s\); noth"):
+            await hasty.write("k")
+
+
 async def test_it_is_confirmed_as_soon_as_the_member_has_left_the_set(
     one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:

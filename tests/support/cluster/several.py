@@ -19,8 +19,11 @@ SECRET = "of-the-tests"
 NAMES = ("n0", "n1", "n2")
 
 
-def nodes(folder: Path) -> dict[str, Node]:
-    """Three nodes with their data in ``folder``/NAME, which find their keys in ``folder``."""
+def nodes(folder: Path, processes: int = 1) -> dict[str, Node]:
+    """
+    Three nodes with their data in ``folder``/NAME, which find their keys in ``folder``; each has so
+    many processes.
+    """
     folder.mkdir(exist_ok=True)
     for key in ("cluster.key", "vault.key"):
         if not (folder / key).exists():
@@ -41,6 +44,7 @@ members = {{{members}}}
 [node]
 name = "{name}"
 base_port = {base}
+processes = {processes}
 data_dir = "{folder}/{name}"
 [vault]
 key_file = "{folder}/vault.key"
@@ -85,9 +89,9 @@ def start(of: Iterable[Node]) -> None:
 
 
 @contextlib.contextmanager
-def serving_nodes(folder: Path) -> Iterator[dict[str, Node]]:
-    """Three that serve, until the block is left."""
-    made = nodes(folder)
+def serving_nodes(folder: Path, processes: int = 1) -> Iterator[dict[str, Node]]:
+    """Three that serve, until the block is left; each has so many processes."""
+    made = nodes(folder, processes)
     try:
         start(made.values())
         yield made

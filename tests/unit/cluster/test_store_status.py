@@ -137,6 +137,21 @@ def test_a_restarted_member_is_a_learner_and_an_elected_one_is_not_open_yet(
     }  # fmt: skip
 
 
+async def test_a_node_that_alone_does_not_hear_the_primary_says_so(stores: Cluster) -> None:
+    await stores.goes_on(1.0, "n0")
+    assert stores.status.cut_off() == ""
+    await stores.goes_on(2.0, "n0")
+    said = stores.status.cut_off()
+    assert said.startswith("n1 does not hear n0, whose store is the primary")
+    assert "mend the link between their hosts" in said
+    assert said in stores.status.problems()
+    stores.stuck = "n0 is silent, and no store is whole"  # this node leads: it knows more
+    assert stores.status.cut_off() == ""
+    stores.stuck = ""
+    await stores.goes_on(0.1)
+    assert stores.status.cut_off() == ""
+
+
 async def test_below_a_majority_is_an_error_and_not_all_is_a_warning(stores: Cluster) -> None:
     await stores.goes_on(5.0, "n2")
     stores.facts_are(in_sync=of("n0", "n1"))

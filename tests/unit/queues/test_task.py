@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tidewarden.queue.task import (
     check_range,
     described,
 )
+from tidewarden.tokens.accounts.names import check_name as check_account_name
 
 GOOD_NAMES = ("a", "A.b_c:d/e-9", "_tokens:provider:client", "x" * 200)
 BAD_NAMES = ("", "x" * 201, "a b", "ä", "a\n", "a{b}", "a*", "a\x00", "\udcff")
@@ -47,6 +49,16 @@ def test_a_task_may_have_this_id(task_id: str) -> None:
 def test_a_task_may_not_have_this_id(task_id: str) -> None:
     with pytest.raises(BadArg, match="the id"):
         check_id(task_id)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("check", [check_name, check_id, check_account_name])
+def test_nothing_has_a_name_that_no_path_of_http_reaches(
+    check: Callable[[str], object], name: str
+) -> None:
+    with pytest.raises(BadArg, match=r"HTTP clients take \. and \.\. out of a path"):
+        check(name)
+    check(f"{name}a")
 
 
 def test_a_range_says_what_it_found_and_what_is_allowed() -> None:

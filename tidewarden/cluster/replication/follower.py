@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,11 @@ log = logging.getLogger("tidewarden.cluster")
 
 SILENT_S = 0.7
 """A store that has not answered for so long, at pace 1, should not be primary."""
+DISK_LOOK_S, DISK_KEPT_S = 1.0, 60.0
+"""
+Between two looks at the room on the disk; and for so long a full disk is told of, for a copy that
+did not fit is removed.
+"""
 STEPS_MAX = 4
 """Steps of one turn: each is followed by another look."""
 
@@ -41,6 +47,8 @@ class StoreState:
     data: StoreData | None = None
     """Of the last look at a store that had loaded them."""
     continues: tuple[str, ...] = ()
+    disk: str = ""
+    """That its disk is full, or was just now; empty: it has room."""
 
 
 class Follower:
@@ -69,6 +77,7 @@ class Follower:
         self.opened: tuple[int, StoreMember] | None = None
         """The view that this process has opened last, and the start of the store it was."""
         self.state = StoreState(answered_s=clock.monotonic())
+        self._disk_looked_s = self._disk_full_s = -math.inf
 
     async def turn(self, facts: StoreFacts | None) -> None:
         """
@@ -76,6 +85,7 @@ class Follower:
 
         Raises nothing that the store does: :attr:`state` says it.
         """
+        self._look_at_disk()
         try:
             look = await self._look()
             for _ in range(STEPS_MAX):
@@ -87,6 +97,19 @@ class Follower:
                 look = await self._look()
         except (StoreDown, OSError) as error:
             self._missed(facts, error)
+
+    def _look_at_disk(self) -> None:
+        now_s, state = self._clock.monotonic(), self.state
+        if now_s - self._disk_looked_s < DISK_LOOK_S:
+            return
+        self._disk_looked_s = now_s
+        if fault := self._store.disk_fault():
+            if not state.disk:
+                self._on_event(f"{self._member.name}'s store: {fault}")
+            state.disk, self._disk_full_s = fault, now_s
+        elif state.disk and now_s - self._disk_full_s > DISK_KEPT_S:
+            state.disk = ""
+            log.info("%s's store has room on its disk again", self._member.name)
 
     def member_of(self, look: StoreLook) -> StoreMember:
         """Return the store as a member of the set."""
@@ -212,7 +235,7 @@ class Follower:
         """
         state, look = self.state, self.state.look
         another_please = state.another_please or bool(gives_up)
-        why = state.why or gives_up
+        why = state.disk or state.why or gives_up
         if look is None:
             return StoreReport(
                 another_please=another_please,

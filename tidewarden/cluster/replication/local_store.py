@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from tidewarden.store.embedded.control_link import ControlLink, refuse_errors
 from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 
 from .store_look import NOBODY, StoreLook, look_commands, read_look
+from .store_report import DISK_FULL
 
 LOOK_S = 0.25
 """A look takes at most so long, at pace 1 or below."""
+FREE_BYTES_MIN = 16 * 2**20
+"""With less room than that on its disk a store is about to fail."""
 ORDER_S = 2.0
 """
 An order may take longer, at pace 1 or below: what it waits for is the server, which may be in the
@@ -53,6 +57,19 @@ class LocalStore:
         slow = max(1.0, pace)
         self._look_s, self._order_s = LOOK_S * slow, ORDER_S * slow
         self._link = ControlLink(socket_path, password, "control", on_lost)
+
+    def disk_fault(self) -> str:
+        """Say that there is hardly any room on the disk of its folder; empty: there is."""
+        try:
+            found = os.statvfs(self.folder)
+        except OSError:  # whoever runs the store says so
+            return ""
+        if found.f_bavail * found.f_frsize >= FREE_BYTES_MIN:
+            return ""
+        return (
+            f"{DISK_FULL}: less than {FREE_BYTES_MIN // 2**20} MiB are free in {self.folder}, or"
+            " were while it copied the data; make room there"
+        )
 
     async def look(self) -> StoreLook:
         """Look at the store. Raises: StoreDown: it does not answer, or not in time."""

@@ -32,6 +32,8 @@ class ReplicatedPrimary:
         self._find_s = FIND_S * max(1.0, pace)
         self.fault = ""
         """Why no primary can be chosen, which may have been lost; empty: one may be at any time."""
+        self.on_fault: Callable[[str], None] = lambda _: None
+        """Called in the loop of :meth:`note_fault` with each other fault."""
         self._lock = threading.Lock()
         self._url = ""
         self._why = "it is not known yet who is the primary"
@@ -56,6 +58,12 @@ class ReplicatedPrimary:
             _call(loop, functools.partial(moved, url))
         for loop, future in waiting:
             _call(loop, functools.partial(_wake, future))
+
+    def note_fault(self, fault: str) -> None:
+        """Note why no primary can be chosen; empty: one may be at any time."""
+        if fault != self.fault:
+            self.fault = fault
+            self.on_fault(fault)
 
     def follow(self, moved: Moved) -> None:
         """Call ``moved`` in this loop with the URL of each other primary from now on."""

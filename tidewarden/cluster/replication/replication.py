@@ -235,7 +235,7 @@ class Replication:
         facts = self._facts()
         await self._follower.turn(facts)
         self._heed_notice()
-        self.finder.fault = self._member.quorum_fault()
+        self.finder.note_fault(self._member.quorum_fault() or self.seen.cut_off())
         self._keep_set()
         self._say()
 

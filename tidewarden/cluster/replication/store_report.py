@@ -6,6 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+DISK_FULL = "its disk is full"
+"""What :attr:`StoreReport.why` begins with where there is hardly any room for the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:

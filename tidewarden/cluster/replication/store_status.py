@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from tidewarden.clock import Clock
@@ -12,7 +12,7 @@ from tidewarden.histograms import FAILOVERS, Family
 from tidewarden.raft.store_facts import StoreFacts, majority_of, read_set, set_text
 
 from .store_changes import RECOVERED, StoreChange, changes_between
-from .store_report import StoreReport, read_report
+from .store_report import DISK_FULL, StoreReport, read_report
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -233,6 +233,24 @@ class StoreStatus:
             )
         return ""
 
+    def cut_off(self) -> str:
+        """
+        Say that this node does not hear the primary's node; empty: it does, or it is no news.
+
+        It hears a majority, which has not replaced the primary: others may well hear it.
+        """
+        facts, heard = self._stores.store_facts(), self._report(self._stores.store_facts().primary)
+        if not facts.view or heard is None or facts.primary == self._node:
+            return ""
+        silent_s = self._clock.monotonic() - heard[0]
+        if silent_s <= self._away_s or self._stuck() or self._stores.quorum_fault():
+            return ""
+        return (
+            f"{self._node} does not hear {facts.primary}, whose store is the primary, and the"
+            " others have not replaced it: if it runs, mend the link between their hosts, and send"
+            " requests to another node meanwhile"
+        )
+
     def waits_for(self) -> str:
         """Say, where no primary is open, what every node's store lacks to be it."""
         if told := self._stores.quorum_fault() or self._stuck() or self.fault():
@@ -252,7 +270,12 @@ class StoreStatus:
             found.append(
                 f"{len(whole)} of {len(voters)} stores are in sync{self._missing(facts, voters)}"
             )
-        return found
+        return found + self._full_disks(whole)
+
+    def _full_disks(self, nodes: Collection[str]) -> list[str]:
+        """Return which of these nodes' stores have no room on their disks."""
+        whys = {node: copy["why"] for node, copy in self.copies().items() if node in nodes}
+        return [f"{node}: {why}" for node, why in whys.items() if why.startswith(DISK_FULL)]
 
     def _missing(self, facts: StoreFacts, voters: frozenset[str]) -> str:
         """Why each store that is missing is."""
@@ -276,6 +299,9 @@ class StoreStatus:
                 f" {' and '.join(sorted(facts.nodes_in_sync)) or 'nobody'} have been in sync: the"
                 f" loss of one more stops all writes{self._missing(facts, voters)}"
             )
+        if cut_off := self.cut_off():
+            found.append(cut_off)
+        found += self._full_disks(voters)
         reports = {node: one[1] for node in voters if (one := self._report(node))}
         fsyncs = {node: report.fsync for node, report in reports.items() if report.fsync}
         if len(set(fsyncs.values())) > 1:

@@ -43,6 +43,11 @@ DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
 DEFAULT_NAME = "default"
 
 
+def is_slow(secret_hash: str) -> bool:
+    """Return whether a secret is checked slowly by this hash; empty: there is none."""
+    return bool(secret_hash) and not quick_hash(secret_hash)
+
+
 def _unheard(user: str, peer: str, message: str) -> None:
     """Nobody wants to know."""
 
@@ -213,10 +218,11 @@ class Users:
         that have not failed.
         """
         user = self._named(name)
-        # An unknown name costs as much as the first user's: where all hashes are of one kind, who
-        # is a user cannot be read off the time.
-        secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
-        if secret_hash is None or quick_hash(secret_hash):  # it has been looked at
+        # Whoever has no slow hash, or is no user, costs as much as who has one: who is a user
+        # cannot be read off the time.
+        own = self._hashes.get(user, "")
+        secret_hash = next((one for one in (own, *self._hashes.values()) if is_slow(one)), None)
+        if secret_hash is None:  # a quick one has been looked at
             return None
         kept_s = STRETCHING_BURST_S / 2 if host.failures else 0.0
         while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):

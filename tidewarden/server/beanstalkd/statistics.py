@@ -55,7 +55,7 @@ def of_job(
             "age": max(0, now_ms - task["due_ms"] + put_delay_s * 1000) // 1000,
             "delay": delay_s,
             "ttr": max(1, (task["lease_ms"] or run_ms) // 1000),
-            "time-left": max(0, left_ms) // 1000,
+            "time-left": seconds_left(left_ms),
             "file": 0,
             "reserves": reserves,
             "timeouts": timeouts,
@@ -66,9 +66,19 @@ def of_job(
     )
 
 
+def seconds_left(left_ms: int) -> int:
+    """
+    Return the whole seconds that are left.
+
+    Right after a reserve it is one less than the ttr, as beanstalkd says, which counts nanoseconds:
+    some have always passed.
+    """
+    return max(0, left_ms - 1) // 1000
+
+
 def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
     """Show a tube; who uses, watches and waits is of this node."""
-    left_ms = max(0, seen.paused_until_ms - seen.now_ms)
+    left_ms = seen.paused_until_ms - seen.now_ms
     return document(
         {
             "name": tube,
@@ -80,7 +90,7 @@ def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
             "cmd-delete": seen.counters.get("acked", 0) + seen.counters.get("deleted", 0),
             "cmd-pause-tube": seen.counters.get("pauses", 0),
             "pause": seen.paused_for_ms // 1000,
-            "pause-time-left": left_ms // 1000,
+            "pause-time-left": seconds_left(left_ms),
         }
     )
 

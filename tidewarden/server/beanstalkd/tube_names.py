@@ -2,22 +2,24 @@
 Names of tubes and of queues: to each tube its queue, and no two to the same.
 
 What both may have stands for itself. A tube's ``;`` is a queue's ``:``, and what a queue's name
-cannot have is written ``:-`` and a letter. So every tube has a queue; a queue has no tube when it
-is the system's (its name begins with ``_``), when its name begins with ``-``, or has a ``:-`` that
-no tube's name makes.
+cannot have (or be: ``.`` and ``..``) is written ``:-`` and a letter. So every tube has a queue; a
+queue has no tube when it is the system's (its name begins with ``_``), when its name begins with
+``-``, or has a ``:-`` that no tube's name makes.
 """
 
 from __future__ import annotations
 
 import re
 
+from tidewarden.queue.task import UNREACHABLE
+
 TUBE_MAX = 200
 QUEUE_MAX = 200
 _TUBE = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*")
 _WRITTEN = {"+": ":-p", "$": ":-d", "(": ":-l", ")": ":-r"}
-_READ = {"p": "+", "d": "$", "l": "(", "r": ")", "s": ";", "u": "_"}
+_READ = {"p": "+", "d": "$", "l": "(", "r": ")", "s": ";", "u": "_", "o": "."}
 _FOREIGN = re.compile(r"[;+$()]")
-_ESCAPE = re.compile(r":-([pdlrsu])|:")
+_ESCAPE = re.compile(r":-([pdlrsuo])|:")
 
 
 def is_tube(name: str) -> bool:
@@ -34,6 +36,8 @@ def queue_of(tube: str) -> str | None:
     queue = _FOREIGN.sub(_write, tube)
     if queue.startswith("_"):
         queue = ":-u" + queue[1:]
+    if queue in UNREACHABLE:
+        queue = ":-o" * len(queue)
     return queue if len(queue) <= QUEUE_MAX else None
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.config.addresses import listened
-from tidewarden.errors import BadArg, Full
+from tidewarden.errors import BadArg, Error, Full, TooBig
 from tidewarden.server.access.admission import AdmissionControl, UnauthenticatedPeer
 from tidewarden.server.access.listening import Listener
 from tidewarden.server.access.peer import peer_of
@@ -30,6 +30,7 @@ IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 REFUSED_S = 1.0  # how long one of those may take to read it
 UNAUTHENTICATED_BYTES = 16_384  # longest head of a request of a peer that has not been let in
+HEAD_TOO_BIG = "431 Request Header Fields Too Large"
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
 BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
 REQUEST_S = 0.000_3  # what an unauthenticated peer pays for a request beside its parsing
@@ -327,7 +328,13 @@ class HttpPeer(web.RequestHandler):
         if self._ahead > UNAUTHENTICATED_BYTES and self.transport is not None:
             long = f"the head of its request is longer than {UNAUTHENTICATED_BYTES} bytes"
             self._mismatches.met(peer_of(self.transport), long)
-            self.force_close()
+            if not self._request_count:  # else it may be of a body that was refused
+                refusal = TooBig(
+                    f"The head of a request may have {UNAUTHENTICATED_BYTES} bytes until its sender"
+                    " is known to be a user; the connection is closed."
+                )
+                cast(asyncio.WriteTransport, self.transport).write(refused(refusal, HEAD_TOO_BIG))
+            self.force_close()  # once that is written
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -395,18 +402,24 @@ def fault_of(error: HttpProcessingError) -> str:
     return f"what it sent is no HTTP request ({type(error).__name__})"
 
 
+def refused(error: Error, status: str, *headers: str) -> bytes:
+    """Return an answer to what is no request that could be answered otherwise."""
+    body = msgspec.json.encode({"error": error.code, "message": str(error)})
+    lines = (
+        f"HTTP/1.1 {status}",
+        "Content-Type: application/json",
+        *headers,
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
 class _Refusal(asyncio.Protocol):
     """Answers before anything was asked, and hangs up."""
 
     def __init__(self, error: Full) -> None:
-        body = msgspec.json.encode({"error": error.code, "message": str(error)})
-        head = (
-            f"HTTP/1.1 {error.http_status} Full\r\nContent-Type: application/json\r\nRetry-After:"
-            " 1\r\n"
-        )
-        self._said = (
-            f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-        )
+        self._said = refused(error, f"{error.http_status} Full", "Retry-After: 1")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writing = cast(asyncio.WriteTransport, transport)

@@ -230,7 +230,7 @@ class SetCommit:
         waited = now - lane.began_at > RETRY_S
         pause_s = 0.0 if waited else min(RETRY_S, RETRY_FIRST_S * (2**lane.failures - 1))
         lane.failures += 1
-        self._held.why, self._failed_at = why, now
+        self._held.why, self._failed_at = self._data.fault or why, now
         self._trouble_since = self._trouble_since or now
         if refuse or now - self._trouble_since >= self._held.limit_ms / 1000:
             self._refuse()

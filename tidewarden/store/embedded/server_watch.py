@@ -12,8 +12,11 @@ from tidewarden.errors import ConfigError, StoreDown
 log = logging.getLogger("tidewarden.store")
 
 BACKOFF_S_MAX = 10.0
-STEADY_S = 60.0
-"""A server that ran for so long is started again as if it had never ended."""
+STEADY_S = BACKOFF_S_MAX
+"""
+A server that ran for so long is started again as if it had never ended: one that goes on ending is
+started no more often by that than with the longest pause.
+"""
 
 
 class ServerWatch:

@@ -14,6 +14,7 @@ from msgspec import Meta
 from tidewarden import errors
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
+from tidewarden.queue.task import check_reachable
 from tidewarden.tokens.provider.grant_request import Own, text_of
 from tidewarden.tokens.provider.token_response import (
     CONSENT_S_MAX,
@@ -164,6 +165,7 @@ def check_name(name: str) -> None:
     """Raises BadArg unless ``name`` may name an account within its provider."""
     if not name:
         raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
+    check_reachable(name, "account name")
     bad = next((char for char in name if not _may_stand(char)), None)
     if bad is not None:
         raise errors.BadArg(

@@ -113,7 +113,7 @@ async def test_a_topic_says_so_of_its_durable_queues(one: Seat, pair: Replicas) 
         await one.queues.topics.link("events", queue)
     error = await refused(one, pair, lambda: one.queues.put("events", TaskSpec(b"x", id="a")))
     assert re.search(
-        r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated",
+        r"1 of the 2 queues of .* refused the task \(NOQUORUM\).* A put with ID a may be repeated",
         str(error),
     )
     assert await one.queues.put("events", TaskSpec(b"x", id="a")) == "a"

@@ -70,6 +70,24 @@ async def test_a_wrong_one_is_slow_counted_and_logged_without_it(
     assert all(secret not in str(record.__dict__) for record in caplog.records)
 
 
+@pytest.mark.parametrize("order", [(ADMIN, READER), (READER, ADMIN)])
+@pytest.mark.parametrize("name", ["admin", "reader", "nobody"])
+async def test_who_is_a_user_cannot_be_read_off_the_time(
+    name: str, order: tuple[User, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: list[str] = []
+
+    def check(secret: str, secret_hash: str) -> bool:
+        slow.extend([] if quick_hash(secret_hash) else [secret])
+        return False
+
+    monkeypatch.setattr(module, "check_secret", check)
+    users = Users(order, SystemClock(), loopback=False)
+    with pytest.raises(WrongPass):
+        await users.authenticate(name, "guessed", "p")
+    assert slow == ["guessed"]
+
+
 async def test_no_users_on_loopback_lets_everybody_in_as_default() -> None:
     assert Users((), SystemClock(), loopback=True).open
     assert not Users((), SystemClock(), loopback=False).open
@@ -108,10 +126,12 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
 
 
 async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which may be a proxy's, before everybody."""
     clock = ManualClock()
+    monkeypatch.setattr(module, "STRETCH_S", 0.0)
+    monkeypatch.setattr(module, "check_secret", lambda *of: quick_hash(of[1]) and check_secret(*of))
     writer = User(name="writer", secret_hash=hash_generated("generated"))
     users = Users((READER, writer, ADMIN), clock, loopback=True)
     await users.authenticate("reader", "opensesame", "1.2.3.4:5")

@@ -11,7 +11,7 @@ from tidewarden.queue.task import check_name
 from tidewarden.server.beanstalkd.tube_names import is_tube, queue_of, tube_of
 
 TUBES = st.text("aZ9-+/;.$_()", min_size=1, max_size=60).filter(is_tube)
-QUEUES = st.text("aZ9_.:/-pdlrsu", min_size=1, max_size=60)
+QUEUES = st.text("aZ9_.:/-pdlrsuo", min_size=1, max_size=60)
 
 
 @given(TUBES)
@@ -36,6 +36,9 @@ def test_a_queue_has_one_tube_or_none(queue: str) -> None:
         ("mail;out", "mail:out"),
         ("a/b.c_d-e", "a/b.c_d-e"),
         ("_locks", ":-ulocks"),
+        (".", ":-o"),
+        ("..", ":-o:-o"),
+        (".x", ".x"),
         ("a+b$(c)", "a:-pb:-d:-lc:-r"),
         (";-", ":-s-"),
         (";;a", "::a"),

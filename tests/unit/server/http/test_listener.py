@@ -421,6 +421,17 @@ async def test_a_head_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -
     assert any("sent away from the HTTP door" in text for text in caplog.messages)
 
 
+async def test_who_sends_a_head_that_is_too_long_is_told_so() -> None:
+    async with site() as server:
+        head = b"GET /v1/status HTTP/1.1\r\n" + b"a: b\r\n" * 20
+        stream = await connect(server, head + b"cookie: %b\r\n" % (b"c" * 6_000) * 3)
+        status, body = await answer(stream)
+        assert (status, body["error"]) == (431, "TOOBIG")
+        assert "may have 16384 bytes" in body["message"]
+        await ended(stream)
+        await hung_up(stream)
+
+
 async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
     """
     A load balancer's looks at /health are few enough; a flood of them is answered as the budget
