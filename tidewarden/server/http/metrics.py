@@ -56,6 +56,7 @@ TOKEN_COUNTERS = (
     "orphans_dropped",
     "events_lost",
 )
+JOURNAL_NUMBERS = ("journal_pending", "journal_unreadable", "journal_damaged_bytes")
 CLUSTER = "(of the whole cluster, the same at every node)"
 HELP = {
     "tidewarden_cluster_epoch": "Number of the leadership that this node knows of",
@@ -241,6 +242,9 @@ HELP = {
     "tidewarden_tokens_figures_age_seconds": (
         "How long ago tidewarden_tokens_accounts and what else is of the whole cluster was read"
     ),
+    "tidewarden_tokens_journal_damaged_bytes": (
+        "Bytes of this node's journal that were damaged when it was last read, at the start"
+    ),
     "tidewarden_tokens_journal_unreadable": (
         "Answers in this node's journal that could not be read (token answers shows them)"
     ),
@@ -370,8 +374,7 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     samples.append(
         ("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS})
     )
-    journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
-    samples.append(("tokens", {}, journal))
+    samples.append(("tokens", {}, {name: counts.get(name, 0) for name in JOURNAL_NUMBERS}))
     samples.append(("tokens", {}, {STATS: counts.get(STATS, {})}))
     return samples
 
