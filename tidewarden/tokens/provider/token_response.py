@@ -64,6 +64,13 @@ class HttpAnswer:
     """Why ``body`` is not known to be whole; empty: it is."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What the request told that must not be said again: error texts quote it."""
+    raw: bytes = field(default=b"", repr=False)
+    """The body as it came, where its Content-Encoding could not be undone, or not all of it."""
+
+    @property
+    def as_it_came(self) -> bytes:
+        """What is kept of an answer that cannot be read."""
+        return self.raw or self.body
 
 
 @dataclass(frozen=True, slots=True)

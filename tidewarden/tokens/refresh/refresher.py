@@ -302,7 +302,7 @@ class Refresher:
         """
         kept = ""
         unread = (
-            outcome.body
+            outcome.as_it_came
             if verdict.keep_body and isinstance(outcome, token_response.HttpAnswer)
             else b""
         )
