@@ -155,14 +155,14 @@ async def test_a_full_disk_is_told_and_healed(
         patched.setattr(journal_module.os, "write", full)
         with pytest.raises(OSError, match="No space left"):
             await add(journal, "b")
-        assert not journal.healthy
+        assert journal.fault
         await journal.heal()
-        assert not journal.healthy
+        assert journal.fault
         with pytest.raises(OSError, match=rf"{tmp_path}/j: No space left"):
             opened(tmp_path / "j")
     assert journal.find("q", "b", 1, 1) is not None  # In memory it is whole.
     await journal.heal()
-    assert journal.healthy
+    assert not journal.fault
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b"]
 
 
@@ -280,4 +280,4 @@ async def test_what_a_thread_that_has_ended_does_not_write_is_told(
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match="shutdown"):
             await add(journal, "a")
-    assert not journal.healthy
+    assert journal.fault

@@ -56,7 +56,12 @@ TOKEN_COUNTERS = (
     "orphans_dropped",
     "events_lost",
 )
-JOURNAL_NUMBERS = ("journal_pending", "journal_unreadable", "journal_damaged_bytes")
+JOURNAL_NUMBERS = (
+    "journal_pending",
+    "journal_unreadable",
+    "journal_writable",
+    "journal_damaged_bytes",
+)
 CLUSTER = "(of the whole cluster, the same at every node)"
 HELP = {
     "tidewarden_cluster_epoch": "Number of the leadership that this node knows of",
@@ -245,6 +250,9 @@ HELP = {
     "tidewarden_tokens_journal_damaged_bytes": (
         "Bytes of this node's journal that were damaged when it was last read, at the start"
     ),
+    "tidewarden_tokens_journal_writable": (
+        "0: this node's journal cannot be written, so single-use tokens are not refreshed here"
+    ),
     "tidewarden_tokens_journal_unreadable": (
         "Answers in this node's journal that could not be read (token answers shows them)"
     ),
@@ -274,7 +282,8 @@ HELP = {
     "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
     "tidewarden_tokens_spares_total": "Pairs that this node kept aside",
     "tidewarden_tokens_standing": (
-        f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}"
+        f"1 for how the provider stands: answers, silent, erring, limiting, refusing or"
+        f" blocked {CLUSTER}"
     ),
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }

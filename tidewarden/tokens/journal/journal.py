@@ -64,7 +64,8 @@ class Journal:
         # One group at a time: after a failed one the next must know of it.
         self._committing = asyncio.Lock()
         self._commits: set[asyncio.Task[None]] = set()
-        self._broken = False
+        self.fault = ""
+        """Why the last write failed: the file and what the system said. Empty: it did not."""
         self._anew = False  # The next commit begins the file anew.
         # To ask for it is a system call before Python 3.12.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,11 +156,6 @@ class Journal:
     def raws(self) -> list[RawAnswer]:
         """The unreadable answers that are kept."""
         return list(self._raws.values())
-
-    @property
-    def healthy(self) -> bool:
-        """False after a write that failed, until one succeeds."""
-        return not self._broken
 
     async def add_answer(
         self,
@@ -268,7 +264,7 @@ class Journal:
         """
         After a write that failed: try to begin the file anew.
 
-        :attr:`healthy` tells whether it went well.
+        :attr:`fault` tells whether it went well.
         """
         try:
             await self._commit()
@@ -332,7 +328,7 @@ class Journal:
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting, []
         work: Callable[[], None]
-        if self._broken or self._anew or self._is_history:
+        if self.fault or self._anew or self._is_history:
             body = self._live()  # Everything of the group that still matters is in there.
             work = lambda: self._write_anew(body)  # noqa: E731
         else:
@@ -342,12 +338,13 @@ class Journal:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Exception as error:
             # What the file holds now is not known; the next commit writes a new one.
-            self._broken = True
+            why = error.strerror if isinstance(error, OSError) else ""
+            self.fault = f"{self._path}: {why or error}"
             for _, future in group:
                 if future is not None and not future.done():
                     future.set_exception(self._told(error))
             raise
-        self._broken = self._anew = False
+        self.fault, self._anew = "", False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)
