@@ -40,6 +40,7 @@ Families = dict[str, Family]
 TOKEN_NUMBERS = {
     "in_flight": "in_flight",
     "late": "late_total",
+    "short_lives": "short_lives_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
     "refreshers": "refreshers",
@@ -278,6 +279,9 @@ HELP = {
     ),
     "tidewarden_tokens_revocations_total": (
         "Deleted accounts' tokens, by what became of their revocation"
+    ),
+    "tidewarden_tokens_short_lives_total": (
+        "Refreshes of this node whose token lives shorter than ten seconds, or was over"
     ),
     "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
     "tidewarden_tokens_spares_total": "Pairs that this node kept aside",

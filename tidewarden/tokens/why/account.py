@@ -202,10 +202,14 @@ def _bounds(subject: Subject) -> list[Finding]:
         )
         if value
     ]
-    text = (
-        f"It is not refreshed before {subject.when(at_ms)}, whoever asks: {', '.join(words)} of"
-        f" [providers.{provider.name}]."
-    )
+    why = f"{', '.join(words)} of [providers.{provider.name}]"
+    if due_times.is_short(subject.row):
+        life_s = (subject.row.expires_at_ms - subject.row.stored_ms) / 1000
+        why = (
+            f"{provider.name} says that its token lives for {life_s:g} s, and another is asked for"
+            f" after {due_times.LIFE_S_MIN:g} s"
+        )
+    text = f"It is not refreshed before {subject.when(at_ms)}, whoever asks: {why}."
     return [Finding("not_before", text, {"until_ms": at_ms})]
 
 
