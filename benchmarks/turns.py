@@ -246,8 +246,11 @@ def seed(client: redis.Redis, part: int) -> None:
         for _ in range(TASKS_EACH)
     )
     send(("Q.PUT", "big", "x" * 100, "DELAY", 3_600_000) for _ in range(1000))
-    grant = json.dumps({"access_token": "a" * 40, "expires_in": 86_400, "refresh_token": "r" * 40})
-    send(("T.PUT", f"shop/a{n}", grant) for n in range(ACCOUNTS // part))
+    grant = {"access_token": "a" * 40, "expires_in": 86_400}
+    send(
+        ("T.PUT", f"shop/a{n}", json.dumps(grant | {"refresh_token": f"{n:040}"}))
+        for n in range(ACCOUNTS // part)
+    )
     send(
         ("S.PUT", f"s{n}", "EVERY", 3_600_000, f"q{n % 200}.0", "x")
         for n in range(SCHEDULES // part)

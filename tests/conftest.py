@@ -43,6 +43,7 @@ from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.scripts import loader as store_scripts
 from tidewarden.store.scripts.loader import SharedLua
+from tidewarden.tokens.policy import due_times
 from tidewarden.tokens.system_queues import SYSTEM_QUEUES
 
 # redis-py parses its own package's metadata for every connection, which takes longer than
@@ -169,6 +170,12 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     if nodeid in FAILED:
         FAILED.discard(nodeid)
         let_go()
+
+
+@pytest.fixture
+def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tokens that live for a moment refreshed as often as others are in an hour."""
+    monkeypatch.setattr(due_times, "LIFE_S_MIN", 0.0)
 
 
 @pytest.fixture(scope="session")

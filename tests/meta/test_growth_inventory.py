@@ -42,6 +42,7 @@ SHORT = {
     "ViewSnapshot",
     "Coming",
     "RequestProgress",
+    "JournalReading",
     "Asking",
     "ServerIdentity",
     "SetGroup",

@@ -333,6 +333,12 @@ def use_sequence(maker: Any, number: int) -> None:
     maker._sequence = number
 
 
+def look_again(account_tokens: Any, client: Any, account: str) -> None:
+    """Have a token that is kept for the account of a client looked at again at its next use."""
+    for cache in account_tokens._caches[client].values():
+        cache._kept[account].until = 0.0
+
+
 def retry_within(line: Any, seconds: float) -> None:
     """Set how long a client's line tries again."""
     line._retry_s = seconds

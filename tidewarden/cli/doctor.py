@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import redis
 import typer
 
-from .connection import connected
+from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_table
 
@@ -25,7 +25,8 @@ def doctor(
 
     It also says what is wrong among the nodes: too few are heard, some belong to another cluster.
     Of stores that replicate: too few in sync for a minute, settings that are not the same, a loss
-    that nobody has confirmed. Where no store answers, it says so, and why.
+    that nobody has confirmed. Where no store answers, it says so, and why. Where a node's journal
+    cannot be written, it names the providers that wait for it.
 
     Exit code 1 when something is left.
 
@@ -43,6 +44,7 @@ def doctor(
         stores: list[str] = list(status.get("store_problems", []))
         if trouble := status.get("raft", {}).get("trouble", ""):
             stores.insert(0, trouble)
+        journals = [] if queue else _journals(node)
         try:
             answer = node.call("Q.CHECK", queue or "*", *(["REPAIR"] if repair else []))
         except redis.ResponseError as error:
@@ -53,7 +55,7 @@ def doctor(
     checked: list[dict[str, Any]] = [answer] if queue else answer
     left = sum(one["problems"] - one["repaired"] for one in checked)
     if as_json:
-        print_json({"queues": checked, "left": left, "stores": stores})
+        print_json({"queues": checked, "left": left, "stores": stores, "journals": journals})
     else:
         columns = ["queue", "tasks", "problems", "repaired"]
         print_table(columns, [[one[column] for column in columns] for one in checked])
@@ -64,6 +66,8 @@ def doctor(
                 )
         for sentence in stores:
             typer.echo(f"stores: {cell(sentence)}")
+        for sentence in journals:
+            typer.echo(f"journals: {cell(sentence)}")
     if left:
         raise stop(
             f"{left} problems are left{'' if repair else '; --repair puts right what it can'}",
@@ -71,3 +75,18 @@ def doctor(
         )
     if stores:
         raise stop("somebody should look at the stores and their nodes", REFUSED)
+    if journals:
+        raise stop("somebody should look at the journals", REFUSED)
+
+
+def _journals(node: NodeLine) -> list[str]:
+    """What keeps nodes from asking providers, and which, as far as it may be known."""
+    try:
+        stats: dict[str, dict[str, Any]] = node.call("T.STATS")
+    except redis.ResponseError:
+        return []  # no store, which is told beside it, or no right to see accounts
+    waiting: dict[str, list[str]] = {}
+    for name, stands in sorted(stats.items()):
+        if stands.get("error") == "journal":
+            waiting.setdefault(str(stands["message"]), []).append(name)
+    return [f"{told}; {', '.join(names)} wait for it" for told, names in waiting.items()]

@@ -11,10 +11,10 @@ import random
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tidewarden.clock import Clock, SystemClock
-from tidewarden.errors import BadArg, Error, from_wire
+from tidewarden.errors import BadArg, Error, Unreachable, from_wire
 
 from .address import addresses
 from .connection import Arg, Replies
@@ -34,6 +34,8 @@ ANSWER_S = 10.0
 WAIT_TURN_MS = 20_000  # longest wait asked of a node at a time: one that froze is left after this
 CLOSE_S = 3.0  # how long giving back may take when the client is closed
 LINES_KEPT = 8  # connections for waiting that are kept when nobody waits
+
+Found = TypeVar("Found")
 
 
 class AsyncClient:
@@ -88,6 +90,7 @@ class AsyncClient:
         self._idle: list[FailoverConnection] = []
         self._waiting: set[FailoverConnection] = set()
         self._background: set[asyncio.Task[Any]] = set()
+        self._begun: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -113,6 +116,9 @@ class AsyncClient:
         if self._closed:
             return
         self._closed = True
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
         held = self.leases.held
         await self.leases.close()
         # what is still held then comes back by the end of the session
@@ -201,6 +207,20 @@ class AsyncClient:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def begin(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        """
+        Run a coroutine in the background; a close cancels it.
+
+        Raises: Unreachable: the client is closed.
+        """
+        if self._closed:
+            work.close()
+            raise Unreachable("this client was closed")
+        task = asyncio.get_running_loop().create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
 
     async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         """

@@ -15,8 +15,8 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 """Whose matter a failure seems to be: its account's, our client's, the provider's, this node's."""
 Kind = Literal["ok", "limited", "erring", "client", "refused", "silent", "other"]
 """What an outcome says of the client's other accounts; ``other``: nothing."""
-Standing = Literal["silent", "erring", "limiting", "refusing"]
-"""How a provider stands with us that does such a thing."""
+Standing = Literal["silent", "erring", "limiting", "refusing", "blocked"]
+"""How a provider stands with us that does such a thing; ``blocked``: it is not asked."""
 Retry = Literal["backoff", "half_life", "untouched"]
 """
 ``backoff``: after growing pauses. ``half_life``: when half of the token's life is over, and nothing
@@ -250,6 +250,18 @@ ROWS = (
     _unsent(
         "discovery",
         "See whether the metadata of {host} can be had, or write token_url of [providers.{name}]",
+    ),
+    ErrorClass(
+        name="journal",
+        scope="ours",
+        kind="other",
+        answered=False,
+        standing="blocked",
+        provider_advice=(
+            "Let that node write its tokens.journal again (its rights, the disk): single-use"
+            " refresh tokens wait for it, and go on by themselves"
+        ),
+        alone_advice="",
     ),
     ErrorClass(name="late", scope="ours", kind="other", answered=False),
     _our_client(

@@ -381,6 +381,8 @@ class Tokens:
             **pool_figures(self._pools),
             "journal_pending": len(self._journal.pending()),
             "journal_unreadable": len(self._journal.raws()),
+            "journal_writable": int(not self._journal.fault),
+            "journal_damaged_bytes": self._journal.damaged_bytes,
             "events": dict(self.events.told),
             "events_lost": self._companions.lost,
             "webhooks": dict(self._webhooks.sent),

@@ -268,8 +268,9 @@ def test_doctor(run: Run, node: Any) -> None:
         "found": {kind: 2},
         "examples": [[kind, "x", "delayed buried"]],
     }
-    node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0"}}
-    assert (run("doctor").exit_code, node.asked) == (0, [["R.STATUS"], ["Q.CHECK", "*"]])
+    node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0"}, "T.STATS": {}}
+    asked = [["R.STATUS"], ["T.STATS"], ["Q.CHECK", "*"]]
+    assert (run("doctor").exit_code, node.asked) == (0, asked)
     node.answers |= {"Q.CHECK": [whole, hurt]}
     result = run("doctor")
     assert result.exit_code == 1
@@ -281,10 +282,16 @@ def test_doctor(run: Run, node: Any) -> None:
     assert run("doctor", "--repair", "--queue", "q").exit_code == 0
     assert node.asked[-1] == ["Q.CHECK", "q", "REPAIR"]
     said = "only n0 and n1 have been in sync"
-    node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0", "store_problems": [said]}}
+    node.answers |= {"Q.CHECK": [whole], "R.STATUS": {"node": "n0", "store_problems": [said]}}
     result = run("doctor")
     assert (result.exit_code, f"stores: {said}" in result.stdout) == (1, True)
     assert json.loads(run("doctor", "--json").stdout)["stores"] == [said]
+    said = "the journal of n0 is not writable: /data/tokens.journal: Permission denied"
+    waits = {"error": "journal", "message": said}
+    stats = {"shop": waits, "bank": waits, "well": {"error": "", "message": ""}}
+    node.answers |= {"R.STATUS": {"node": "n0"}, "T.STATS": stats}
+    result = run("doctor")
+    assert (result.exit_code, f"{said}; bank, shop wait for it" in result.stdout) == (1, True)
 
 
 def test_what_goes_to_a_terminal_is_printable() -> None:

@@ -20,7 +20,7 @@ from tidewarden.store.redis_cluster.slots import SLOTS, slot_of
 
 pytestmark = pytest.mark.timeout(300)
 
-LIFE_S = 6  # of access tokens: refreshed every four seconds
+LIFE_S = 15  # of access tokens: refreshed every ten seconds
 EPOCHS = 20
 """
 By so much is the epoch of the server that has left ahead of the cluster's: its word would count for

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS = 20  # of django-oauth-toolkit for each engine: half of them are refreshed at each kill
 COUNTED = 12  # of the counting provider
-LIFE_S = 3  # of their access tokens: each is refreshed two seconds after it came, all the while
+LIFE_S = 15  # of their access tokens: each is refreshed ten seconds after it came, all the while
 SHARDS = 16
 HOLD_MS = 60_000
 TIMEOUT_S = 30.0

@@ -46,7 +46,7 @@ AFTER_A_STOP_S = 10.0
 What the store had not read when its connection was cut it may run then, and a node looks for that
 after six seconds.
 """
-LIFE_S = 6
+LIFE_S = 15
 HAPPENS_S = 1.5
 """
 For so long something is waited for that is to be lost. On some links nothing passes just then.

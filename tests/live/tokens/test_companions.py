@@ -32,6 +32,7 @@ def test_each_account_has_one_time_in_each_interval() -> None:
     assert next_time("p/a", first, 10_000) == first + 10_000
 
 
+@pytest.mark.usefixtures("short_lives")
 async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path) -> None:
     companions = {
         "contacts": Companion("contacts", ("p",), "contacts.sync", 1, PAYLOAD),

@@ -262,7 +262,7 @@ async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -
         bench = Bench(side.queues)
         bench.now_ms = SystemClock().unix_ms()
         for account, token in (("old", {}), ("living", {"access_token": "a", "expires_in": 3600})):
-            await side.tokens.put(f"p/{account}", {"refresh_token": "r"} | token)
+            await side.tokens.put(f"p/{account}", {"refresh_token": account} | token)
             await side.tokens.refresh(f"p/{account}")
             task = await bench.take(account)
             troubles = RefreshTroubles(

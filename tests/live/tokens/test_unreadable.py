@@ -87,6 +87,25 @@ async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(
     assert endpoint.current["a"] == 2
 
 
+async def test_a_body_in_a_coding_that_nobody_can_undo_is_kept_as_it_came(
+    valkey: Any, tmp_path: Path
+) -> None:
+    body = b"\x8b\x01\x80 whatever brotli makes of a pair"
+
+    async def packed(_request: web.Request, made: Endpoint, token: str) -> web.Response:
+        made.rotate(token)
+        return web.Response(body=body, headers={"Content-Encoding": "br"})
+
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(packed)
+        chosen = harness.provider(endpoint.url, rotation="single_use")
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=SOON_S) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await in_state(side, "lost_rotation")
+            (answer,) = (await side.tokens.custody.answers("p/a"))["answers"]
+            assert answer["body"] == body
+
+
 async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(
     valkey: Any, tmp_path: Path
 ) -> None:

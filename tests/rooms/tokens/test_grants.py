@@ -12,7 +12,7 @@ from support.inspect import ledger_of
 from support.tokens import harness
 
 from tidewarden.config.load import Provider, Secret
-from tidewarden.errors import Full, Internal
+from tidewarden.errors import BadArg, Full, Internal
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 
 answers, eventually = harness.answers, harness.eventually
@@ -35,6 +35,17 @@ async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
         assert await side.tokens.put("p/a", {"refresh_token": "other"}) == 2
         # The same token in another account is that one's own.
         assert await side.tokens.put("p/b", fields) == 1
+
+
+async def test_a_single_use_token_that_another_account_has_is_refused(still: Any) -> None:
+    """A refresh of either would end the other's grant."""
+    async with still as side:
+        await side.tokens.put("p/a", {"refresh_token": "r"})
+        with pytest.raises(BadArg, match="refresh_token is that of p/a; each would end the other"):
+            await side.tokens.put("p/b", {"refresh_token": "r"})
+        assert await side.tokens.put("p/a", {"refresh_token": "r"}) == 1
+        await side.tokens.delete("p/a")
+        assert await side.tokens.put("p/b", {"refresh_token": "r"}) >= 1
 
 
 @pytest.mark.thorough
@@ -214,12 +225,12 @@ async def test_an_account_deleted_and_put_again_is_another(valkey: Any, tmp_path
 async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
     async with still as side:
         put = side.tokens.put
-        await put("p/told", {"refresh_token": "r", "access_token": "a", "expires_in": 3600})
+        await put("p/told", {"refresh_token": "r-told", "access_token": "a", "expires_in": 3600})
         # The provider's default life: an hour.
-        await put("p/untold", {"refresh_token": "r", "access_token": "a"})
+        await put("p/untold", {"refresh_token": "r-untold", "access_token": "a"})
         # No access token: nothing that expires.
-        await put("p/none", {"refresh_token": "r", "expires_at_ms": FAR_MS})
-        await put("p/past", {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000})
+        await put("p/none", {"refresh_token": "r-none", "expires_at_ms": FAR_MS})
+        await put("p/past", {"refresh_token": "r-past", "access_token": "a", "expires_at_ms": 1000})
         entries, _ = await side.tokens.list()
         found = {entry["account"]: entry for entry in entries}
         now_ms = found["p/told"]["stored_ms"]
@@ -230,7 +241,9 @@ async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
         assert (found["p/none"]["expires_at_ms"], found["p/none"]["state"]) == (0, "expiring")
         assert found["p/none"]["due_ms"] <= now_ms + 2_000
         assert found["p/past"]["state"] == "late"
-        await put("p/2099", {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS})
+        await put(
+            "p/2099", {"refresh_token": "r-2099", "access_token": "a", "expires_at_ms": FAR_MS}
+        )
         told = next(
             entry for entry in (await side.tokens.list())[0] if entry["account"] == "p/2099"
         )

@@ -37,7 +37,7 @@ def still(valkey: Any, tmp_path: Path) -> Any:
 async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
     async with still as side:
         await asyncio.gather(
-            *(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700))
+            *(side.tokens.put(f"p/a{n}", {"refresh_token": f"r{n}"}) for n in range(700))
         )
         for count in (7, 100, 1000):
             names, most = await walk(side.tokens, count=count)
@@ -56,7 +56,9 @@ async def test_who_may_see_some_accounts_meets_each_of_them_and_hears_of_no_othe
     async with harness.node(valkey, tmp_path, chosen, go=False, more=[other]) as side:
         names = [f"p/{whose}{n}" for whose in ("mine", "other") for n in range(40)]
         names += [f"q/a{n}" for n in range(20)]
-        await asyncio.gather(*(side.tokens.put(name, {"refresh_token": "r"}) for name in names))
+        await asyncio.gather(
+            *(side.tokens.put(name, {"refresh_token": f"r {name}"}) for name in names)
+        )
         expected = {*(f"p/mine{n}" for n in range(40)), "q/a1"}
         for count in (1, 3, 100):
             met, after = [], ""
@@ -88,7 +90,7 @@ async def test_who_may_see_some_accounts_meets_each_of_them_and_hears_of_no_othe
 async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, state: str) -> None:
     async with still as side:
         await asyncio.gather(
-            *(side.tokens.put(f"p/a:{n}", {"refresh_token": "r"}) for n in range(48))
+            *(side.tokens.put(f"p/a:{n}", {"refresh_token": f"r{n}"}) for n in range(48))
         )
         names, after = [], ""
         while True:
@@ -104,11 +106,13 @@ async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, stat
 async def test_by_state(still: Any) -> None:
     async with still as side:
         await asyncio.gather(
-            *(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60))
+            *(side.tokens.put(f"p/new{n}", {"refresh_token": f"r{n}"}) for n in range(60))
         )
-        fresh = {"refresh_token": "r", "access_token": "a", "expires_in": 3600}
-        await asyncio.gather(*(side.tokens.put(f"p/ok{n}", fresh) for n in range(60)))
-        late = {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000}
+        fresh = {"access_token": "a", "expires_in": 3600}
+        await asyncio.gather(
+            *(side.tokens.put(f"p/ok{n}", fresh | {"refresh_token": f"ok{n}"}) for n in range(60))
+        )
+        late = {"refresh_token": "late", "access_token": "a", "expires_at_ms": 1000}
         await side.tokens.put("p/late", late)
         for state, names in (
             ("fresh", 60),

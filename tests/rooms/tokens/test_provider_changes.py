@@ -48,6 +48,7 @@ async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(
         assert set(await side.tokens.stats()) == {"p", "q"}
 
 
+@pytest.mark.usefixtures("short_lives")
 async def test_a_changed_provider_goes_on_when_what_was_under_way_has_ended(
     valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
 ) -> None:

@@ -73,8 +73,9 @@ async def test_a_wrong_field_is_told_of_its_account_alone_which_is_not_put(
     ) as one:
         for at, (fields, fault) in enumerate(WRONG):
             bad = {"account": "p/bad", "refresh_token": "r-2", **fields}
-            good = {**GOOD, "account": f"p/good{at}"}
-            lines = sealed(good, bad, {**good, "account": f"p/other{at}"})
+            good = {**GOOD, "account": f"p/good{at}", "refresh_token": f"good-{at}"}
+            other = {**good, "account": f"p/other{at}", "refresh_token": f"other-{at}"}
+            lines = sealed(good, bad, other)
             results = await one.tokens.custody.import_sealed((KEY, FILE, 1), lines)
             assert (results[0], results[2]) == (1, 1), fields
             assert str(results[1]).startswith(f"{bad['account']}: "), fields

@@ -21,7 +21,7 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
         for name in "ab":
             await side.tokens.put(
-                f"p/{name}", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
+                f"p/{name}", {"refresh_token": name, "access_token": "x", "expires_in": 3600}
             )
         await side.queues.admin.settings(
             "_tokens:q:none"

@@ -69,6 +69,7 @@ async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -
             await side.tokens.put("p/a", {"refresh_token": "r"})
 
 
+@pytest.mark.usefixtures("short_lives")
 @pytest.mark.thorough
 async def test_tokens_are_renewed_life_after_life_and_a_narrower_answer_narrows_no_request(
     valkey: Any, tmp_path: Path
@@ -255,6 +256,7 @@ async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_pat
             assert (await fresh(side, "p/gone")).access_token.startswith("at-gone-")
 
 
+@pytest.mark.usefixtures("short_lives")
 @pytest.mark.thorough
 async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_anew(
     valkey: Any, tmp_path: Path

@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
             "access_token": f"at.{account}.{number}",
             "refresh_token": f"{account}.{int(number) + 1}",
         }
-        self._say(200, json.dumps({**pair, "token_type": "Bearer", "expires_in": 5}).encode())
+        self._say(200, json.dumps({**pair, "token_type": "Bearer", "expires_in": 15}).encode())
 
     def _say(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import struct
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.inspect import committing_of, thread_of
 
 from tidewarden.errors import Internal
 from tidewarden.tokens.journal import journal as journal_module
 from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.journal_records import JournalAnswer, read_records
+from tidewarden.tokens.journal.journal_records import JournalAnswer, frame, read_records
 
 KEY = (7, b"wrapped")
 
@@ -71,17 +74,44 @@ async def test_a_crash_at_every_byte_keeps_every_whole_record(
         assert [answer.account for answer in opened(torn).pending()][-1] == "after"
 
 
-async def test_a_damaged_record_ends_the_reading_and_is_set_aside(tmp_path: Path) -> None:
+async def test_a_damaged_record_is_set_aside_and_told_and_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = opened(tmp_path / "j")
     await add(journal, "a")
-    size = (tmp_path / "j").stat().st_size
+    begin = (tmp_path / "j").stat().st_size
     await add(journal, "b")
+    end = (tmp_path / "j").stat().st_size
+    await add(journal, "c")
     raw = bytearray((tmp_path / "j").read_bytes())
-    raw[size + 12] ^= 1
+    raw[begin + 12] ^= 1
     (tmp_path / "j").write_bytes(raw)
     again = opened(tmp_path / "j")
-    assert [answer.account for answer in again.pending()] == ["a"]
-    assert (tmp_path / "j.torn").read_bytes() == raw[size:]
+    assert [answer.account for answer in again.pending()] == ["a", "c"]
+    assert (tmp_path / "j.torn").read_bytes() == raw[begin:end]
+    assert (again.damaged_bytes, again.torn_bytes) == (end - begin, 0)
+    assert f"{end - begin} bytes in 1 places, the first at {begin}, are damaged" in caplog.text
+
+
+async def test_records_of_another_version_outlive_this_one(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    await add(journal, "a")
+    body = msgspec.msgpack.encode(["later", 7, b"x" * 100_000])
+    foreign = struct.pack(">II", len(body), zlib.crc32(body)) + body
+    with (tmp_path / "j").open("ab") as file:
+        file.write(foreign)
+    again = opened(tmp_path / "j")
+    again.stored(again.pending()[0])
+    await again.close()
+    await opened(tmp_path / "j").close()
+    assert foreign in (tmp_path / "j").read_bytes()
+    assert again.torn_bytes == 0
+
+
+def test_a_journal_whose_first_bytes_are_damaged_is_one_still(tmp_path: Path) -> None:
+    record = JournalAnswer(1, "q", "a", 1, 1, b"row", 10, 20)
+    (tmp_path / "j").write_bytes(b"TWTJ?\n" + frame(record))
+    assert opened(tmp_path / "j").pending() == [record]
 
 
 async def test_those_that_come_together_share_a_sync(
@@ -141,8 +171,7 @@ async def test_the_file_begins_anew_when_all_is_stored(
         journal.stored(await add(journal, f"a{number}", row=b"x" * 1000))
     await journal.flush()
     assert (tmp_path / "j").stat().st_size < 12_000
-    records, _ = read_records((tmp_path / "j").read_bytes())
-    assert kept in records
+    assert kept in read_records((tmp_path / "j").read_bytes()).records
     journal.stored(kept)
     await journal.close()
     assert opened(tmp_path / "j").pending() == []
@@ -161,14 +190,14 @@ async def test_a_full_disk_is_told_and_healed(
         patched.setattr(journal_module.os, "write", full)
         with pytest.raises(OSError, match="No space left"):
             await add(journal, "b")
-        assert not journal.healthy
+        assert journal.fault
         await journal.heal()
-        assert not journal.healthy
+        assert journal.fault
         with pytest.raises(OSError, match=rf"{tmp_path}/j: No space left"):
             opened(tmp_path / "j")
     assert journal.find("q", "b", 1, 1) is not None  # In memory it is whole.
     await journal.heal()
-    assert journal.healthy
+    assert not journal.fault
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b"]
 
 
@@ -286,4 +315,4 @@ async def test_what_a_thread_that_has_ended_does_not_write_is_told(
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match="shutdown"):
             await add(journal, "a")
-    assert not journal.healthy
+    assert journal.fault

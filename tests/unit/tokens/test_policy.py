@@ -56,7 +56,17 @@ def test_due_is_a_margin_before_the_end_and_life_counts_from_the_sending() -> No
     assert due_after(NOW_MS, 1e12, provider(life_s_max=7200.0), dice=0)[0] == NOW_MS + 7_200_000
 
 
-@given(st.floats(0.001, 1e9), st.floats(0, 1e8), st.floats(0, 1), st.floats(0, 0.9))
+@pytest.mark.parametrize("life_s", [0.0, 1.0, 9.9])
+def test_a_token_that_lives_for_a_moment_is_refreshed_each_ten_seconds(life_s: float) -> None:
+    end_ms, due_ms = due_after(NOW_MS, life_s, provider(), dice=1)
+    assert (end_ms, due_ms) == (NOW_MS + int(life_s * 1000), NOW_MS + 10_000)
+    row = AccountRow(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
+    assert too_soon(provider(), row, NOW_MS + 1000) == 9  # whoever asks
+    assert too_soon(provider(), row, due_ms) == 0
+    assert too_soon(provider(), replace(row, refreshed=False), NOW_MS) == 0
+
+
+@given(st.floats(10.0, 1e9), st.floats(0, 1e8), st.floats(0, 1), st.floats(0, 0.9))
 def test_due_is_never_late_and_never_at_once(
     life_s: float, margin_s: float, dice: float, share: float
 ) -> None:

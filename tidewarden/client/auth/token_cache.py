@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidewarden.client.client import AsyncClient
 from tidewarden.client.replies import Token
 from tidewarden.clock import Clock
-from tidewarden.errors import Error, NoQuorum, StoreDown, Timeout, Unreachable
+from tidewarden.errors import Error, NotFound, Unreachable
 
 ACCOUNTS_MAX = 10_000
 REFUSED_S = 30.0
@@ -17,13 +17,15 @@ REFUSED_S = 30.0
 RECHECK_S = 5.0
 """So soon the cluster is asked again for a token that was refused: another may be there."""
 
+LOOKS_MAX = 100
+
 log = logging.getLogger("tidewarden.client")
 
 
 @dataclass(slots=True)
 class _Kept:
     token: Token
-    until: float  # in monotonic seconds, as all times here: when it is asked for again
+    until: float  # in monotonic seconds, as all times here: when it is looked at again
     dies_at: float
     since: float
     refused: int = 0  # the newest generation that a resource has refused
@@ -34,8 +36,9 @@ class TokenCache:
     """
     Holds the tokens of one client. All of it runs in the client's event loop.
 
-    Callers that ask for the same account meanwhile share one request to the cluster, which goes on
-    when one of them is cancelled.
+    A token that lives is served at once. When it may be kept no longer, the cluster is asked beside
+    that; nobody waits. Callers that find no living token share one request to the cluster, which
+    goes on when one of them is cancelled.
 
     Args:
         min_ttl_ms: of the life that a token must have left when it comes.
@@ -52,22 +55,16 @@ class TokenCache:
 
     async def get(self, account: str) -> Token:
         """
-        Return the account's token, from memory while it may be kept.
+        Return the account's token, from memory while it lives.
 
         Raises: what :meth:`AsyncClient.token` raises.
         """
-        kept = self._kept.get(account)
-        if kept is not None and self._clock.monotonic() < kept.until:
-            return kept.token
-        try:
-            return await asyncio.shield(self._flight(account, 0))
-        except (StoreDown, NoQuorum, Timeout, Unreachable) as error:
-            kept, now = self._kept.get(account), self._clock.monotonic()
-            if kept is None or now >= kept.dies_at or kept.token.generation <= kept.refused:
-                raise
-            log.warning("%s is used without having been looked at again: %s", account, error)
-            kept.until = min(now + RECHECK_S, kept.dies_at)
-            return kept.token
+        kept, now = self._kept.get(account), self._clock.monotonic()
+        if kept is None or now >= kept.dies_at:
+            return await self._answer(self._flight(account, 0))
+        if now >= kept.until and (account, 0) not in self._flights:
+            self._look(account)
+        return kept.token
 
     async def newer(self, account: str, refused: Token) -> Token | None:
         """
@@ -87,7 +84,7 @@ class TokenCache:
                 return None
             kept.asked_newer_at = now
         try:
-            found = await asyncio.shield(self._flight(account, kept.refused))
+            found = await self._answer(self._flight(account, kept.refused))
         except Error as error:
             log.warning("%s was refused, and there is no newer token: %s", account, error)
             kept.until = min(kept.until, self._clock.monotonic() + RECHECK_S)
@@ -99,7 +96,7 @@ class TokenCache:
         return self._flights.get((account, newer)) or self._fly(account, newer)
 
     def _fly(self, account: str, newer: int) -> asyncio.Task[Token]:
-        flight = asyncio.get_running_loop().create_task(self._ask(account, newer))
+        flight = self._client.begin(self._ask(account, newer))
         self._flights[account, newer] = flight
         flight.add_done_callback(lambda done: self._landed(account, newer, done))
         return flight
@@ -108,6 +105,32 @@ class TokenCache:
         del self._flights[account, newer]
         if not flight.cancelled():
             flight.exception()  # whoever asked may have gone, and nobody else wants it
+
+    async def _answer(self, flight: asyncio.Task[Token]) -> Token:
+        """Wait for a request that others may wait for. Raises: what it does; Unreachable."""
+        try:
+            return await asyncio.shield(flight)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if flight.cancelled() and waiter is not None and not waiter.cancelling():
+                raise Unreachable("this client was closed") from None
+            raise
+
+    def _look(self, account: str) -> None:
+        """Ask the cluster, beside those who use the kept token."""
+        if len(self._flights) < LOOKS_MAX:
+            self._fly(account, 0).add_done_callback(lambda done: self._looked(account, done))
+
+    def _looked(self, account: str, flight: asyncio.Task[Token]) -> None:
+        error = None if flight.cancelled() else flight.exception()
+        kept = self._kept.get(account)
+        if error is None or kept is None:
+            return
+        if isinstance(error, NotFound):
+            del self._kept[account]  # the next request is told
+            return
+        log.warning("%s is used without having been looked at again: %s", account, error)
+        kept.until = self._clock.monotonic() + RECHECK_S
 
     async def _ask(self, account: str, newer: int) -> Token:
         asked_at = self._clock.monotonic()  # its time runs from no later than the node's answer
@@ -127,7 +150,7 @@ class TokenCache:
             kept.refused = 0  # the account was deleted and put anew
         kept.token, kept.dies_at, kept.since = found, dies_at, now
         keep_s = found.keep_ms / 1000
-        kept.until = asked_at + (
-            min(keep_s, RECHECK_S) if found.generation <= kept.refused else keep_s
+        kept.until = max(
+            now + RECHECK_S, asked_at + (keep_s if found.generation > kept.refused else 0.0)
         )
         return found

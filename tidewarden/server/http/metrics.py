@@ -40,6 +40,7 @@ Families = dict[str, Family]
 TOKEN_NUMBERS = {
     "in_flight": "in_flight",
     "late": "late_total",
+    "short_lives": "short_lives_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
     "refreshers": "refreshers",
@@ -55,6 +56,12 @@ TOKEN_COUNTERS = (
     "orphans",
     "orphans_dropped",
     "events_lost",
+)
+JOURNAL_NUMBERS = (
+    "journal_pending",
+    "journal_unreadable",
+    "journal_writable",
+    "journal_damaged_bytes",
 )
 CLUSTER = "(of the whole cluster, the same at every node)"
 HELP = {
@@ -241,6 +248,12 @@ HELP = {
     "tidewarden_tokens_figures_age_seconds": (
         "How long ago tidewarden_tokens_accounts and what else is of the whole cluster was read"
     ),
+    "tidewarden_tokens_journal_damaged_bytes": (
+        "Bytes of this node's journal that were damaged when it was last read, at the start"
+    ),
+    "tidewarden_tokens_journal_writable": (
+        "0: this node's journal cannot be written, so single-use tokens are not refreshed here"
+    ),
     "tidewarden_tokens_journal_unreadable": (
         "Answers in this node's journal that could not be read (token answers shows them)"
     ),
@@ -267,10 +280,14 @@ HELP = {
     "tidewarden_tokens_revocations_total": (
         "Deleted accounts' tokens, by what became of their revocation"
     ),
+    "tidewarden_tokens_short_lives_total": (
+        "Refreshes of this node whose token lives shorter than ten seconds, or was over"
+    ),
     "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
     "tidewarden_tokens_spares_total": "Pairs that this node kept aside",
     "tidewarden_tokens_standing": (
-        f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}"
+        f"1 for how the provider stands: answers, silent, erring, limiting, refusing or"
+        f" blocked {CLUSTER}"
     ),
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
@@ -372,8 +389,7 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     samples.append(
         ("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS})
     )
-    journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
-    samples.append(("tokens", {}, journal))
+    samples.append(("tokens", {}, {name: counts.get(name, 0) for name in JOURNAL_NUMBERS}))
     samples.append(("tokens", {}, {STATS: counts.get(STATS, {})}))
     return samples
 

@@ -1,11 +1,10 @@
 """
 Journals what a provider answered: sealed, and on disk before anything else happens to it.
 
-It has the provider's answers, sealed and on disk before anything else happens to them.
-
 An append-only file of :mod:`tidewarden.tokens.journal.journal_records`. Group commit: what comes
-while one fsync runs shares the next. At the start the file is read back; a torn tail, as a power
-cut leaves it, is set aside and reported. When most of it is history it begins anew.
+while one fsync runs shares the next. At the start the file is read back. What is no whole record (a
+torn tail, as a power cut leaves it, or a damaged byte) is set aside and reported; all other records
+count. When most of the file is history it begins anew.
 """
 
 from __future__ import annotations
@@ -65,13 +64,17 @@ class Journal:
         # One group at a time: after a failed one the next must know of it.
         self._committing = asyncio.Lock()
         self._commits: set[asyncio.Task[None]] = set()
-        self._broken = False
+        self.fault = ""
+        """Why the last write failed: the file and what the system said. Empty: it did not."""
         self._anew = False  # The next commit begins the file anew.
         # To ask for it is a system call before Python 3.12.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
+        self._foreign: list[bytes] = []
         self.torn_bytes = 0
-        """Bytes that the last :meth:`open` could not read."""
+        """Bytes at the file's end that :meth:`open` could not read, as a crash leaves them."""
+        self.damaged_bytes = 0
+        """Bytes before its last record that :meth:`open` could not read."""
 
     def open(self) -> None:
         """
@@ -81,17 +84,34 @@ class Journal:
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         raw = self._path.read_bytes() if self._path.exists() else b""
-        if raw and not raw.startswith(MAGIC[: len(raw)]):
+        found = read_records(raw)
+        if found.damage[:1] == [(0, len(raw))] and not raw.startswith(MAGIC[: len(raw)]):
             raise errors.Internal(
                 f"{self._path} is not a journal of tokens (it does not begin with {MAGIC!r})"
             )
-        records, end = read_records(raw)
-        for record in records:
+        for record in found.records:
             self._apply(record)
-        self.torn_bytes = len(raw) - end
-        if self.torn_bytes:
-            aside = self._path.with_name(self._path.name + ".torn")
-            aside.write_bytes(raw[end:])
+        self._foreign = found.foreign
+        if found.foreign:
+            log.warning(
+                "%s has %d records of a kind that this version does not know; they stay there",
+                self._path,
+                len(found.foreign),
+            )
+        if found.damage:
+            self._set_aside(raw, found.damage)
+        try:
+            self._rewrite()
+        except OSError as error:  # a full disk names no file
+            raise self._told(error) from None
+
+    def _set_aside(self, raw: bytes, damage: list[tuple[int, int]]) -> None:
+        """Keep what could not be read in a file of its own, and tell of it. Raises: OSError."""
+        aside = self._path.with_name(self._path.name + ".torn")
+        aside.write_bytes(b"".join(raw[begin:end] for begin, end in damage))
+        begin, end = damage[-1]
+        if end == len(raw):
+            self.torn_bytes = end - begin
             log.error(
                 "%s: the last %d bytes are no whole record (a crash while writing?); set aside"
                 " as %s",
@@ -99,10 +119,18 @@ class Journal:
                 self.torn_bytes,
                 aside,
             )
-        try:
-            self._rewrite()
-        except OSError as error:  # a full disk names no file
-            raise self._told(error) from None
+            damage = damage[:-1]
+        if damage:
+            self.damaged_bytes = sum(end - begin for begin, end in damage)
+            log.error(
+                "%s: %d bytes in %d places, the first at %d, are damaged, which no crash does (a"
+                " failing disk?); set aside as %s; all other records are read",
+                self._path,
+                self.damaged_bytes,
+                len(damage),
+                damage[0][0],
+                aside,
+            )
 
     def pending(self) -> list[JournalAnswer]:
         """Answers that are not known to be in the store, oldest first."""
@@ -128,11 +156,6 @@ class Journal:
     def raws(self) -> list[RawAnswer]:
         """The unreadable answers that are kept."""
         return list(self._raws.values())
-
-    @property
-    def healthy(self) -> bool:
-        """False after a write that failed, until one succeeds."""
-        return not self._broken
 
     async def add_answer(
         self,
@@ -212,7 +235,8 @@ class Journal:
     @property
     def _is_history(self) -> bool:
         """Whether the file holds so much that nobody needs any more that it is to begin anew."""
-        if not self._answers and not self._raws and self._bytes > 1 << 16:
+        needed = self._answers or self._raws or self._foreign
+        if not needed and self._bytes > 1 << 16:
             return True
         return self._bytes > max(REWRITE_BYTES, 2 * self._begun_bytes)
 
@@ -240,7 +264,7 @@ class Journal:
         """
         After a write that failed: try to begin the file anew.
 
-        :attr:`healthy` tells whether it went well.
+        :attr:`fault` tells whether it went well.
         """
         try:
             await self._commit()
@@ -304,7 +328,7 @@ class Journal:
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting, []
         work: Callable[[], None]
-        if self._broken or self._anew or self._is_history:
+        if self.fault or self._anew or self._is_history:
             body = self._live()  # Everything of the group that still matters is in there.
             work = lambda: self._write_anew(body)  # noqa: E731
         else:
@@ -314,12 +338,13 @@ class Journal:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Exception as error:
             # What the file holds now is not known; the next commit writes a new one.
-            self._broken = True
+            why = error.strerror if isinstance(error, OSError) else ""
+            self.fault = f"{self._path}: {why or error}"
             for _, future in group:
                 if future is not None and not future.done():
                     future.set_exception(self._told(error))
             raise
-        self._broken = self._anew = False
+        self.fault, self._anew = "", False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)
@@ -348,7 +373,7 @@ class Journal:
             *self._raws.values(),
             *self._answers.values(),
         )
-        return MAGIC + b"".join(frame(record) for record in needed)
+        return b"".join((MAGIC, *self._foreign, *(frame(record) for record in needed)))
 
     def _write_anew(self, body: bytes) -> None:
         aside = self._path.with_name(self._path.name + ".new")

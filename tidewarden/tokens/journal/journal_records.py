@@ -7,8 +7,10 @@ a msgpack array that begins with its kind.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,6 +18,9 @@ import msgspec
 MAGIC = b"TWTJ1\n"
 RECORD_BYTES_MAX = 1 << 24
 _HEAD = struct.Struct(">II")
+# What a record of any version begins with: a length up to the longest, and an array that begins
+# with a short text. To try the CRC of everything else would take a damaged file for ever.
+_BEGIN = re.compile(rb"(?=[\x00\x01][\x00-\xff]{7}[\x91-\x9f][\xa1-\xbf])")
 
 
 class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
@@ -100,22 +105,49 @@ def frame(record: Record) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def read_records(raw: bytes) -> tuple[list[Record], int]:
-    """The whole records of a file, and the position after the last of them."""
-    records: list[Record] = []
-    if not raw.startswith(MAGIC):
-        return records, 0
+@dataclass(slots=True)
+class JournalReading:
+    """Holds what was found in the bytes of a journal."""
+
+    records: list[Record] = field(default_factory=list)
+    foreign: list[bytes] = field(default_factory=list)
+    """Whole records of kinds that this version does not know, as they are in the file."""
+    damage: list[tuple[int, int]] = field(default_factory=list)
+    """Where no whole record is: begin and end, in bytes from the file's begin."""
+
+
+def read_records(raw: bytes) -> JournalReading:
+    """Read the whole records of a file; after damage it goes on with the next whole one."""
+    found = JournalReading()
     decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Record)
-    at = len(MAGIC)
-    while at + _HEAD.size <= len(raw):
-        length, crc = _HEAD.unpack_from(raw, at)
-        body = raw[at + _HEAD.size : at + _HEAD.size + length]
-        if length > RECORD_BYTES_MAX or len(body) < length or zlib.crc32(body) != crc:
-            break
+    at = len(MAGIC) if raw.startswith(MAGIC) else 0
+    while at < len(raw):
+        end = _end_of_frame(raw, at)
+        if not end:
+            begin, at = at, _next_frame(raw, at + 1)
+            found.damage.append((begin, at))
+            continue
         try:
-            records.append(decoder.decode(body))
+            found.records.append(decoder.decode(raw[at + _HEAD.size : end]))
         except msgspec.DecodeError:
-            # A whole record of a kind that is not ours: what follows cannot be trusted either.
-            break
-        at += _HEAD.size + length
-    return records, at
+            found.foreign.append(raw[at:end])
+        at = end
+    return found
+
+
+def _end_of_frame(raw: bytes, at: int) -> int:
+    """Where the whole record that begins at ``at`` ends; 0: none begins there."""
+    if at + _HEAD.size > len(raw):
+        return 0
+    length, crc = _HEAD.unpack_from(raw, at)
+    end = at + _HEAD.size + length
+    # Zeros are a record of no bytes, whose CRC is right.
+    if not 0 < length <= RECORD_BYTES_MAX or end > len(raw):
+        return 0
+    return end if zlib.crc32(memoryview(raw)[at + _HEAD.size : end]) == crc else 0
+
+
+def _next_frame(raw: bytes, at: int) -> int:
+    """Where the first whole record from ``at`` on begins; the end of ``raw`` if there is none."""
+    begins = (found.start() for found in _BEGIN.finditer(raw, at))
+    return next((begin for begin in begins if _end_of_frame(raw, begin)), len(raw))

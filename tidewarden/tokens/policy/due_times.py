@@ -5,6 +5,8 @@ from __future__ import annotations
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow
 
+LIFE_S_MIN = 10.0
+"""Of a token that lives shorter, no other is asked for sooner: it would be without pause."""
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
 
@@ -19,6 +21,8 @@ def due_after(
     """
     life = min(life_s if life_s is not None else provider.default_life_s, provider.life_s_max)
     expires_at_ms = sent_ms + int(life * 1000)
+    if life < LIFE_S_MIN:
+        return expires_at_ms, sent_ms + int(LIFE_S_MIN * 1000)
     return expires_at_ms, due_before(expires_at_ms, life, provider, dice)
 
 
@@ -41,14 +45,19 @@ def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: floa
     return expires_at_ms - int(margin * 1000)
 
 
+def is_short(row: AccountRow) -> bool:
+    """Whether the account's token came from a refresh and lives shorter than is kept up with."""
+    told = row.refreshed and bool(row.access)
+    return told and row.expires_at_ms - row.stored_ms < LIFE_S_MIN * 1000
+
+
 def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
     """Seconds until the provider lets this account be refreshed; 0: it may be now, whoever asks."""
     wait_ms = 0.0
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
-    if provider.account_interval_s and row.refreshed:
-        interval_ms = (
-            provider.account_interval_s * 1000
-        )  # Never longer than that: the clock may have been stepped back since.
+    interval_ms = 1000 * max(provider.account_interval_s, LIFE_S_MIN if is_short(row) else 0.0)
+    if interval_ms and row.refreshed:
+        # Never longer than that: the clock may have been stepped back since.
         wait_ms = max(wait_ms, min(interval_ms, row.stored_ms + interval_ms - now_ms))
     return max(0.0, wait_ms / 1000)

@@ -41,6 +41,7 @@ STANDING = {
     "erring": "answers with errors",
     "limiting": "wants fewer requests",
     "refusing": "refuses our client",
+    "blocked": "is not asked",
 }
 """How a provider may stand with us, and how that is said."""
 KEPT = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -33,6 +34,18 @@ class ProviderConnector(aiohttp.TCPConnector):
         self._factory = make
 
 
+def _slices(data: bytes) -> Iterator[bytes]:
+    """
+    The pieces that are parsed at a time.
+
+    The body is another piece than its head: an error in a piece loses the answers that begin in it.
+    """
+    body = data.find(b"\r\n\r\n") + 4
+    for part in (data[:body], data[body:]) if body >= 4 and data[body:] else (data,):
+        for at in range(0, max(len(part), 1), SLICE_BYTES):
+            yield part[at : at + SLICE_BYTES]
+
+
 class BoundedHandler(ResponseHandler):
     """Parses the answers on one connection, and ends it when there are too many."""
 
@@ -40,13 +53,23 @@ class BoundedHandler(ResponseHandler):
         super().__init__(loop)
         self._interim = 0
         self._interim_bytes = 0
+        self.broken = False
+        """Whether a body ended because what came then is no HTTP."""
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, a slice at a time while the bounds are kept."""
-        for at in range(0, max(len(data), 1), SLICE_BYTES):
-            super().data_received(data[at : at + SLICE_BYTES])
+        for some in _slices(data):
+            super().data_received(some)
             if self.exception() is not None:
+                self._end_body()
                 return
+
+    def _end_body(self) -> None:
+        """Let the reader of a body have what came before the parser's error."""
+        payload = self._payload
+        if payload is not None and not payload.is_eof() and payload.exception() is None:
+            self.broken = True
+            payload.feed_eof()
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Take an answer whose head is parsed."""

@@ -26,6 +26,8 @@ from yarl import URL
 
 from tidewarden.clock import Clock
 
+from .connector import BoundedHandler
+from .content_encoding import decoded
 from .token_response import HttpAnswer
 
 BODY_BYTES_MAX = 65_536
@@ -47,16 +49,26 @@ class RequestProgress:
     """
     Tracks how far one request is, and what of its answer has come.
 
-    ``secrets``: what no error text may quote of it.
-
-    ``secrets``: what no error text may quote of it.
+    ``secrets``: what no error text may quote of it. ``coding``: what its
+    Content-Encoding is said to be. ``body``: as it comes.
     """
 
     secrets: tuple[str, ...] = ()
     sent: bool = False
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    coding: str = ""
     body: bytes = b""
+
+    def answer(self, cut: str = "") -> HttpAnswer:
+        """
+        What has come, its Content-Encoding undone.
+
+        ``cut``: why that is not known to be all; empty: it is.
+        """
+        body, fault = decoded(self.body, self.coding, BODY_BYTES_MAX)
+        raw = self.body if fault else b""
+        return HttpAnswer(self.status, self.headers, body, cut or fault, self.secrets, raw)
 
 
 class HttpPost:
@@ -141,7 +153,10 @@ class HttpPost:
             if transport is None or transport.is_closing():
                 raise aiohttp.ServerDisconnectedError
             protocol.set_response_params(
-                read_until_eof=True, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX
+                read_until_eof=True,
+                auto_decompress=False,  # which would lose what it cannot undo
+                max_line_size=HEADER_BYTES_MAX,
+                max_field_size=HEADER_BYTES_MAX,
             )
             coming.sent = True
             transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
@@ -164,15 +179,15 @@ class HttpPost:
         coming.headers = {
             name: value for name in TOLD if (value := message.headers.get(name)) is not None
         }
+        coming.coding = ", ".join(message.headers.getall("content-encoding", ()))
         coming.status = message.code
         while chunk := await payload.readany():
             coming.body += chunk
             if len(coming.body) > BODY_BYTES_MAX:
-                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                return HttpAnswer(
-                    message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets
-                )
-        return HttpAnswer(message.code, coming.headers, coming.body, secrets=coming.secrets)
+                coming.body = coming.body[:BODY_BYTES_MAX]
+                return coming.answer(f"its body has more than {BODY_BYTES_MAX} bytes")
+        broken = isinstance(protocol, BoundedHandler) and protocol.broken
+        return coming.answer("its body broke off" if broken else "")
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
         """A connection on which nothing is under way. Raises: aiohttp.ClientError."""

@@ -137,9 +137,7 @@ class TokenEndpoint:
         if coming.status and isinstance(outcome, NoAnswer):
             # The status says what it means, and what there is of a success may hold the only
             # refresh token.
-            return HttpAnswer(
-                coming.status, coming.headers, coming.body, outcome.message, coming.secrets
-            )
+            return coming.answer(outcome.message)
         return outcome
 
     async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:

@@ -64,6 +64,13 @@ class HttpAnswer:
     """Why ``body`` is not known to be whole; empty: it is."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What the request told that must not be said again: error texts quote it."""
+    raw: bytes = field(default=b"", repr=False)
+    """The body as it came, where its Content-Encoding could not be undone, or not all of it."""
+
+    @property
+    def as_it_came(self) -> bytes:
+        """What is kept of an answer that cannot be read."""
+        return self.raw or self.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class TokenPair:
     scope: str | None
     """None: as before."""
     life_s: float | None
-    """None: not told."""
+    """None: not told. 0: it is over."""
     consent_s: float | None = None
     """How long the refresh token lives, if it is not used. None: not told."""
     extras: dict[str, Scalar] = field(default_factory=dict)
@@ -333,10 +340,10 @@ def _pair(
     refresh_token = _at(members, "refresh_token", paths) if rules.renews else ""
     kind, scope = _at(members, "token_type", paths), _at(members, "scope", paths)
     life_s = _life(_at(members, "expires_in", paths))
-    if life_s is None and "expires_at" in paths:
-        life_s = _life_until(
-            _at(members, "expires_at", paths), provider_now_s(answer.headers, unix_ms)
-        )
+    if not life_s and "expires_at" in paths:
+        now_s = provider_now_s(answer.headers, unix_ms)
+        until_s = _life_until(_at(members, "expires_at", paths), now_s)
+        life_s = until_s if until_s is not None else life_s
     return TokenPair(
         access_token=access_token,
         refresh_token=refresh_token if _is_refresh_token(refresh_token) else "",
@@ -381,7 +388,7 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
         told = _at(members, name, paths)
-        if told is not None and (life_s := _life(told, CONSENT_S_MAX)) is not None:
+        if life_s := _life(told, CONSENT_S_MAX):
             return life_s
     return None
 
@@ -397,11 +404,12 @@ def _scope(value: object) -> str | None:
 
 
 def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
-    if isinstance(value, str) and re.fullmatch(r"\d{1,12}(\.\d+)?", value.strip()):
+    """Seconds that are left, 0 of what is over. None: they are not told."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < most_s:
-        return None  # A token that is born expired would be refreshed without pause.
-    return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return max(0.0, float(value)) if -most_s < value < most_s else None
 
 
 def _life_until(value: object, now_s: float) -> float | None:
@@ -415,7 +423,7 @@ def _life_until(value: object, now_s: float) -> float | None:
     if moment is not None:
         return _life(moment.timestamp() - now_s) if moment.tzinfo else None
     end_s = _life(value)
-    return _life(end_s - now_s) if end_s is not None else None
+    return _life(end_s - now_s) if end_s else None
 
 
 def _members(answer: HttpAnswer) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tidewarden.tokens.accounts.settled import SettledAccounts
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.journal.journal_records import JournalAnswer
+from tidewarden.tokens.policy import due_times
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -26,6 +27,8 @@ class Counts:
     """By provider and class of outcome."""
     late: Counter[str] = field(default_factory=Counter)
     """Refreshes that succeeded after the old access token had expired, by provider."""
+    short_lives: Counter[str] = field(default_factory=Counter)
+    """Refreshes whose token lives shorter than another is asked for, by provider."""
     spares: int = 0
     """Answers that found their row moved on and were kept aside."""
     lost_rotations: int = 0
@@ -112,6 +115,18 @@ class OutcomeNotifier:
     def succeeded_late(self, provider: str) -> None:
         """A refresh went well after the old access token had expired."""
         self._counts.late[provider] += 1
+
+    def short_lived(self, provider: str, life_s: float) -> None:
+        """A token came that lives shorter than another is asked for; the log hears of it once."""
+        if not self._counts.short_lives[provider]:
+            log.warning(
+                "access tokens of %s live for %g s, as it says (expires_in): another is asked for"
+                " after %g s, and until then there is none that lives",
+                provider,
+                life_s,
+                due_times.LIFE_S_MIN,
+            )
+        self._counts.short_lives[provider] += 1
 
     def adopted(self) -> None:
         """An answer was found in another node's journal."""

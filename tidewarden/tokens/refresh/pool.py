@@ -17,6 +17,7 @@ from tidewarden.tokens.journal.journal_records import JournalAnswer
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.vault.vault import Vault
 
+from .journal_trouble import JournalTrouble
 from .load_leveller import Leveller
 from .refresher import Refresher
 from .write_back import WriteBack
@@ -58,6 +59,7 @@ class Pool:
         limits: ClientLimits,
         refresher: Refresher,
         write_back: WriteBack,
+        journal_trouble: JournalTrouble,
         clock: Clock,
     ) -> None:
         if provider.unconfirmed:
@@ -72,6 +74,7 @@ class Pool:
         self._queues = queues
         self._vault = vault
         self._journal = journal
+        self._journal_trouble = journal_trouble
         self._clock = clock
         self.limits = limits
         self._write_back = write_back
@@ -187,9 +190,11 @@ class Pool:
         await self._vault.ready()
         if not self._refresher.writable:
             await self._journal.heal()
-            if not self._refresher.writable:
-                await sleep(self._clock, PAUSE_S)
-                return False
+        writable = self._refresher.writable
+        await self._journal_trouble.look("" if writable else self._journal.fault)
+        if not writable:
+            await sleep(self._clock, PAUSE_S)
+            return False
         taken = await self._take(room)
         loop = asyncio.get_running_loop()
         for task in taken:

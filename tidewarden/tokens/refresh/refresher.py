@@ -114,7 +114,7 @@ class Refresher:
 
         One that would be the only one is not asked for else.
         """
-        return self._journal.healthy or self.provider.rotation != "single_use"
+        return not self._journal.fault or self.provider.rotation != "single_use"
 
     async def refresh(self, task: Taken) -> None:
         """
@@ -302,7 +302,7 @@ class Refresher:
         """
         kept = ""
         unread = (
-            outcome.body
+            outcome.as_it_came
             if verdict.keep_body and isinstance(outcome, token_response.HttpAnswer)
             else b""
         )

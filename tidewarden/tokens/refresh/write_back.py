@@ -118,6 +118,8 @@ class WriteBack:
         expires_at_ms, due_ms = due_times.due_after(
             sent_ms, pair.life_s, provider, self._dice.random()
         )
+        if (life_s := (expires_at_ms - sent_ms) / 1000) < due_times.LIFE_S_MIN:
+            self._notifier.short_lived(provider.name, life_s)
         access, refresh = seal_pair(vault, provider.name, account, at, pair.access_token, brought)
         return AccountRow(
             grant=at[0],

@@ -36,6 +36,8 @@ ELSEWHERE = (
     # here.
     4_294_967_294
 )
+HOLDERS_MAX = 10_000
+"""Tokens of which is known whose they are."""
 FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
@@ -72,6 +74,8 @@ class Grants:
         self._settled = settled
         self._lifecycle = lifecycle
         self._revoker = revoker
+        self._holders: dict[bytes, str] = {}
+        """Names by the marks of single-use tokens that were put here, the latest at the end."""
 
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
@@ -101,6 +105,8 @@ class Grants:
         """
         grant, vault = names.parse_grant(fields, provider), self._vault
         await vault.ready()
+        if provider.renews and provider.rotation == "single_use":
+            await self._check_holder(provider, queue, name, brought(provider, grant))
         for _ in range(PUT_TRIES_MAX):
             reading = await self._ledger.get(queue, name)
             old = reading.row
@@ -146,6 +152,27 @@ class Grants:
         raise errors.Timeout(
             f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again"
         )
+
+    async def _check_holder(self, provider: Provider, queue: str, name: str, token: str) -> None:
+        """
+        Note whose a single-use token is.
+
+        Of what other nodes were given this one does not know. Raises: BadArg: it is another's.
+        """
+        mark = self._vault.fingerprint(provider.name, "", token)
+        other = self._holders.pop(mark, name)
+        if other != name:
+            row = (await self._ledger.get(queue, other)).row
+            own = self._vault.fingerprint(provider.name, other, marked(token))
+            if row is not None and own in (row.origin, row.current):
+                self._holders[mark] = other
+                raise errors.BadArg(
+                    f"refresh_token is that of {provider.name}/{other}; each would end the other's"
+                    " grant"
+                )
+        while len(self._holders) >= HOLDERS_MAX:
+            del self._holders[next(iter(self._holders))]
+        self._holders[mark] = name
 
     def _mark(
         self, provider: Provider, name: str, grant: names.Grant, old: AccountRow | None

@@ -16,7 +16,7 @@ from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
-from .provider import quarantine_advice, quarantine_text, rests, silences, what_next
+from .provider import blocked, quarantine_advice, quarantine_text, rests, silences, what_next
 from .story import Answered, Finding, Next, Story, when
 from .troubles import Subject, answer_of, concluded, refused
 
@@ -173,10 +173,9 @@ def _of_client(subject: Subject) -> list[Finding]:
         text = f"{name} wants to be left alone until {subject.when(until_ms)}."
         found.append(Finding("provider_rests", text, {"until_ms": until_ms}))
     elif quiet := silences(client):
-        text = (
-            f"Trouble with {name} that is not this account's alone is met with by"
-            f" {', '.join(sorted(quiet))}."
-        )
+        met = [f"{node} ({one.brief or one.outcome})" for node, one in sorted(quiet.items())]
+        text = f"Trouble with {name} that is not this account's alone is met with by"
+        text = f"{text} {', '.join(met)}."
         found.append(Finding("provider_silent", text, {"nodes": sorted(quiet)}))
     if record.rate is not None:
         rate = record.rate.per_second
@@ -203,10 +202,14 @@ def _bounds(subject: Subject) -> list[Finding]:
         )
         if value
     ]
-    text = (
-        f"It is not refreshed before {subject.when(at_ms)}, whoever asks: {', '.join(words)} of"
-        f" [providers.{provider.name}]."
-    )
+    why = f"{', '.join(words)} of [providers.{provider.name}]"
+    if due_times.is_short(subject.row):
+        life_s = (subject.row.expires_at_ms - subject.row.stored_ms) / 1000
+        why = (
+            f"{provider.name} says that its token lives for {life_s:g} s, and another is asked for"
+            f" after {due_times.LIFE_S_MIN:g} s"
+        )
+    text = f"It is not refreshed before {subject.when(at_ms)}, whoever asks: {why}."
     return [Finding("not_before", text, {"until_ms": at_ms})]
 
 
@@ -235,7 +238,7 @@ def _next(subject: Subject) -> Next:
     own_ms = max(
         troubles.next_ms if troubles is not None else row.due_ms, soon_ms if soon_ms > now_ms else 0
     )
-    if subject.held and (troubles is not None or own_ms <= now_ms):
+    if (subject.held or blocked(subject.client)) and (troubles is not None or own_ms <= now_ms):
         shared = what_next(subject.provider, subject.client)
         own = (
             f"This one is due{f' at {subject.when(own_ms)}' if own_ms > now_ms else ''}, and"

@@ -69,6 +69,12 @@ def silences(seen: ClientSeen) -> dict[str, Silence]:
     }
 
 
+def blocked(seen: ClientSeen) -> bool:
+    """Whether nodes do not ask, for their journals cannot be written, and nothing else is known."""
+    quiet = silences(seen).values()
+    return bool(quiet) and all(one.outcome == "journal" for one in quiet)
+
+
 def rests(seen: ClientSeen) -> bool:
     """Whether the provider named a time before which nothing is sent."""
     return seen.record.rest_ms > seen.clock_ms
@@ -88,6 +94,12 @@ def what_next(provider: Provider, seen: ClientSeen) -> Next:
         )
     quiet = silences(seen)
     waits = [seen.unix(one.next_ms) for one in quiet.values() if one.next_ms > seen.clock_ms]
+    if blocked(seen):
+        text = (
+            f"{' and '.join(sorted(quiet))} {'asks' if len(quiet) == 1 else 'ask'} again as soon as"
+            " the journal can be written, which is tried each second; other nodes go on."
+        )
+        return Next("journal", text)
     if quiet:
         nodes = f"{' and '.join(sorted(quiet))} {'asks' if len(quiet) == 1 else 'ask'} again"
         if len(waits) == len(quiet):
@@ -360,8 +372,8 @@ def _silent(seen: ClientSeen) -> list[Finding]:
     return [
         Finding(
             "silence",
-            f"{node} meets with {one.brief or one.outcome} since"
-            f" {when(seen.unix(one.since_ms), seen.now_ms)}.",
+            f"{node} {'does not ask' if one.outcome == 'journal' else 'meets with trouble'} since"
+            f" {when(seen.unix(one.since_ms), seen.now_ms)}: {one.brief or one.outcome}.",
             {
                 "node": node,
                 "since_ms": seen.unix(one.since_ms),

@@ -57,6 +57,7 @@ def post(server: Any, page: str, body: dict[str, Any]) -> None:
     httpx.post(f"{server.base}/admin/{page}", json=body, trust_env=False).raise_for_status()
 
 
+@pytest.mark.usefixtures("short_lives")
 async def test_fifty_clients_scopes_are_kept_fresh_over_several_lives(
     oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ async def test_a_refused_client_kills_nobody_and_all_go_on_when_it_is_back(
     assert sum(counts.get("401 invalid_client", 0) for counts in answers.values()) <= 2 * len(names)
 
 
+@pytest.mark.usefixtures("short_lives")
 async def test_each_account_exchanges_its_own_token(
     exchanging: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from support.tokens.defects import break_once
 from tidewarden.clock import SystemClock
 from tidewarden.duties import Duties
 from tidewarden.errors import StoreDown
+from tidewarden.tokens.events.events import START
 from tidewarden.tokens.journal import journal as journal_module
 from tidewarden.tokens.refresh import pool as pool_module
 
@@ -255,6 +256,57 @@ async def test_a_journal_that_cannot_write_stops_the_risky_requests(
             assert endpoint.requests == {"a.0": 1}
         assert journal_module.os.write is real
         await in_state(side, "fresh", "p/b")
+
+
+async def test_a_journal_that_cannot_write_is_told_everywhere_until_it_can(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
+    ):
+        tokens = side.tokens
+
+        async def events() -> list[tuple[str, str]]:
+            found = [event for _, event in await tokens.events.after(START)]
+            return [(one.type, one.data.get("message", "")) for one in found]
+
+        def full(*_args: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        said = (
+            f"the journal of n0 is not writable: {tmp_path}/tokens.journal: No space left on device"
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_module.os, "write", full)
+            await tokens.put("p/a", {"refresh_token": "a.0"})
+            await in_state(side, "fresh")
+            await tokens.put("p/b", {"refresh_token": "b.0"})
+            await eventually(lambda: tokens.metrics()["journal_writable"] == 0)
+            await eventually(events)
+            assert await events() == [("provider.silent", said)]
+            stands = (await tokens.stats())["p"]
+            assert (stands["state"], stands["error"], stands["message"]) == (
+                "blocked",
+                "journal",
+                said,
+            )
+            assert "tokens.journal" in stands["advice"]
+            of_provider, of_account = await tokens.why("p"), await tokens.why("p/b")
+            assert said in str(of_provider["concluded"])
+            assert "is not asked since" in of_provider["summary"]
+            assert of_provider["next"]["code"] == "journal"
+            assert said in str(of_account["concluded"])
+            assert of_account["next"]["code"] == "after_journal"
+            assert "refreshers" not in str(of_account["advice"])
+        await in_state(side, "fresh", "p/b")
+        await eventually(lambda: tokens.metrics()["journal_writable"] == 1)
+
+        async def over() -> bool:
+            return [kind for kind, _ in await events()] == ["provider.silent", "provider.answers"]
+
+        await eventually(over)
+        assert (await tokens.why("p"))["state"] == "answers"
 
 
 async def test_a_store_that_goes_away_and_comes_back_loses_nothing(

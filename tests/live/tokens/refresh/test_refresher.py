@@ -46,6 +46,7 @@ s.
 """
 
 
+@pytest.mark.usefixtures("short_lives")
 async def test_a_token_is_refreshed_again_and_again_before_it_expires(
     valkey: Any, tmp_path: Path
 ) -> None:
@@ -55,6 +56,25 @@ async def test_a_token_is_refreshed_again_and_again_before_it_expires(
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.current.get("a", 0) >= 4)
     assert max(endpoint.requests.values()) == 1
+
+
+@pytest.mark.parametrize("life_s", [0, -1, 1])
+async def test_a_token_that_is_over_at_once_is_told_and_not_served(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, life_s: int
+) -> None:
+    async with harness.endpoint(life_s=life_s) as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            for name in ("a", "b"):
+                await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
+            found = await in_state(side, "late")
+            assert found["due_ms"] - found["stored_ms"] == 10_000
+            with pytest.raises(errors.Timeout):
+                await side.tokens.get("p/a")
+            await eventually(lambda: side.tokens.metrics()["short_lives"] == {"p": 2})
+            story = await side.tokens.why("p/a")
+            assert "10 s" in str(story["concluded"])
+    assert caplog.text.count("access tokens of p live for") == 1
 
 
 async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(

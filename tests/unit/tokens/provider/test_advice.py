@@ -85,6 +85,6 @@ def test_an_answer_that_is_kept_is_told_of_first() -> None:
 def test_each_standing_has_its_failures() -> None:
     found = {
         advice.standing(error)
-        for error in ("refused", "unavailable", "rate_limited", "invalid_client")
+        for error in ("refused", "unavailable", "rate_limited", "invalid_client", "journal")
     }
     assert found == advice.STANDING.keys() - {"answers"}

@@ -416,7 +416,8 @@ class Provider(msgspec.Struct, kw_only=True):
         str,
         Meta(
             description="`answers`; `silent`: it does not answer; `erring`: with errors of its own;"
-            " `limiting`: it wants fewer requests; `refusing`: it refuses our client.",
+            " `limiting`: it wants fewer requests; `refusing`: it refuses our client;"
+            " `blocked`: nodes do not ask it, for their journals cannot be written.",
             examples=["answers"],
         ),
     ]

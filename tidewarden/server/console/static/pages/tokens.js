@@ -22,7 +22,7 @@ const SEARCH_EVERY_MS = 15_000;
 
 /** How a state is marked, by the colour that goes with its word. */
 export const markOf = (state) =>
-  ["dead", "lost_rotation", "stopped", "quarantined", "refusing"].includes(state) ? "ill"
+  ["dead", "lost_rotation", "stopped", "quarantined", "refusing", "blocked"].includes(state) ? "ill"
   : ["fresh", "answers"].includes(state) ? "well"
   : ["expiring", "unknown"].includes(state) ? "" : "warn";
 
