@@ -58,6 +58,11 @@ NAMES = (
     "odd_error_shapes",
     "mass_revoked",
     "many_providers",
+    "part_refused",
+    "minute_of_refusals",
+    "lost_then_refused",
+    "all_429",
+    "named_time_kept",
 )
 HERE = Path(__file__).parents[2]
 SEEDS_LONG = 3

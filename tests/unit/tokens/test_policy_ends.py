@@ -222,12 +222,12 @@ def test_a_grace_is_never_given_away(verdict: Verdict) -> None:
         assert step.delay_s <= max(1.0, left_s / 2)
         assert (step.troubles.refusals, step.troubles.tries) == (0, 0)
         troubles, now_ms, asked = step.troubles, now_ms + int(step.delay_s * 1000), asked + 1
-    assert asked >= 4
+    assert 7 <= asked <= 12
 
 
 def test_a_time_to_wait_that_ends_within_the_grace_is_kept() -> None:
     troubles = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS)
-    for named_s, least_s, most_s in ((15.0, 15, 15), (60.0, 5, 10)):
+    for named_s, least_s, most_s in ((15.0, 15, 15), (60.0, 1, 10)):
         told = Verdict("rate_limited", "provider", retry_after_s=named_s)
         step = after_failure(Case(told, troubles, "single_use", 20.0, BEGIN_MS + 1000, 300))
         assert least_s <= step.delay_s <= most_s

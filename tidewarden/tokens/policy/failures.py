@@ -320,7 +320,8 @@ def _within_grace(case: Case) -> Step:
     """
     Soon, and before all others, whatever was answered: only that can save the grant.
 
-    A time to wait that was named is kept if it ends within the grace.
+    It is asked after half of the time that has passed since the request, or of what is left of the
+    grace if that is less. A time to wait that was named is kept if it ends within the grace.
     """
     left_s = (case.safe_until_ms - case.now_ms) / 1000
     short = case.grace_s <= SHORT_GRACE_S
@@ -331,7 +332,8 @@ def _within_grace(case: Case) -> Step:
     )
     if step.what != "retry" or step.spare != "keep":
         return step
-    wait = min(step.delay_s, max(1.0, left_s / 2))
+    lasts_s = (case.now_ms - case.doubt_ms) / 1000
+    wait = min(step.delay_s, max(1.0, min(left_s, lasts_s) / 2))
     if (named_s := case.verdict.retry_after_s or 0) < left_s:
         wait = max(wait, named_s)
     troubles = _noted(case, wait, counts=False) if short else step.troubles

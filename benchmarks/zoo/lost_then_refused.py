@@ -1,0 +1,50 @@
+"""An answer is lost, and its replay within the grace is refused once, or told to wait."""
+
+from __future__ import annotations
+
+from .provider import Book, Grant, Reply, oauth_error
+from .scenario import Check, Figures, Scenario, Stage, given
+
+REPLAYS = (
+    (oauth_error(400, "invalid_grant"), 1),
+    (oauth_error(429, "slow_down"), 3),
+    (Reply(503, kind="503"), 3),
+)
+"""What the replays of one account in three each are answered, and how many of them."""
+
+
+class LostThenRefused(Scenario):
+    """Each fifth account loses an answer once; the replays are answered 400, 429 or 503 first."""
+
+    factor = 5.0
+    fleet = 1000
+    life_s = 300.0
+    margin_s = 100.0
+    grace_s = 20.0
+    quick = given(fleet=300)
+
+    def __init__(self, *, quick: bool = False) -> None:
+        super().__init__(quick=quick)
+        self.replays: dict[str, int] = {}
+
+    def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
+        number = int(grant.name[1:])
+        if number % 5:
+            return None
+        asked = self.replays.get(grant.name, 0)
+        self.replays[grant.name] = asked + 1
+        answer, times = REPLAYS[number // 5 % len(REPLAYS)]
+        if not asked:
+            return Reply(kind="lost after processing", processed=True, cut=True)
+        return answer if asked <= times else None
+
+    async def play(self, stage: Stage) -> None:
+        await stage.clock.sleep(self.life_s + self.margin_s)
+
+    def judge(self, stage: Stage, figures: Figures) -> list[Check]:
+        lost = sum(bool(asked) for asked in self.replays.values())
+        return [
+            Check("answers lost", lost, self.fleet // 5, least=True),
+            Check("grants revoked for the reuse of a token", len(stage.book.revoked_for_reuse), 0),
+            Check("wasted requests for each that was lost", figures.wasted / max(1, lost), 6),
+        ]
