@@ -41,6 +41,10 @@ class MinuteOfRefusals(Scenario):
         self.again_s = await stage.until(lambda: self._well(stage) >= 0.9 * self.fleet, 600)
         await stage.clock.sleep(max(0.0, well_s + self.margin_s - stage.clock.now_s()))
 
+    def late(self, stage: Stage) -> int:
+        refused_s = stage.marks["refused"]
+        return len({one.grant.name for one in stage.book.lates if one.from_s > refused_s})
+
     def _well(self, stage: Stage) -> int:
         return sum(grant.troubled_s < grant.used_s for grant in stage.book.grants.values())
 

@@ -23,7 +23,7 @@ class PartRefused(Scenario):
         return oauth_error(400, "invalid_grant") if self.refusing and self.wrong(grant) else None
 
     async def play(self, stage: Stage) -> None:
-        await stage.clock.sleep(self.life_s / 4)
+        await stage.clock.sleep(self.life_s)  # Each was refreshed here, and is known to be well.
         self.refusing = True
         await stage.clock.sleep(self.refused_s)
         self.refusing = False

@@ -48,7 +48,7 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     (
         "quarantine",
         "tokens/limits/quarantine.py",
-        "if failed >= least and share >",
+        "if failed >= enough and share >",
         "if False and share >",
         ("unit/tokens/limits/test_fleets", "unit/tokens/limits/test_judgement"),
     ),
@@ -83,14 +83,14 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     (
         "sample",
         "tokens/limits/quarantine.py",
-        "clock_ms < found.sample_ms:",
-        "True:",
+        "not found.ending_ms and clock_ms >= found.sample_ms",
+        "False",
         ("unit/tokens/limits/test_judgement",),
     ),
     (
         "named-time",
         "tokens/lua/rouse.lua",
-        "not_before(account) > at",
+        "(tonumber(troubles[20]) or 0) > at",
         "false",
         ("scripts/accounts/test_rouse",),
     ),

@@ -143,7 +143,10 @@ class Fleet:
             waiting = [
                 one
                 for one in self.all
-                if one.troubles is not None and not one.ended_ms and one.due_ms > self.now_ms
+                if one.troubles is not None
+                and is_refusal(one.troubles.outcome)
+                and not one.ended_ms
+                and one.due_ms > self.now_ms
             ]
             if waiting:
                 self._due(min(waiting, key=lambda one: one.due_ms), self.now_ms)

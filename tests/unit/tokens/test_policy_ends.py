@@ -171,7 +171,7 @@ def test_a_refused_account_is_asked_at_half_of_what_its_token_lives(life_s: int,
 def test_a_proven_account_without_a_token_is_asked_again_after_a_minute() -> None:
     life = live(REFUSED, DAY_MS, life_ms=0, refreshed=True)
     minutes = [(at - BEGIN_MS) // MINUTE_MS for at, _ in life]
-    assert minutes[:4] == [0, 1, 3, 7]
+    assert minutes[:4] == [0, 1, 2, 4]
     assert counted(life) == [0, 10, 60]
     assert len(life) <= 12
 
@@ -232,6 +232,18 @@ def test_a_time_to_wait_that_ends_within_the_grace_is_kept() -> None:
         step = after_failure(Case(told, troubles, "single_use", 20.0, BEGIN_MS + 1000, 300))
         assert least_s <= step.delay_s <= most_s
         assert step.until_ms == BEGIN_MS + 20_000
+
+
+@pytest.mark.parametrize("grace_s", [3600.0, 7 * 86_400.0])
+def test_a_long_grace_silences_nobody(grace_s: float) -> None:
+    doubted = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS - 600_000, outcome="unknown")
+    for verdict in (Verdict("unavailable", "provider"), Verdict("rate_limited", "provider")):
+        case = Case(verdict, doubted, "single_use", grace_s, BEGIN_MS, -60)
+        step = after_failure(case)
+        assert step.delay_s <= 60
+        assert step.until_ms == case.safe_until_ms
+        assert (step.troubles.outcome, doubted.outcome) == (verdict.outcome, "unknown")
+        assert step.troubles.last_ms == BEGIN_MS
 
 
 def test_a_grant_that_ended_is_found_within_a_grace_of_weeks() -> None:

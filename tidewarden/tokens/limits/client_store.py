@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidewarden.config.error_classes import ERROR_CLASSES, Kind
 from tidewarden.queue import Taken
 
 from .client_record import ClientRecord, parse_record
@@ -87,15 +88,20 @@ class ClientStore:
         name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
         return Taken(self._queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
-    async def rouse(self, shard: int, spread_ms: int, moves: int = sys.maxsize) -> int:
+    async def rouse(
+        self, shard: int, spread_ms: int, moves: int = sys.maxsize, kinds: Sequence[Kind] = ()
+    ) -> int:
         """
         Have at most so many failing accounts of a shard tried anew soon, and return how many were.
 
-        One that the provider said is not to be asked before a time stays.
+        One that the provider said is not to be asked before a time stays. ``kinds``: those alone
+        that failed by these; none: all.
         """
+        names = [name for name, row in ERROR_CLASSES.items() if row.kind in kinds]
+        classes = f" {' '.join(names)} " if kinds else ""
         moved, stay, more = 0, 0, 1
         while more and moved < moves:
-            args = (spread_ms, ROUSED_MAX, stay, min(ROUSED_MAX, moves - moved))
+            args = (spread_ms, ROUSED_MAX, stay, min(ROUSED_MAX, moves - moved), classes)
             found = await self._script("tokens.rouse", self._queue, shard, args)
             moved, stay, more = moved + found[0], stay + found[1], found[2]
         return moved

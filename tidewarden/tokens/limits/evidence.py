@@ -8,7 +8,7 @@ Times are milliseconds of the leases' clock, which is stepped by nobody. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -135,6 +135,22 @@ def judged(buckets: list[Bucket], opened_ms: int, clock_ms: int) -> tuple[Bucket
         seen.add(bucket)
         from_ms = min(from_ms, bucket.since_ms)
     return seen, from_ms
+
+
+def still_failing(
+    buckets: Iterable[Bucket], since_ms: int, failed: Sequence[str], well: str
+) -> int:
+    """
+    Return how many witnesses that failed by these counts are not well again, as far as is known.
+
+    In order of time: who is well again after an earlier incident takes nothing off a later one.
+    """
+    found = 0
+    for bucket in buckets:
+        if bucket.since_ms >= since_ms:
+            found += sum(getattr(bucket, name) for name in failed) - getattr(bucket, well)
+            found = max(0, found)
+    return found
 
 
 def collect(

@@ -17,7 +17,7 @@ from tidewarden.config.error_classes import Kind
 
 from . import hold
 from .client_record import ClientRecord, Quarantine
-from .evidence import HOUR_MS, Bucket, judged, total
+from .evidence import ANSWERS, HOUR_MS, Bucket, judged, still_failing, total, within
 
 SPARE, CLUSTER_SPARE = 2, 1
 """So many accounts that are refused are nothing unusual, however few are asked."""
@@ -31,6 +31,8 @@ to give them up before a day has passed.
 """
 OTHERS_HANDFUL, OTHERS_SHARE_MIN = 6, 0.1
 """The same of errors, and of words that refuse our client: those end no grant."""
+SHORT_MS = 600_000
+"""So long a time is judged by, too."""
 UNPROVEN_HANDFUL = 6
 """Accounts that must be refused where none was ever refreshed well here."""
 USUAL_MAX = 0.05
@@ -88,29 +90,40 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     It is called for when that many accounts that were well fail, and are not well again by
     themselves.
     """
-    seen, _ = judged(record.buckets, record.opened_ms, clock_ms)
-    usual = usual_share(record)
-    all_refused = hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None
-    all_erring = hold.share_of(record, "erring", clock_ms, hold.SHARED_LEAST) is not None
-    # Else that is the hold's matter, in a moment.
-    client = 0 if all_refused else seen.proven_client
-    erring = 0 if all_erring else seen.proven_erring
-    refused = seen.refused - seen.accepted
-    for kind, failed, least, bound in (
-        (
-            "refused",
-            refused,
-            _unusual(usual * max(0, refused + seen.ok), SIGMAS) + SPARE,
-            SHARE_MIN,
-        ),
-        ("refused", refused + client, OTHERS_HANDFUL, OTHERS_SHARE_MIN),
-        ("erring", erring - seen.mended, OTHERS_HANDFUL, OTHERS_SHARE_MIN),
-    ):
-        share = failed / max(1, failed + seen.ok)
-        if failed >= least and share > (bound if kind == "erring" else max(bound, TIMES * usual)):
-            return Quarantine(clock_ms, failed, share, usual, kind=kind)
+    _, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
+    times = [from_ms]
+    # Where tokens live for less than an hour, whoever is well is answered several times in it.
+    short_ms = max(record.opened_ms, clock_ms - SHORT_MS)
+    if within(record.buckets, short_ms).proven >= ANSWERS:
+        times.append(short_ms)
+    for since_ms in times:
+        if (begun := _jump(record, since_ms, clock_ms)) is not None:
+            return begun
     if record.unproven >= UNPROVEN_HANDFUL:
+        usual = usual_share(record)
         return Quarantine(clock_ms, record.unproven, 1.0, usual, kind="unproven")
+    return None
+
+
+def _jump(record: ClientRecord, since_ms: int, clock_ms: int) -> Quarantine | None:
+    """The quarantine that the answers from then on call for."""
+    usual, ok = usual_share(record), within(record.buckets, since_ms).ok
+    of_client, erring = ["refused", "proven_client"], ["proven_erring"]
+    # Else that is the hold's matter, in a moment.
+    if hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None:
+        of_client = ["refused"]
+    if hold.share_of(record, "erring", clock_ms, hold.SHARED_LEAST) is not None:
+        erring = []
+    for kind, names, well, least, bound in (
+        ("refused", ["refused"], "accepted", 0, SHARE_MIN),
+        ("refused", of_client, "accepted", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+        ("erring", erring, "mended", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+    ):
+        failed = still_failing(record.buckets, since_ms, names, well)
+        enough = least or _unusual(usual * (failed + ok), SIGMAS) + SPARE
+        share = failed / max(1, failed + ok)
+        if failed >= enough and share > (bound if kind == "erring" else max(bound, TIMES * usual)):
+            return Quarantine(clock_ms, failed, share, usual, kind=kind)
     return None
 
 
@@ -126,9 +139,9 @@ def clustered(record: ClientRecord, clock_ms: int) -> bool:
     They may be a part of the provider's: what is below the bound of a quarantine is no single
     account's matter for that.
     """
-    seen, _ = judged(record.buckets, record.opened_ms, clock_ms)
-    refused = seen.refused - seen.accepted
-    expected = usual_share(record) * max(0, refused + seen.ok)
+    seen, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
+    refused = still_failing(record.buckets, from_ms, ["refused"], "accepted")
+    expected = usual_share(record) * (refused + seen.ok)
     return refused > _unusual(expected, CLUSTER_SIGMAS) + CLUSTER_SPARE
 
 
@@ -197,7 +210,7 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
         if (jump(record, clock_ms) is not None and failed) or (lasts_ms < ROUSED_MS and few):
             # It goes on: told once, it is not told anew.
             found.ending_ms, found.accepted, found.sampled = 0, 0, 0
-        elif lasts_ms >= CALM_MS:
+        elif lasts_ms >= CALM_MS and jump(record, clock_ms) is None:
             record.quarantine = None
             rouse(record, clock_ms)  # Who was refused once more before it was over waits for long.
     elif _sample_is_well(found):
@@ -214,12 +227,16 @@ def _sample_is_well(found: Quarantine) -> bool:
     return found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled
 
 
-def claim_sample(record: ClientRecord, clock_ms: int) -> bool:
-    """
-    Claim the next question about an account that a quarantine is for; False: it is not time yet.
-    """
+def sample_due(record: ClientRecord, clock_ms: int) -> bool:
+    """Whether it is time to ask about another account that a quarantine is for."""
     found = record.quarantine
-    if found is None or found.ending_ms or clock_ms < found.sample_ms:
+    return found is not None and not found.ending_ms and clock_ms >= found.sample_ms
+
+
+def claim_sample(record: ClientRecord, clock_ms: int) -> bool:
+    """Claim the next question about such an account; False: see :func:`sample_due`."""
+    found = record.quarantine
+    if found is None or not sample_due(record, clock_ms):
         return False
     found.sample_ms = clock_ms + max(
         SAMPLE_WELL_MS if found.accepted else SAMPLE_MS,

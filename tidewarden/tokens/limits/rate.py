@@ -38,7 +38,7 @@ GROWTH = 0.001
 """
 Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s.
 """
-PER_SECOND_MIN = 0.2
+PER_SECOND_MIN, PER_SECOND_MAX = 0.2, 100_000.0
 SLOW_START_SHARE = 0.1
 """A rate begins so where no more of the answers than that were good ones."""
 FORGET = 2.0
@@ -92,8 +92,6 @@ def judge(
         if told.limited and too_many(seen.limited, seen.answered):
             record.rate = _shrunk(goodput, seen, clock_ms)
         return
-    if rate.doubled_ms and told.limited:
-        rate.doubled_ms = clock_ms
     rate.answered += told.answered
     rate.limited += told.limited
     rate.since_shrunk += told.answered
@@ -137,11 +135,14 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
 
 
 def _double(record: ClientRecord, rate: Rate, clock_ms: int) -> None:
-    """Double a rate that shows no bound, if the last second brought good answers alone."""
-    seen = within(record.buckets, rate.doubled_ms)
-    if clock_ms - rate.doubled_ms < APART_MS or seen.limited or not seen.answered:
+    """Double a rate that shows no bound, if the last second brought next to good answers alone."""
+    if clock_ms - rate.doubled_ms < APART_MS:
         return
-    rate.per_second, rate.doubled_ms = 2 * rate.per_second, clock_ms
+    seen = within(record.buckets, rate.doubled_ms)
+    if not seen.answered or seen.limited > SHARE * seen.answered:
+        rate.doubled_ms = clock_ms
+        return
+    rate.per_second, rate.doubled_ms = min(PER_SECOND_MAX, 2 * rate.per_second), clock_ms
     rate.peak = max(rate.peak, rate.per_second / 2)
     if clock_ms - rate.short_ms >= FORGET_MS:
         record.rate = None

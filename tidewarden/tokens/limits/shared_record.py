@@ -14,6 +14,7 @@ from typing import Any
 
 from tidewarden import errors
 from tidewarden.clock import sleep
+from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.provider import advice
@@ -274,17 +275,24 @@ class SharedRecord:
         while (found := self.record.quarantine) is not None:
             try:
                 if not found.ending_ms and self.clock_ms >= found.sample_ms:
-                    await self.change(claim)
+                    await self.ask()  # Another node claimed it a moment ago, perhaps.
+                    claimed = False
+                    if quarantine.sample_due(self.record, self.clock_ms):
+                        await self.change(claim)
                     if claimed:
                         await self._rouse_one()
             except errors.Error as error:
                 log.debug("%s: none of its accounts was sampled: %s", self._provider.name, error)
-            await sleep(self._clock, SAMPLE_LOOK_S)
+            await sleep(self._clock, SAMPLE_LOOK_S * (0.5 + self._shared.dice.random()))
 
     async def _rouse_one(self) -> None:
-        """Have one failing account tried now: of its shard the one whose wait would end first."""
+        """Have one of the quarantined tried now: whose wait would end first in its shard."""
+        found = self.record.quarantine
+        kinds: Sequence[Kind] = ("refused", "client")
+        if found is not None and found.kind == "erring":
+            kinds = ("erring",)
         for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
-            if await self.store.rouse(shard, 1, 1):
+            if await self.store.rouse(shard, 1, 1, kinds):
                 return
 
     def _say(self, event: ClientEvent) -> None:

@@ -7,6 +7,7 @@
 -- ARGV    3 within how many ms, spread evenly  4 accounts to look at, at most
 --         5 of those that wait, the first so many stay: they were looked at before
 --         6 accounts to move, at most
+--         7 what they failed by: classes, each between two blanks; "": whatever it was
 -- RETURNS {accounts whose next try was moved, accounts that stay and were looked at, whether there
 --         may be more 0|1}
 open()
@@ -21,15 +22,18 @@ local spread, most, stay, moves =
 local waiting =
   redis.call('ZRANGEBYSCORE', FAILING, '(' .. text(now + spread), '+inf', 'LIMIT', stay, most)
 local moved, left = 0, 0
-local function not_before(account)
+local function stays(account, at)
   local raw = redis.call('HGET', TROUBLES, account)
   local read, troubles = pcall(cmsgpack.unpack, raw or '')
-  return read and type(troubles) == 'table' and tonumber(troubles[20]) or 0
+  if not read or type(troubles) ~= 'table' then return ARGV[7] ~= '' end
+  if (tonumber(troubles[20]) or 0) > at then return true end
+  local class = ' ' .. tostring(troubles[7]) .. ' '
+  return ARGV[7] ~= '' and not string.find(ARGV[7], class, 1, true)
 end
 for i, account in ipairs(waiting) do
   local t, r, at =
     task_get(account), tries_get(account), now + math.floor(spread * (i - 1) / #waiting)
-  if not_before(account) > at or moved == moves then
+  if moved == moves or stays(account, at) then
     left = left + 1
   else
     redis.call('ZADD', FAILING, text(at), account)

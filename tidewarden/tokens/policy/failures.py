@@ -186,7 +186,9 @@ def after_failure(case: Case) -> Step:
         return _within_grace(case)
     if case.sampled:
         wait = _sampled_wait_s(case)
-        return Step("retry", wait, _noted(case, wait, counts=False))
+        troubles = _noted(case, wait, counts=False)
+        troubles.clustered = True  # Should it end, and they be refused anew, it takes a day.
+        return Step("retry", wait, troubles)
     if case.assessment.shared:
         return _after_shared(case)
     if error.mended_here and case.used_spare:  # A spare that nobody can read is none.
@@ -324,21 +326,23 @@ def _within_grace(case: Case) -> Step:
     grace if that is less. A time to wait that was named is kept if it ends within the grace.
     """
     left_s = (case.safe_until_ms - case.now_ms) / 1000
-    short = case.grace_s <= SHORT_GRACE_S
-    step = (
-        Step("retry", left_s, case.troubles)
-        if short or not case.error.ends_grant
-        else _after_refusal(case)
-    )
-    if step.what != "retry" or step.spare != "keep":
+    short, ends = case.grace_s <= SHORT_GRACE_S, case.error.ends_grant
+    if short:
+        wait = min(case.confirm_s, _uncounted_wait_s(case)) if ends else BACKOFF_S_MAX
+        step = Step("retry", wait, _noted(case, wait, counts=False))
+    elif ends:
+        step = _after_refusal(case)
+    else:
+        wait = _own_wait_s(case)
+        step = _later(case, _noted(case, wait), wait)
+    if step.what != "retry":
         return step
     lasts_s = (case.now_ms - case.doubt_ms) / 1000
     wait = min(step.delay_s, max(1.0, min(left_s, lasts_s) / 2))
     if (named_s := case.verdict.retry_after_s or 0) < left_s:
         wait = max(wait, named_s)
-    troubles = _noted(case, wait, counts=False) if short else step.troubles
-    troubles.next_ms = case.now_ms + int(wait * 1000)
-    return Step("retry", wait, troubles, until_ms=case.safe_until_ms)
+    troubles = replace(step.troubles, next_ms=case.now_ms + int(wait * 1000))
+    return Step("retry", wait, troubles, step.spare, until_ms=case.safe_until_ms)
 
 
 def _doubting(case: Case, troubles: RefreshTroubles) -> RefreshTroubles:
@@ -404,7 +408,14 @@ def _uncounted_wait_s(case: Case) -> float:
     """
     if case.left_s > 0:
         return max(LIVING_S_MIN, case.left_s / 2)
-    return LATE_S * 2.0 ** min(case.troubles.tries, 20) if case.refreshed else math.inf
+    troubles = case.troubles
+    if not case.refreshed and not troubles.clustered:
+        return math.inf
+    # As long as it has been without a token, so that the pauses double.
+    failing_s = (case.now_ms - (troubles.first_ms or case.now_ms)) / 1000
+    wait = max(LATE_S, min(-case.left_s, failing_s))
+    few = troubles.clustered or troubles.refusals < CONFIRMATIONS
+    return min(wait, case.confirm_s) if few else wait
 
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:

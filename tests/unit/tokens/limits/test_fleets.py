@@ -41,6 +41,7 @@ def at_random(share: float) -> Answers:
     return lambda _account, _now_ms: REFUSED if dice.random() < share else WELL
 
 
+ERRING = Verdict("unavailable", "provider", "HTTP 503", brief="HTTP 503")
 FLEETS = [(12, 1), (60, 8), (200, 8), (500, 24), (2000, 1)]
 PARTS = [(0.4, 3), (0.9, 3), (0.4, 6), (0.08, 1.5), (0.05, 1.5), (0.02, 3), (0.15, 1.5)]
 QUICK = [
@@ -77,6 +78,53 @@ def test_a_part_that_is_refused_for_hours_is_not_given_up(
     if refused_an_hour * hours >= 6 and share >= 0.05:
         assert fleet.events["quarantine_begun"] == 1
     assert all(one.troubles is None for one in fleet.all if one.revoked_ms > fleet.now_ms)
+
+
+@pytest.mark.parametrize(
+    ("pause_m", "then"),
+    [(10, 0.4), *[pytest.param(*one, marks=pytest.mark.soak) for one in ((5, 0.4), (20, 0.08))]],
+)
+def test_an_incident_that_pauses_ends_nobody(pause_m: int, then: float) -> None:
+    """Whoever is well again after the first part of it takes nothing off the second."""
+    first_ms, hours = WRONG_MS + HOUR_MS, 4
+
+    def answers(account: Account, now_ms: int) -> Verdict:
+        at_ms, place = now_ms - BEGIN_MS, account.number * 7919 % 1000
+        again_ms = first_ms + pause_m * 60_000
+        if WRONG_MS <= at_ms < first_ms and place < 400:
+            return REFUSED
+        again = again_ms <= at_ms < again_ms + hours * HOUR_MS and place < 1000 * then
+        return REFUSED if again else WELL
+
+    fleet = Fleet(1000, 3600, answers).run(12 * HOUR_MS)
+    assert not fleet.given_up
+    assert fleet.events["quarantine_begun"] <= 2
+    assert all(one.troubles is None for one in fleet.all)
+
+
+def test_accounts_with_errors_of_their_own_do_not_starve_the_sample() -> None:
+    def answers(account: Account, now_ms: int) -> Verdict:
+        at_ms = now_ms - BEGIN_MS
+        if account.number < 20 and at_ms > WRONG_MS + 600_000:
+            return ERRING
+        return REFUSED if WRONG_MS <= at_ms < WRONG_MS + HOUR_MS else WELL
+
+    fleet = Fleet(1000, 3600, answers).run(WRONG_MS + HOUR_MS + 300_000)
+    assert fleet.record.quarantine is not None
+    assert fleet.record.quarantine.ending_ms
+
+
+def test_a_part_that_is_refused_for_minutes_is_well_minutes_later() -> None:
+    """Two accounts are no incident; their readers do not wait for an hour."""
+
+    def answers(account: Account, now_ms: int) -> Verdict:
+        wrong = account.number < 2 and account.due_ms - BEGIN_MS >= 0
+        until_ms = (account.troubles.first_ms if account.troubles else now_ms) + 720_000
+        return REFUSED if wrong and now_ms < until_ms and account.stored_ms < BEGIN_MS else WELL
+
+    fleet = Fleet(500, 3600, answers).run(4 * HOUR_MS)
+    assert len(fleet.late) <= 2
+    assert max(one.late_ms for one in fleet.all) <= 1_200_000
 
 
 @pytest.mark.parametrize(
