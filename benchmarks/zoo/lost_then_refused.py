@@ -12,9 +12,12 @@ REPLAYS = (
 )
 """What the replays of one account in three each are answered, and how many of them."""
 
+APART = 20
+"""So few that their 429 shrink no rate, for which a replay waits as any other request does."""
+
 
 class LostThenRefused(Scenario):
-    """Each fifth account loses an answer once; the replays are answered 400, 429 or 503 first."""
+    """Each twentieth account loses an answer once; its replays are answered 400, 429 or 503 first."""
 
     factor = 5.0
     fleet = 1000
@@ -29,11 +32,11 @@ class LostThenRefused(Scenario):
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         number = int(grant.name[1:])
-        if number % 5:
+        if number % APART:
             return None
         asked = self.replays.get(grant.name, 0)
         self.replays[grant.name] = asked + 1
-        answer, times = REPLAYS[number // 5 % len(REPLAYS)]
+        answer, times = REPLAYS[number // APART % len(REPLAYS)]
         if not asked:
             return Reply(kind="lost after processing", processed=True, cut=True)
         return answer if asked <= times else None
@@ -44,7 +47,7 @@ class LostThenRefused(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         lost = sum(bool(asked) for asked in self.replays.values())
         return [
-            Check("answers lost", lost, self.fleet // 5, least=True),
+            Check("answers lost", lost, self.fleet // APART, least=True),
             Check("grants revoked for the reuse of a token", len(stage.book.revoked_for_reuse), 0),
             Check("wasted requests for each that was lost", figures.wasted / max(1, lost), 6),
         ]
