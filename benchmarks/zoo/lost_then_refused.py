@@ -17,7 +17,7 @@ APART = 20
 
 
 class LostThenRefused(Scenario):
-    """Each twentieth account loses an answer once; its replays are answered 400, 429 or 503 first."""
+    """Each twentieth account loses an answer; its replays are answered 400, 429 or 503 first."""
 
     factor = 5.0
     fleet = 1000

@@ -104,15 +104,14 @@ class Trial:
 
     async def events(self, name: str) -> list[str]:
         """The kinds of what was told of a provider itself, in order."""
-        events, found, after = self.sides[0].tokens.events, [], START
+        events, after = self.sides[0].tokens.events, START
+        found: dict[str, str] = {}  # By id: each is told at least once.
         while page := await events.after(after):
             after = page[-1][0]
-            found += [
-                one.type
-                for _, one in page
-                if one.data["provider"] == name and "account" not in one.data
-            ]
-        return found
+            for _, one in page:
+                if one.data["provider"] == name and "account" not in one.data:
+                    found[one.id] = one.type
+        return list(found.values())
 
     async def accepted_again(
         self, name: str, accounts: Iterable[str], limit_s: float = 150
