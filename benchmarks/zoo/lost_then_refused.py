@@ -12,12 +12,11 @@ REPLAYS = (
 )
 """What the replays of one account in three each are answered, and how many of them."""
 
-APART = 20
-"""So few that their 429 shrink no rate, for which a replay waits as any other request does."""
+APART = 5
 
 
 class LostThenRefused(Scenario):
-    """Each twentieth account loses an answer; its replays are answered 400, 429 or 503 first."""
+    """Each fifth account loses an answer; its replays are answered 400, 429 or 503 first."""
 
     factor = 5.0
     fleet = 1000

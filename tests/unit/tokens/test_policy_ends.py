@@ -234,6 +234,28 @@ def test_a_time_to_wait_that_ends_within_the_grace_is_kept() -> None:
         assert step.until_ms == BEGIN_MS + 20_000
 
 
+def test_a_short_grace_is_used_up_in_its_place() -> None:
+    """A rate for all, or a queue, may outlast it; a hold of all may not be passed by."""
+    troubles = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS, outcome="unknown")
+    limited = Verdict("rate_limited", "provider")
+    now_ms, asked = BEGIN_MS + 500, 0
+    while True:
+        case = Case(
+            limited, troubles, "single_use", 20.0, now_ms, 0, assessment=Assessment(shared=True)
+        )
+        wait = replay_after(case)
+        if wait is None:
+            break
+        troubles, now_ms, asked = after_doubt(case), now_ms + int(wait * 1000) + 100, asked + 1
+    assert 7 <= asked <= 12
+    assert now_ms >= BEGIN_MS + 17_000
+    assert (troubles.doubts, troubles.doubt_ms) == (1, BEGIN_MS)
+    held = replace(case, verdict=Verdict("unavailable", "provider"), now_ms=BEGIN_MS + 500)
+    assert replay_after(held) is None
+    assert replay_after(replace(held, assessment=Assessment())) is not None
+    assert replay_after(replace(case, now_ms=BEGIN_MS + 500, grace_s=600.0)) is None
+
+
 @pytest.mark.parametrize("grace_s", [3600.0, 7 * 86_400.0])
 def test_a_long_grace_silences_nobody(grace_s: float) -> None:
     doubted = RefreshTroubles(doubts=1, doubt_ms=BEGIN_MS - 600_000, outcome="unknown")

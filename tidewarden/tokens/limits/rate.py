@@ -121,7 +121,8 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
     if rate is None:
         return
     if rate.doubled_ms:
-        _double(record, rate, clock_ms)
+        if _double(rate, clock_ms):
+            record.rate = None
         return
     back_s = ((1 - BETA) / GROWTH) ** (1 / 3)
     passed_s = max(0, clock_ms - rate.shrunk_ms) / 1000
@@ -134,18 +135,20 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
         record.rate = None
 
 
-def _double(record: ClientRecord, rate: Rate, clock_ms: int) -> None:
-    """Double a rate that shows no bound, if the last second brought next to good answers alone."""
-    if clock_ms - rate.doubled_ms < APART_MS:
-        return
-    seen = within(record.buckets, rate.doubled_ms)
-    if not seen.answered or seen.limited > SHARE * seen.answered:
-        rate.doubled_ms = clock_ms
-        return
-    rate.per_second, rate.doubled_ms = min(PER_SECOND_MAX, 2 * rate.per_second), clock_ms
-    rate.peak = max(rate.peak, rate.per_second / 2)
-    if clock_ms - rate.short_ms >= FORGET_MS:
-        record.rate = None
+def _double(rate: Rate, clock_ms: int) -> bool:
+    """
+    Double a rate that shows no bound, if next to good answers alone came for a second or longer.
+
+    Returns whether it holds nothing back any more.
+    """
+    if clock_ms - rate.doubled_ms < APART_MS or not rate.answered:
+        return False
+    if rate.limited <= SHARE * rate.answered:
+        rate.per_second = min(PER_SECOND_MAX, 2 * rate.per_second)
+        rate.peak = max(rate.peak, rate.per_second / 2)
+    rate.doubled_ms = rate.meter_ms = clock_ms
+    rate.answered = rate.limited = 0
+    return clock_ms - rate.short_ms >= FORGET_MS
 
 
 def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
@@ -156,6 +159,7 @@ def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
 def _shrunk(goodput: float, seen: Bucket, clock_ms: int) -> Rate:
     peak = max(PER_SECOND_MIN, goodput)
     boundless = seen.answered - seen.limited <= SLOW_START_SHARE * seen.answered
+    boundless = boundless or peak <= PER_SECOND_MIN
     return Rate(
         max(PER_SECOND_MIN, BETA * peak),
         peak,

@@ -51,6 +51,8 @@ SAMPLED_S = 86_400.0
 LIVING_S_MIN = 10.0
 # … and of one that was well and whose token has expired, doubling: neither counts by itself.
 LATE_S = 60.0
+# A grace of at most this is used up in its place, past queue and rates.
+IN_PLACE_GRACE_S = 60.0
 # A grace of at most this is no time in which refusals count: a replica may lag behind.
 SHORT_GRACE_S = 3_600.0
 # Before a request of unknown outcome is sent again in its place, the first time and the second.
@@ -276,9 +278,14 @@ def replay_after(case: Case) -> float | None:
     Seconds until the refresh token of a request of unknown outcome is sent again in its place.
     None: it is not.
 
-    Only where that is safe, and a time or two: whatever waits in the queue may wait past the grace.
+    Only where that is safe, and a time or two, or to the end of a grace that is short: whatever
+    waits in the queue, or for a rate, may wait past the grace.
     """
     old, verdict = case.troubles, case.verdict
+    if case.saving and case.grace_s <= IN_PLACE_GRACE_S and verdict.scope != "unknown":
+        held = case.assessment.shared and case.error.kind != "limited"
+        wait = math.inf if held else _within_grace(case).delay_s
+        return wait if case.now_ms + wait * 1000 < case.safe_until_ms else None
     if (
         verdict.scope != "unknown"
         or case.used_spare
@@ -295,8 +302,9 @@ def replay_after(case: Case) -> float | None:
 
 
 def after_doubt(case: Case) -> RefreshTroubles:
-    """The troubles of an account whose request of unknown outcome is sent again in its place."""
-    return _doubting(case, _noted(case, 0, counts=False))
+    """The troubles of an account whose request is sent again in its place."""
+    noted = _noted(case, 0, counts=False)
+    return _doubting(case, noted) if case.verdict.scope == "unknown" else noted
 
 
 def _after_unknown(case: Case) -> Step:

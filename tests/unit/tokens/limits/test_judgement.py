@@ -255,6 +255,39 @@ def test_where_all_were_answered_429_the_rate_doubles_with_each_good_second() ->
     assert play.record.rate.per_second <= 10
 
 
+def test_a_rate_doubles_however_few_answers_come_and_whoever_tells_between() -> None:
+    """At one answer in five seconds most of what nodes tell holds none."""
+    play = Play()
+    play.run(60, limited=2, short=True)
+    assert play.record.rate is not None
+    for second in range(60):
+        for _ in range(3):
+            play.tell(short=True)
+            play.now_ms += 300
+        if second % 5 == 0:
+            play.tell(ok=1, short=True)
+        play.now_ms += 100
+        if play.record.rate is None or play.record.rate.per_second >= 20:
+            break
+    assert second < 50
+
+
+def test_a_rate_that_fell_to_its_least_shows_no_bound() -> None:
+    """Nothing was answered well since it was counted last: that is no peak to grow towards."""
+    play = Play()
+    play.tell(ok=30, limited=10, goodput=0.0)
+    play.now_ms += 1500
+    play.tell(limited=20, goodput=0.0, short=True)
+    assert play.record.rate is not None
+    assert play.record.rate.per_second == rate.PER_SECOND_MIN
+    for second in range(12):
+        play.now_ms += 1000
+        play.tell(ok=1 + second, short=True)
+        if play.record.rate is None:
+            break
+    assert play.record.rate is None or play.record.rate.per_second >= 20
+
+
 def test_all_rest_where_every_answer_says_so_and_not_before() -> None:
     play = Play()
     play.tell(ok=2, limited=20, wait_ms=30_000)
