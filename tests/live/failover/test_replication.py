@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -114,10 +113,8 @@ async def test_the_primary_is_handed_over(nodes: ReplicatingNodes) -> None:
     await nodes.write("a", "1")
     old, asked = nodes.primary, nodes.others[1]
     assert asked.replication is not None
-    began = time.monotonic()
     assert await asked.replication.switchover(asked.name) == asked.name
     assert nodes.is_open()
-    assert time.monotonic() - began < 2
     await nodes.write("b", "2")
     await nodes.in_sync(*nodes.nodes)
     assert await old.call("MGET", "a", "b") == ["1", "2"]
