@@ -105,6 +105,17 @@ def quick(monkeypatch: pytest.MonkeyPatch, **constants: float) -> None:
         monkeypatch.setattr(module, name, value)
 
 
+async def is_refused_within(link: StoreConnection, limit_s: float) -> None:
+    """A call is told soon that no primary is reached, and why."""
+    patience = asyncio.ensure_future(asyncio.sleep(limit_s))
+    with pytest.raises(
+        StoreDown, match="no primary of cluster c is reached: 1 of 3 nodes is heard"
+    ):
+        await link.call("PING")
+    assert not patience.done()
+    await patience
+
+
 async def test_replies_come_in_the_order_of_the_calls(link: StoreConnection) -> None:
     calls = [link.call("INCR", "n") for _ in range(500)]
     assert await asyncio.gather(*calls) == list(range(1, 501))
@@ -229,13 +240,7 @@ async def test_calls_wait_less_once_no_server_can_take_writes_before_somebody_ac
         finder.fault = fault
         with pytest.raises(StoreDown, match="cluster c"):
             await link.call("PING")
-    patience = asyncio.ensure_future(asyncio.sleep(0.3))
-    with pytest.raises(
-        StoreDown, match="no primary of cluster c is reached: 1 of 3 nodes is heard"
-    ):
-        await link.call("PING")
-    assert not patience.done()
-    await patience
+    await is_refused_within(link, 0.3)
 
 
 async def test_what_a_link_was_down_for_counts_as_waited_then(
@@ -247,13 +252,7 @@ async def test_what_a_link_was_down_for_counts_as_waited_then(
     link.launch()
     await asyncio.sleep(0.2)
     finder.note_fault("1 of 3 nodes is heard")
-    patience = asyncio.ensure_future(asyncio.sleep(0.6))
-    with pytest.raises(
-        StoreDown, match="no primary of cluster c is reached: 1 of 3 nodes is heard"
-    ):
-        await link.call("PING")
-    assert not patience.done()
-    await patience
+    await is_refused_within(link, 0.6)
 
 
 async def test_so_many_calls_may_wait(

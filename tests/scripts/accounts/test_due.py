@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-
-import pytest
-from support.tokens import harness
 from support.tokens.ledger_bench import QUEUE, Bench
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
-    ) as side:
-        yield Bench(side.queues)
 
 
 async def due(bench: Bench, step_ms: int = HOUR_MS, steps: int = 6) -> list[int]:

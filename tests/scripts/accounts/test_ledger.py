@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tokens import harness
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
@@ -21,14 +18,6 @@ from tidewarden.tokens.accounts.account_record import (
     parse_row,
 )
 from tidewarden.tokens.accounts.account_store import Opened, RefusedAccount
-
-
-@pytest.fixture
-async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
-    ) as side:
-        yield Bench(side.queues)
 
 
 async def test_put_compares_what_was_read(bench: Bench) -> None:

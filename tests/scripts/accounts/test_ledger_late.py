@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.tokens import harness
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import Opened, RefusedAccount
-
-
-@pytest.fixture
-async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
-    ) as side:
-        yield Bench(side.queues)
 
 
 async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Bench) -> None:

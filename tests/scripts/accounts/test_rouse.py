@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from support.tokens import harness
 from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.limits.client_store import ClientStore
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
-    ) as side:
-        yield Bench(side.queues)
 
 
 async def fails(bench: Bench, account: str, wait_s: float, not_before_ms: int = 0) -> None:

@@ -157,13 +157,14 @@ def judge(
     if found is not None:
         _sample(record, found, told, clock_ms)
         return
-    begun = jump(record, clock_ms) if record.hold is None else None
     if record.released_ms:
         if _release_over(record, clock_ms):
             record.released_ms = 0
         return
     failed = told.refused + told.unproven + told.proven_client + told.proven_erring
-    if begun is not None and failed:
+    if not failed or record.hold is not None:
+        return
+    if (begun := jump(record, clock_ms)) is not None:
         kind: Kind = "erring" if begun.kind == "erring" else "refused"
         said = words.get(kind) or words.get("client") or ("", "")
         begun.outcome, begun.brief = said

@@ -6,7 +6,7 @@ those alone. It becomes what was answered otherwise (the goodput), a little less
 cubic function of CUBIC (RFC 9438, 4.2): fast towards what was borne last, slowly about it, faster
 and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise. Where next to
 nothing was answered well the rate shows no bound: it doubles with each good second (slow start, RFC
-9438, 4.10) until something is answered 429 again.
+9438, 4.10) until too many answers are 429 again.
 """
 
 from __future__ import annotations

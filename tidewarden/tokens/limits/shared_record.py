@@ -272,9 +272,9 @@ class SharedRecord:
             claimed = quarantine.claim_sample(record, clock_ms)
             return []
 
-        while (found := self.record.quarantine) is not None:
+        while self.record.quarantine is not None:
             try:
-                if not found.ending_ms and self.clock_ms >= found.sample_ms:
+                if quarantine.sample_due(self.record, self.clock_ms):
                     await self.ask()  # Another node claimed it a moment ago, perhaps.
                     claimed = False
                     if quarantine.sample_due(self.record, self.clock_ms):
