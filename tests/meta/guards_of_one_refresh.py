@@ -53,6 +53,13 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
         ("unit/tokens/limits/test_fleets", "unit/tokens/limits/test_judgement"),
     ),
     (
+        "mended",
+        "tokens/limits/quarantine.py",
+        "        if getattr(judged_by, well) > max(MENDED, getattr(judged_by, again)):",
+        "        if False:",
+        ("unit/tokens/limits/test_fleets",),
+    ),
+    (
         "cluster",
         POLICY,
         "long or (not troubles.clustered and",

@@ -193,6 +193,13 @@ class _Request(http.server.BaseHTTPRequestHandler):
         """Nothing is printed."""
 
 
+READING = frozenset(
+    {"Q.CHECK", "Q.CONFIG", "Q.LIST", "Q.PEEK", "Q.STATS", "R.STATUS", "S.LIST", "L.LIST", "T.EXPORT",
+     "T.LIST", "T.PEEK", "T.STATS", "V.STATUS"}
+)  # fmt: skip
+"""Requests that may be made again whatever became of the first."""
+
+
 class Node:
     """Asks one node of the cluster that serves ``folder``."""
 
@@ -210,8 +217,16 @@ class Node:
         )  # fmt: skip
 
     def ask(self, *words: str | bytes | float) -> Any:
-        """Return the answer to a request."""
-        return self.client.execute_command(*words)
+        """Return the answer to a request. What only reads is read again from a new primary."""
+        give_up = time.monotonic() + 60
+        while True:
+            try:
+                return self.client.execute_command(*words)
+            except redis.ResponseError as error:
+                moved = str(error).startswith("STOREDOWN") and words[0] in READING
+                if not moved or time.monotonic() > give_up:
+                    raise
+            time.sleep(0.1)
 
     def get(self, path: str) -> str:
         """Return the text of a route of HTTP; of a stream, what comes within two seconds."""

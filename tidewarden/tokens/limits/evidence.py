@@ -84,9 +84,20 @@ class Bucket(msgspec.Struct, array_like=True):
     """Witnesses, never refreshed by us, whose grant was refused."""
 
     def add(self, other: Bucket) -> None:
-        """Add the counts of another."""
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """Add the counts of another. One by one: a report adds hundreds, and a loop is slow."""
+        self.ok += other.ok
+        self.limited += other.limited
+        self.others += other.others
+        self.erring += other.erring
+        self.client += other.client
+        self.refused += other.refused
+        self.accepted += other.accepted
+        self.refused_again += other.refused_again
+        self.proven_client += other.proven_client
+        self.proven_erring += other.proven_erring
+        self.mended += other.mended
+        self.erring_again += other.erring_again
+        self.unproven += other.unproven
 
     @property
     def answered(self) -> int:
@@ -104,6 +115,8 @@ class Bucket(msgspec.Struct, array_like=True):
         return not any(getattr(self, name) for name in COUNTS)
 
 
+FAILED = ("erring", "client", "refused", "proven_client", "proven_erring", "unproven")
+"""Counts of witnesses that failed."""
 COUNTS = tuple(name for name in Bucket.__struct_fields__ if name != "since_ms")
 
 
@@ -170,6 +183,8 @@ def collect(
     _add(buckets, older, clock_ms - OLDER_MS, split_ms)
     _add(buckets, recent, clock_ms, split_ms)
     _join_old(buckets, clock_ms, split_ms)
+    if not buckets or buckets[0].since_ms >= clock_ms - HOUR_MS:
+        return []
     _, from_ms = judged(buckets, 0, clock_ms)
     from_ms = max(from_ms, clock_ms - KEPT_MS)
     gone = [bucket for bucket in buckets if bucket.since_ms < from_ms]

@@ -17,7 +17,7 @@ from tidewarden.config.error_classes import Kind
 
 from . import hold
 from .client_record import ClientRecord, Quarantine
-from .evidence import ANSWERS, HOUR_MS, Bucket, judged, still_failing, total, within
+from .evidence import ANSWERS, FAILED, HOUR_MS, Bucket, judged, still_failing, total, within
 
 SPARE, CLUSTER_SPARE = 2, 1
 """So many accounts that are refused are nothing unusual, however few are asked."""
@@ -33,6 +33,11 @@ OTHERS_HANDFUL, OTHERS_SHARE_MIN = 6, 0.1
 """The same of errors, and of words that refuse our client: those end no grant."""
 SHORT_MS = 600_000
 """So long a time is judged by, too."""
+MENDED = 3
+"""
+If more accounts than that, and more of those that were asked again than not, are well again,
+failures come by chance to any account. Their cure is the next try, which a quarantine puts off.
+"""
 UNPROVEN_HANDFUL = 6
 """Accounts that must be refused where none was ever refreshed well here."""
 USUAL_MAX = 0.05
@@ -90,14 +95,14 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     It is called for when that many accounts that were well fail, and are not well again by
     themselves.
     """
-    _, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
+    judged_by, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
     times = [from_ms]
     # Where tokens live for less than an hour, whoever is well is answered several times in it.
     short_ms = max(record.opened_ms, clock_ms - SHORT_MS)
     if within(record.buckets, short_ms).proven >= ANSWERS:
         times.append(short_ms)
     for since_ms in times:
-        if (begun := _jump(record, since_ms, clock_ms)) is not None:
+        if (begun := _jump(record, judged_by, since_ms, clock_ms)) is not None:
             return begun
     if record.unproven >= UNPROVEN_HANDFUL:
         usual = usual_share(record)
@@ -105,7 +110,9 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     return None
 
 
-def _jump(record: ClientRecord, since_ms: int, clock_ms: int) -> Quarantine | None:
+def _jump(
+    record: ClientRecord, judged_by: Bucket, since_ms: int, clock_ms: int
+) -> Quarantine | None:
     """The quarantine that the answers from then on call for."""
     usual, ok = usual_share(record), within(record.buckets, since_ms).ok
     of_client, erring = ["refused", "proven_client"], ["proven_erring"]
@@ -114,11 +121,13 @@ def _jump(record: ClientRecord, since_ms: int, clock_ms: int) -> Quarantine | No
         of_client = ["refused"]
     if hold.share_of(record, "erring", clock_ms, hold.SHARED_LEAST) is not None:
         erring = []
-    for kind, names, well, least, bound in (
-        ("refused", ["refused"], "accepted", 0, SHARE_MIN),
-        ("refused", of_client, "accepted", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
-        ("erring", erring, "mended", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+    for kind, names, well, again, least, bound in (
+        ("refused", ["refused"], "accepted", "refused_again", 0, SHARE_MIN),
+        ("refused", of_client, "accepted", "refused_again", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+        ("erring", erring, "mended", "erring_again", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
     ):
+        if getattr(judged_by, well) > max(MENDED, getattr(judged_by, again)):
+            continue
         failed = still_failing(record.buckets, since_ms, names, well)
         enough = least or _unusual(usual * (failed + ok), SIGMAS) + SPARE
         share = failed / max(1, failed + ok)
@@ -250,9 +259,9 @@ def claim_sample(record: ClientRecord, clock_ms: int) -> bool:
 def rouse(record: ClientRecord, clock_ms: int) -> None:
     """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
     record.rouse_ms = clock_ms
-    record.buckets = [
-        Bucket(one.since_ms, one.ok, one.limited, one.others) for one in record.buckets
-    ]
+    for bucket in record.buckets:
+        for name in FAILED:
+            setattr(bucket, name, 0)
 
 
 def release(record: ClientRecord, clock_ms: int) -> None:

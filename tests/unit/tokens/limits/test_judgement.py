@@ -64,11 +64,11 @@ class Play:
     def note(self, events: list[ClientEvent]) -> None:
         self.events += [event.kind.removeprefix("provider.") for event in events]
 
-    def run(self, seconds: float, **counts: int) -> None:
-        """So long, each quarter of a second."""
-        for _ in range(int(seconds * 1000 / STEP_MS)):
+    def run(self, seconds: float, *, apart_ms: int = STEP_MS, **counts: int) -> None:
+        """So long, each quarter of a second unless it is said otherwise."""
+        for _ in range(int(seconds * 1000 / apart_ms)):
             self.tell(**counts)
-            self.now_ms += STEP_MS
+            self.now_ms += apart_ms
 
 
 def test_a_refused_client_is_held_at_the_fifth_witness_and_one_success_opens() -> None:
@@ -384,14 +384,14 @@ def test_refusals_that_jump_are_noticed_and_time_alone_ends_nothing() -> None:
     play.run(900, refused=10)
     assert play.record.quarantine is not None
     usual = quarantine.usual_share(play.record)
-    play.run(7 * 3600, refused=2, refused_again=1)
+    play.run(7 * 3600, apart_ms=5000, refused=40, refused_again=20)
     assert play.record.quarantine is not None
     assert quarantine.usual_share(play.record) == usual  # Nothing of it has become usual.
     play.run(30, accepted=1, ok=1)
     assert play.record.quarantine.ending_ms
     assert play.record.rouse_ms  # Whoever failed is tried now.
     assert play.events == ["quarantine_begun"]
-    play.run(3590, ok=5)
+    play.run(3590, apart_ms=5000, ok=100)
     assert play.record.quarantine is None
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
@@ -554,7 +554,7 @@ def test_refusals_and_well_answers_mixed_for_long_are_one_incident() -> None:
         play.tell(ok=8, refused=1, accepted=3)
         play.now_ms += 1000
     assert play.events == ["quarantine_begun"]
-    play.run(3700, ok=8)
+    play.run(3700, apart_ms=5000, ok=160)
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
@@ -574,7 +574,7 @@ def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_wh
     play = Play()
     play.run(60, ok=4, erring=6)
     assert play.record.hold is None
-    play.run(3 * 3600, ok=2, erring_again=1)
+    play.run(3 * 3600, apart_ms=5000, ok=40, erring_again=20)
     assert play.record.quarantine is not None
     assert play.record.quarantine.kind == "erring"
     play.run(5, ok=2, mended=2)
@@ -589,7 +589,7 @@ def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
     assert play.record.quarantine is None
     assert play.record.released_ms
     assert play.record.rouse_ms
-    play.run(3600, refused_again=2, refused=1)
+    play.run(3600, apart_ms=5000, refused_again=40, refused=20)
     assert play.record.quarantine is None
     play.run(700, ok=10)
     assert not play.record.released_ms  # As usual again: what comes then is another matter.
