@@ -85,7 +85,7 @@ ALLOWED_IN_TOKENS: dict[str, set[str]] = {
     "policy": {"accounts", "limits", "provider"},
     "events": {"accounts", "provider", "vault"},
     "refresh": {"accounts", "events", "journal", "limits", "policy", "provider", "vault"},
-    "verbs": {"accounts", "events", "limits", "policy", "provider", "vault"},
+    "verbs": {"accounts", "events", "limits", "policy", "provider", "vault", "why"},
     "custody": {"accounts", "journal", "provider", "vault", "verbs"},
     "why": {"accounts", "limits", "policy", "provider"},
 }

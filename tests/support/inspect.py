@@ -159,8 +159,6 @@ session_of = attrgetter("_session")
 probing_of = attrgetter("_probing")  # accounts that probe a limit
 gathering_of = attrgetter("_gathering")  # evidence that is not told yet
 version_of = attrgetter("_version")
-held_of = attrgetter("_held")  # seats, by who has them
-empty_handed_of = attrgetter("_empty_handed")
 CONNECT = "_connect"
 
 

@@ -43,7 +43,6 @@ from .policy import failures
 from .provider.token_endpoint import TokenEndpoint
 from .provider_clients import ProviderClient, ProviderClients
 from .refresh.journal_replay import JournalReplay
-from .refresh.journal_trouble import JournalTrouble
 from .refresh.offline_refresh import OfflineClient, OfflineRefresher
 from .refresh.outcome_notifier import Counts, OutcomeNotifier
 from .refresh.pool import Pool
@@ -458,7 +457,6 @@ def _client(
         limits,
         refresher,
         write_back,
-        JournalTrouble(ground.node, limits, ground.clock),
         ground.clock,
     )
     return ProviderClient(provider, pool, OfflineClient(request, write_back, limits))

@@ -344,7 +344,7 @@ class Tokens:
 
         ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``:
         probes in a row that failed; ``state since_ms next_ms error message nodes advice``: see
-        :func:`tidewarden.tokens.limits.provider_status.figures`.
+        :func:`tidewarden.tokens.verbs.provider_status.figures`.
         """
         return await self._figures.all()
 

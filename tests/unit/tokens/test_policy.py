@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.limits.assessment import Assessment
+from tidewarden.tokens.limits.judgement import Assessment
 from tidewarden.tokens.policy.account_state import since_ms, state
 from tidewarden.tokens.policy.due_times import due_after, due_before, too_soon
 from tidewarden.tokens.policy.failures import Case, after_failure, backoff, replay_after, use_spare

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tidewarden.config.error_classes import ERROR_CLASSES
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.limits.assessment import ALONE, Assessment
+from tidewarden.tokens.limits.judgement import ALONE, Assessment
 from tidewarden.tokens.policy.failures import (
     CONFIRM_S,
     Case,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ LEAVE = ("q", "\x03", "\x04")
 WIDE = 200
 SILENCE_S = 10.0
 """A node that answers no sooner is left for another; it waits itself for other nodes."""
+LOOK_S = 1.0
+"""How often it is looked whether a signal came."""
 AWAY = Text("No node answers. They are asked again and again; q leaves.", "bold red")
 
 
@@ -150,29 +153,42 @@ class Asking:
 
 def watch(look: Look, asking: Asking, console: Console, every_s: float) -> None:
     """Draw until somebody leaves; then the terminal is as it was."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    leaving: list[int] = []
+
+    def leave(number: int, _frame: object) -> None:
+        leaving.append(number)
+        if len(leaving) == 1:
+            raise KeyboardInterrupt  # It is lost where it meets a finalizer: hence the list.
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
     clock = SystemClock()
     try:
         with (
+            contextlib.suppress(KeyboardInterrupt),
             terminal_keys() as keys,
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
-            while True:
+            goes_on = True
+            while goes_on and not leaving:
                 found = asking.ask(look, lines_for(console.height))
                 live.update(AWAY if found is None else render(found), refresh=True)
-                if not goes_on(look, keys, clock.monotonic() + every_s, clock):
-                    return
-    except KeyboardInterrupt:
-        return
+                goes_on = wait(look, keys, clock.monotonic() + every_s, clock, leaving)
     finally:
         asking.close()
+    if leaving == [signal.SIGTERM]:
+        sys.exit(128 + signal.SIGTERM)
 
 
-def goes_on(look: Look, keys: Keys, until: float, clock: SystemClock) -> bool:
-    """Wait for the next look, which a key brings at once; whether there is to be one."""
+def wait(look: Look, keys: Keys, until: float, clock: SystemClock, leaving: Sequence[int]) -> bool:
+    """
+    Wait for the next look, which a key brings at once; whether there is to be one.
+
+    ``leaving``: signals that came.
+    """
     while (left_s := until - clock.monotonic()) > 0:
-        key = keys.wait(left_s)
-        if key in LEAVE:
+        key = keys.wait(min(left_s, LOOK_S))
+        if key in LEAVE or leaving:
             return False
         if key:
             look.press(key.lower())

@@ -1,8 +1,6 @@
 """
 Detects that a provider does not answer this node, or that this node's own network is down.
 
-Small state machines.
-
 No clock in here: times are handed in, monotonic seconds.
 """
 
@@ -14,9 +12,6 @@ import math
 class CircuitBreaker:
     """
     Holds one node's requests to a provider back when none of them comes through.
-
-    Its own network may be the reason, so other nodes are not held. Then one request probes; any
-    answer closes it. Times are monotonic seconds.
 
     Its own network may be the reason, so other nodes are not held. Then one request probes; any
     answer closes it. Times are monotonic seconds.
@@ -68,7 +63,7 @@ class CircuitBreaker:
 
 class OwnNetwork:
     """
-    Detects that no provider at all can be reached: then no account's counters move.
+    Detects that no provider at all can be reached.
 
     Then it is our own network, and no account's counters move for it.
     """

@@ -23,15 +23,14 @@ from tidewarden.tokens.provider.token_response import Verdict
 
 from . import hold, judgement, rate
 from .adaptive_concurrency import AdaptiveConcurrency
-from .assessment import Assessment
 from .circuit_breaker import CircuitBreaker
-from .client_record import ClientRecord
+from .client_record import ClientRecord, Silence
 from .evidence import kind_of
 from .gathering import Ended, Gathering
-from .judgement import ClientEvent
+from .host_rate_limit import RateBucket
+from .judgement import Assessment, ClientEvent
 from .node_limits import NodeLimits
 from .node_trouble import NodeTrouble
-from .rate_bucket import RateBucket
 from .shared_record import Change, SharedRecord
 
 log = logging.getLogger("tidewarden.tokens")
@@ -321,8 +320,6 @@ class ClientLimits:
         self._trouble.heard(
             account, verdict, kind, known_well=known_well, silent=self.breaker.open, now_s=now_s
         )
-        if kind == "ok" and shared.node in self.known.record.silences:
-            self._trouble.over()  # Of this node before it was started again, perhaps.
         if account in self._probing:
             self._probing.discard(account)
             self._gathering.probe = self._shows_well(kind)
@@ -334,11 +331,16 @@ class ClientLimits:
     @property
     def _in_trouble(self) -> bool:
         """Whether this node meets, or has met, with trouble of which the end is to be told."""
-        return (
-            self._trouble.busy
-            or self._trouble.due
-            or self._shared.node in self.known.record.silences
-        )
+        return self._trouble.busy or self._noted is not None
+
+    @property
+    def _noted(self) -> Silence | None:
+        """What all nodes know of this one's trouble."""
+        return self.known.record.silences.get(self._shared.node)
+
+    @property
+    def _trouble_due(self) -> bool:
+        return self._trouble.due(self._noted, self.known.clock_ms)
 
     def _release_well(self, account: str, now_s: float) -> None:
         """
@@ -368,6 +370,17 @@ class ClientLimits:
             return
         if self._gathering.probe is not None or self._suspects():
             await self.tell()
+
+    def block(self, fault: str) -> None:
+        """
+        Note that this node asks the provider nothing, for its journal cannot be written.
+
+        ``fault``: why; empty: it asks.
+        """
+        brief = f"the journal of {self._shared.node} is not writable: {fault}" if fault else ""
+        self._trouble.block(brief, self._clock.monotonic())
+        if self._trouble_due and (self._telling is None or self._telling.done()):
+            self._tell_in(0)
 
     def answered(self, account: str) -> None:
         """There is an answer, or there will be none: another may be asked for meanwhile."""
@@ -427,7 +440,7 @@ class ClientLimits:
     def _delay_s(self, ended: Ended, kind: Kind) -> float:
         """After how many seconds what was just counted is to be told."""
         again = ended.witness or ended.refused_before
-        news = self._gathering.probe is not None or self._trouble.due or kind == "limited"
+        news = self._gathering.probe is not None or self._trouble_due or kind == "limited"
         news = news or (kind in ("erring", "client", "refused") and again)
         news = news or (
             kind == "ok"
@@ -476,7 +489,7 @@ class ClientLimits:
         Never raises: untold, it is told with what comes next.
         """
         now_s, known = self._clock.monotonic(), self.known
-        if self._gathering.empty and not self._trouble.due:
+        if self._gathering.empty and not self._trouble_due:
             return
         self._told_s, self._news = now_s, False
         told = self._gathering.take(self._shared.node, now_s, max(1, self._shared.nodes()))
@@ -484,12 +497,11 @@ class ClientLimits:
             if not known.clock_ms:
                 await known.ask()
             opens_ms = int(self.breaker.opens_in_s(now_s) * 1000)
-            told.silence, told.silent, told.answered = self._trouble.take(
-                now_s, known.clock_ms, opens_ms
+            told.silence, told.silent, told.answered = self._trouble.report(
+                self._noted, now_s, known.clock_ms, opens_ms
             )
             await known.change(lambda record, clock_ms: judgement.fold(record, told, clock_ms))
         except errors.Error as error:
             log.debug("%s: what it answered was not told: %s", self.provider.name, error)
             self._gathering.put_back(told)
-            self._trouble.untold()
             self._tell_in(TELL_S)

@@ -1,78 +1,64 @@
 """
 Shares one node's requests under way among its providers.
 
-A provider may hold its fair share, and more while there is room, but never the last tenth: so one
-that hangs on to all it can get never keeps another from beginning.
+A provider may hold as many as are free, so that one which hangs on to all it can get never keeps
+another from beginning: the dynamic thresholds of Choudhury and Hahne (1998), with a factor of one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from itertools import islice
 
-# What the load aimed at needs (3,000 refreshes a second) where each takes more than half a second.
-SEATS = 2000
+SEATS = 4000
+"""
+One provider may hold half of them: what the load aimed at needs (3,000 refreshes a second) where
+each takes more than half a second.
+"""
 
 
 class FairShare:
     """Shares ``total`` seats among the providers that have work."""
 
-    RESERVE = 0.1
-
     def __init__(self, total: int) -> None:
-        self._total = total
+        self._total = self._empty = total
         self._held: Counter[str] = Counter()
         """Of those that hold any."""
-        self._taken = 0
         self._waiting: dict[str, asyncio.Event] = {}
-        self._empty_handed = 0
-        """Of these, who hold none."""
 
     def free(self, name: str) -> int:
         """How many more this provider may take now."""
-        # Each turn of each provider asks: of thousands, to look at all of them took most of a
-        # refresh's time.
-        others = (
-            len(self._held) + self._empty_handed - (name in self._held or name in self._waiting)
-        )
-        held, empty = self._held[name], self._total - self._taken
-        within = max(1, self._total // (others + 1)) - held
-        beyond = empty - max(1, int(self._total * self.RESERVE)) if others else empty
-        return max(0, min(empty, max(within, beyond)))
+        return max(0, self._empty - self._held[name])
 
     def take(self, name: str, seats: int) -> None:
         """So many more are taken."""
-        if seats and name not in self._held and name in self._waiting:
-            self._empty_handed -= 1
-        self._taken += seats
         if seats:
+            self._empty -= seats
             self._held[name] += seats
 
     def leave(self, name: str) -> None:
-        """One is free again."""
-        self._taken -= 1
+        """
+        One is free again: as many as may find one are woken, those who waited longest first.
+
+        All of them when nobody holds any, for nobody would wake the others then.
+        """
+        self._empty += 1
         self._held[name] -= 1
         if not self._held[name]:
             del self._held[name]
-            self._empty_handed += name in self._waiting
-        # Those who have waited longest, as many as there may be room for: who finds none waits on,
-        # behind the others.
-        room = (
-            max(1, self._total - self._taken - int(self._total * self.RESERVE))
-            if self._taken
-            else None
-        )
-        for event in islice(self._waiting.values(), room):
-            event.set()
+        woken = 0
+        for waiting, event in self._waiting.items():
+            if woken == self._empty < self._total:
+                break
+            if self.free(waiting):
+                event.set()
+                woken += 1
 
     async def wait(self, name: str) -> None:
         """Until somebody leaves one."""
         assert name not in self._waiting, "each provider waits once"
         event = self._waiting[name] = asyncio.Event()
-        self._empty_handed += name not in self._held
         try:
             await event.wait()
         finally:
             del self._waiting[name]
-            self._empty_handed -= name not in self._held

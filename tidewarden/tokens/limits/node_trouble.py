@@ -1,7 +1,7 @@
 """
-Notes and logs when a provider's trouble with this node begins and ends.
+Says what this node meets with at a provider that is no single account's matter.
 
-All nodes and the node's log hear of their begin and end.
+What the store has heard of it is in the client's record: whatever differs from that is to be told.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 STREAK = 2
 """Failures in a row, of as many accounts unless nobody answers, that are no chance."""
-TELL_S = 5.0
+TELL_MS = 5_000
 """How often the store hears of trouble that goes on."""
 SAY_S = 60.0
 """How often the log hears of trouble that comes and goes."""
@@ -36,15 +36,12 @@ class NodeTrouble:
         self._accounts: set[str] = set()
         self._since_s = 0.0
         self._last = ("", "")
-        self._told_s = float("-inf")
-        self._noted = False
-        """Whether the store has heard of it, or may have."""
-        self._silent_told = False
-        self._said_s = float("-inf")
-        self._saying = False
-        self._over = self._taken_over = False
-        self._due = False
+        self._standing = False
+        """It is no chance."""
         self._silent = False
+        self._blocked = False
+        self._saying = False
+        self._said_s = float("-inf")
 
     def heard(
         self,
@@ -64,8 +61,10 @@ class NodeTrouble:
                 one account is enough.
             silent: whether nobody answers this node any more.
         """
+        if self._blocked:
+            return
         if kind not in ("silent", "erring", "client"):
-            self._ended(now_s)
+            self._end(now_s)
             return
         if self._streak == 0:
             self._since_s = now_s
@@ -73,66 +72,60 @@ class NodeTrouble:
         if len(self._accounts) < STREAK:
             self._accounts.add(account)
         self._last, self._silent = (verdict.outcome, verdict.brief or verdict.outcome), silent
-        enough = self._streak >= STREAK and (
-            kind == "silent" or not known_well or len(self._accounts) >= STREAK
-        )
-        fallen_silent = silent and not self._silent_told
-        if not fallen_silent and (not enough or now_s - self._told_s < TELL_S):
-            return
-        self._due, self._told_s = True, now_s
-        if kind != "client":  # Of that the hold says so, once for all nodes.
+        several = kind == "silent" or not known_well or len(self._accounts) >= STREAK
+        self._standing = self._standing or silent or (self._streak >= STREAK and several)
+        if self._standing and kind != "client":  # Of that the hold says so, once for all nodes.
             self._say(verdict, now_s)
+
+    def block(self, brief: str, now_s: float) -> None:
+        """This node asks the provider nothing, for its journal fails; empty: it asks."""
+        if brief and not self._blocked:
+            self._since_s = now_s
+        if brief:
+            self._last = ("journal", brief)
+        elif self._blocked:
+            self._end(now_s)
+        self._blocked = self._standing = self._silent = bool(brief)
 
     @property
     def busy(self) -> bool:
-        """Whether there is, or was, trouble of which an end has to be noticed."""
-        return self._streak > 0 or self._noted or self._saying
+        """Whether there is trouble, or was, of which an end has to be noticed."""
+        return self._streak > 0 or self._blocked or self._saying
 
-    @property
-    def due(self) -> bool:
-        """Whether the store is to hear something."""
-        return self._due or self._over
+    def due(self, noted: Silence | None, clock_ms: int) -> bool:
+        """Whether the store is to hear something. ``noted``: what its record has of this node."""
+        if not self._standing:
+            return noted is not None and self._streak == 0
+        if noted is None or (self._silent and not noted.told):
+            return True
+        return clock_ms - noted.last_ms >= TELL_MS
 
-    def take(self, now_s: float, clock_ms: int, next_ms: int) -> tuple[Silence | None, bool, bool]:
+    def report(
+        self, noted: Silence | None, now_s: float, clock_ms: int, next_ms: int
+    ) -> tuple[Silence | None, bool, bool]:
         """
-        Return the report for the store, as of ``clock_ms``.
+        Return what the store is to hear, as of ``clock_ms``.
 
         It has the trouble, whether nobody answers, and whether trouble is over.
 
         ``next_ms``: milliseconds until this node's next try; 0: as each account is due.
         """
-        over, self._over = self._over, False
-        self._taken_over = over
-        if not self._due:
-            self._noted = self._noted and not over
-            return None, False, over
-        self._due, self._noted, self._silent_told = False, True, self._silent
+        if not self.due(noted, clock_ms):
+            return None, False, False
+        if not self._standing:
+            return None, False, True
         since_ms = clock_ms - int((now_s - self._since_s) * 1000)
         found = Silence(since_ms, clock_ms, clock_ms + next_ms if next_ms else 0, *self._last)
         return found, self._silent, False
 
-    def over(self) -> None:
-        """The store has a note of this node's, whose trouble is over."""
-        if not self._streak and not self._due:
-            self._over = True
-
-    def untold(self) -> None:
-        """The store did not hear it: the next answer tells it."""
-        self._told_s, self._silent_told = float("-inf"), False
-        if self._taken_over and not self._streak:
-            self._over = True
-
-    def _ended(self, now_s: float) -> None:
-        self._streak = 0
+    def _end(self, now_s: float) -> None:
+        self._streak, self._standing, self._silent = 0, False, False
         self._accounts.clear()
-        self._due = False
         if self._saying:
             self._saying = False
             log.warning(
                 "%s answers again, after %.0f s", self._provider.name, now_s - self._since_s
             )
-        if self._noted:
-            self._over, self._silent_told, self._told_s = True, False, float("-inf")
 
     def _say(self, verdict: Verdict, now_s: float) -> None:
         if self._saying or now_s - self._said_s < SAY_S:

@@ -80,10 +80,9 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
     """
     if record.quarantine is not None or not gone:
         return
-    past = total(gone)
-    refused = max(0, past.refused + past.proven_client - past.accepted)
+    refused = still_failing(gone, 0, ["refused", "proven_client"], "accepted")
     fade = 0.5 ** (max(0, clock_ms - record.usual_ms) / DAY_MS) if record.usual_ms else 0.0
-    record.usual_well = record.usual_well * fade + past.ok
+    record.usual_well = record.usual_well * fade + total(gone).ok
     record.usual_refused = record.usual_refused * fade + refused
     record.usual_ms = clock_ms
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tidewarden.config.error_classes import ErrorClass, class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Spare, Step
-from tidewarden.tokens.limits.assessment import ALONE, Assessment
+from tidewarden.tokens.limits.judgement import ALONE, Assessment
 from tidewarden.tokens.provider.token_response import Verdict
 
 from .due_times import JITTER_SHARE

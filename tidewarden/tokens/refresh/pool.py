@@ -17,7 +17,6 @@ from tidewarden.tokens.journal.journal_records import JournalAnswer
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.vault.vault import Vault
 
-from .journal_trouble import JournalTrouble
 from .load_leveller import Leveller
 from .refresher import Refresher
 from .write_back import WriteBack
@@ -59,7 +58,6 @@ class Pool:
         limits: ClientLimits,
         refresher: Refresher,
         write_back: WriteBack,
-        journal_trouble: JournalTrouble,
         clock: Clock,
     ) -> None:
         if provider.unconfirmed:
@@ -74,7 +72,6 @@ class Pool:
         self._queues = queues
         self._vault = vault
         self._journal = journal
-        self._journal_trouble = journal_trouble
         self._clock = clock
         self.limits = limits
         self._write_back = write_back
@@ -191,7 +188,7 @@ class Pool:
         if not self._refresher.writable:
             await self._journal.heal()
         writable = self._refresher.writable
-        await self._journal_trouble.look("" if writable else self._journal.fault)
+        self.limits.block("" if writable else self._journal.fault)
         if not writable:
             await sleep(self._clock, PAUSE_S)
             return False

@@ -14,9 +14,10 @@ from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
 from tidewarden.tokens.limits.client_store import read_client
-from tidewarden.tokens.limits.provider_status import beside, figures
 from tidewarden.tokens.policy import account_state
 from tidewarden.tokens.provider import advice
+
+from .provider_status import beside, figures
 
 PAGE_MAX = 1000
 # Pages of the store that are looked through for one of ours, where not every account fits.
@@ -160,7 +161,7 @@ class Listing:
 
     async def stats(self, provider: str) -> dict[str, Any]:
         """
-        The figures of a provider: see :func:`tidewarden.tokens.limits.provider_status.figures`.
+        The figures of a provider: see :func:`.provider_status.figures`.
         """
         stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
         return stats | await self._stands(provider, stats.pop("next_ms"))
@@ -170,7 +171,7 @@ class Listing:
         return await self._ledger.due(self._queue_of[provider], SHARDS, step_ms, steps)
 
     async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
-        """See :func:`tidewarden.tokens.limits.provider_status.figures`."""
+        """See :func:`.provider_status.figures`."""
         record, now = await read_client(self._queue_of[provider], self._ledger.script)
         return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, due_ms)
 

@@ -16,7 +16,8 @@ from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
-from .provider import blocked, quarantine_advice, quarantine_text, rests, silences, what_next
+from .conditions import blocked, conditions, silences
+from .provider import quarantine_advice
 from .story import Answered, Finding, Next, Story, when
 from .troubles import Subject, answer_of, concluded, refused
 
@@ -160,30 +161,12 @@ def _token(subject: Subject) -> Finding:
 
 def _of_client(subject: Subject) -> list[Finding]:
     """What is the matter with all accounts of its client."""
-    name, client, found = subject.provider.name, subject.client, []
-    record = client.record
-    if record.hold is not None:
-        since_ms = client.unix(record.hold.since_ms)
-        why = record.hold.brief or record.hold.outcome or "an operator holds them"
-        text = f"All accounts of {name} wait since {subject.when(since_ms)}: {why}."
-        figures = {"since_ms": since_ms, "outcome": record.hold.outcome, "brief": record.hold.brief}
-        found.append(Finding("provider_held", text, figures))
-    elif rests(client):
-        until_ms = client.unix(record.rest_ms)
-        text = f"{name} wants to be left alone until {subject.when(until_ms)}."
-        found.append(Finding("provider_rests", text, {"until_ms": until_ms}))
-    elif quiet := silences(client):
-        met = [f"{node} ({one.brief or one.outcome})" for node, one in sorted(quiet.items())]
-        text = f"Trouble with {name} that is not this account's alone is met with by"
-        text = f"{text} {', '.join(met)}."
-        found.append(Finding("provider_silent", text, {"nodes": sorted(quiet)}))
-    if record.rate is not None:
-        rate = record.rate.per_second
-        text = f"{name} bears {rate:.1f} requests a second just now: accounts wait for their turn."
-        found.append(Finding("provider_rate", text, {"per_second": rate}))
-    if record.quarantine is not None:
-        text = quarantine_text(record.quarantine, client)
-        found.append(Finding("provider_quarantine", text))
+    found = []
+    for one in conditions(subject.provider, subject.client):
+        if one.findings:
+            whole = one.findings[0]
+            text = whole.text if one.code == "quarantine" else one.summary
+            found.append(Finding(f"provider_{one.code}", text, whole.figures))
     return found
 
 
@@ -239,7 +222,7 @@ def _next(subject: Subject) -> Next:
         troubles.next_ms if troubles is not None else row.due_ms, soon_ms if soon_ms > now_ms else 0
     )
     if (subject.held or blocked(subject.client)) and (troubles is not None or own_ms <= now_ms):
-        shared = what_next(subject.provider, subject.client)
+        shared = conditions(subject.provider, subject.client)[0].next
         own = (
             f"This one is due{f' at {subject.when(own_ms)}' if own_ms > now_ms else ''}, and"
             " follows then."

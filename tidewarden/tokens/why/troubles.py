@@ -13,7 +13,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.policy import account_state, failures
 
-from .provider import rests
+from .conditions import rests
 from .story import ClientSeen, Finding, count, span, when
 
 _WHOSE = {"erring": "the provider's matter", "client": "our client's matter"}

@@ -256,7 +256,7 @@ def test_while_places_are_taken_as_many_wait_outside_as_ever(run: Scene) -> None
             await reach(lambda: not is_accepting(subject.listener))
             assert (len(subject.met), kept_at_most(ours)) == (1, 100)
             first.write(b"!")
-            await reach(lambda: len(subject.met) == 2)
+            await reach(lambda: len(subject.met) == 2 and subject.met[1].pieces)
             first.close()
             second.close()
 

@@ -44,14 +44,16 @@ class Bench:
             silent=silent,
             now_s=self.now_s,
         )
-        if not node.due:
-            return
-        told = Told(name)
-        clock_ms = int(self.now_s * 1000)
-        told.silence, told.silent, told.answered = node.take(
-            self.now_s, clock_ms, 4000 if silent else 0
-        )
-        self.told += [tuple(event) for event in fold(self.record, told, clock_ms)]
+        self.tells(node, name=name, silent=silent)
+
+    def tells(self, node: NodeTrouble, *, name: str = "n0", silent: bool = False) -> None:
+        told, clock_ms = Told(name), int(self.now_s * 1000)
+        noted = self.record.silences.get(name)
+        if node.due(noted, clock_ms):
+            told.silence, told.silent, told.answered = node.report(
+                noted, self.now_s, clock_ms, 4000 if silent else 0
+            )
+            self.told += [tuple(event) for event in fold(self.record, told, clock_ms)]
 
     def seen(self) -> dict[str, Silence]:
         return self.record.silences
@@ -119,7 +121,6 @@ def test_a_node_that_was_started_again_knows_since_when() -> None:
         (1_000_000, 1_060_000)
     ]
     third = NodeTrouble(PROVIDER)
-    third.over()  # As its limits say, which see the note in the record.
     bench.hears(third, OK)
     assert not bench.seen()
 
@@ -157,12 +158,27 @@ def test_what_the_store_did_not_hear_is_told_with_the_next() -> None:
     bench, node = Bench(), NodeTrouble(PROVIDER)
     for _ in range(2):
         node.heard("a", REFUSED, "silent", known_well=True, silent=True, now_s=bench.now_s)
-    node.take(bench.now_s, 1_000_000, 0)
-    node.untold()
+    node.report(None, bench.now_s, 1_000_000, 0)
     bench.hears(node, REFUSED, silent=True)
     assert [kind for kind, _ in bench.told] == ["provider.silent"]
     node.heard("a", OK, "ok", known_well=True, silent=False, now_s=bench.now_s)
-    node.take(bench.now_s, 1_000_000, 0)
-    node.untold()
+    node.report(bench.seen()["n0"], bench.now_s, 1_000_000, 0)
     bench.hears(node, OK)
     assert not bench.seen()
+
+
+def test_a_journal_that_fails_is_told_until_it_is_written() -> None:
+    """What is answered meanwhile was asked before."""
+    bench, node = Bench(), NodeTrouble(PROVIDER)
+    node.block("the journal of n0 is not writable: full", bench.now_s)
+    bench.tells(node)
+    bench.hears(node, OK)
+    bench.now_s += 60
+    bench.hears(node, REFUSED)
+    assert [(one.since_ms, one.last_ms, one.outcome) for one in bench.seen().values()] == [
+        (1_000_000, 1_060_000, "journal")
+    ]
+    node.block("", bench.now_s)
+    bench.tells(node)
+    assert not bench.seen()
+    assert [kind for kind, _ in bench.told] == ["provider.silent", "provider.answers"]

@@ -8,7 +8,7 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate, Silence
-from tidewarden.tokens.limits.provider_status import beside, figures
+from tidewarden.tokens.verbs.provider_status import beside, figures
 
 PROVIDER = harness.provider("http://user@127.0.0.1:9/token")
 LAG_MS = 1000
