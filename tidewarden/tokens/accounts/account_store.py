@@ -100,6 +100,20 @@ class Pairs:
     """Empty: there are none."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderFigures:
+    """Holds what the store knows of a provider's accounts as a whole."""
+
+    counts: dict[str, int]
+    """See :meth:`AccountStore.stats`."""
+    client: bytes = field(repr=False)
+    """The record of its client."""
+    clock_ms: int
+    """Of the leases' clock."""
+    lag_ms: int
+    """How far unix time is ahead of it."""
+
+
 Batch = tuple[int, int, list[Entry]]
 """The next cursor or 0, the store's now_ms, some accounts."""
 
@@ -349,12 +363,16 @@ class AccountStore:
 
         ``next_ms``: the next try of one that fails, or 0.
         """
+        return (await self.figures(queue, shards)).counts
+
+    async def figures(self, queue: str, shards: int) -> ProviderFigures:
+        """As :meth:`stats`, with what all nodes know of the client, in one call."""
         parts = await self._each("tokens.stats", queue, shards, ())
-        *columns, tries, one, seven, thirty = zip(*parts, strict=True)
+        *columns, tries, one, seven, thirty, records, clocks, lags = zip(*parts, strict=True)
         total, fresh, late, failing, stopped, dead, lost, intents, spares = (
             sum(column) for column in columns
         )
-        return {
+        counts = {
             "total": total,
             "fresh": fresh,
             "expiring": total - fresh - late - failing - stopped - dead - lost,
@@ -370,6 +388,7 @@ class AccountStore:
             "consents_30d": sum(thirty),
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
+        return ProviderFigures(counts, bytes(records[0]), clocks[0], lags[0])
 
     async def _each(
         self, name: str, queue: str, shards: int, args: Sequence[str | bytes | int]

@@ -79,13 +79,14 @@ class NodeTrouble:
 
     def block(self, brief: str, now_s: float) -> None:
         """This node asks the provider nothing, for its journal fails; empty: it asks."""
-        if brief and not self._blocked:
-            self._since_s = now_s
         if brief:
+            if not self._blocked:
+                self._since_s = now_s
+            self._blocked = self._standing = self._silent = True
             self._last = ("journal", brief)
         elif self._blocked:
+            self._blocked = False
             self._end(now_s)
-        self._blocked = self._standing = self._silent = bool(brief)
 
     @property
     def busy(self) -> bool:

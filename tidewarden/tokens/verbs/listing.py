@@ -13,6 +13,7 @@ from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
+from tidewarden.tokens.limits.client_record import parse_record
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.policy import account_state
 from tidewarden.tokens.provider import advice
@@ -163,17 +164,20 @@ class Listing:
         """
         The figures of a provider: see :func:`.provider_status.figures`.
         """
-        stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
-        return stats | await self._stands(provider, stats.pop("next_ms"))
+        found = await self._ledger.figures(self._queue_of[provider], SHARDS)
+        due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
+        return found.counts | figures(
+            self._providers[provider], record, found.clock_ms, found.lag_ms, due_ms
+        )
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
         """How many accounts of a provider fall due in each of the next steps of time, about."""
         return await self._ledger.due(self._queue_of[provider], SHARDS, step_ms, steps)
 
-    async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
+    async def _stands(self, provider: str) -> dict[str, Any]:
         """See :func:`.provider_status.figures`."""
         record, now = await read_client(self._queue_of[provider], self._ledger.script)
-        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, due_ms)
+        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, 0)
 
 
 def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:

@@ -16,6 +16,7 @@ from tidewarden.config.load import Provider
 from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.limits.client_record import parse_record
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.policy import failures
 
@@ -78,10 +79,9 @@ class Stories:
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            seen, accounts = await asyncio.gather(
-                self._client(queue), self._ledger.stats(queue, SHARDS)
-            )
-            return provider_story(provider, seen, accounts)
+            found = await self._ledger.figures(queue, SHARDS)
+            seen = ClientSeen(parse_record(found.client), found.clock_ms, found.lag_ms)
+            return provider_story(provider, seen, found.counts)
 
         return await self._or_away(read, provider, "", 0)
 

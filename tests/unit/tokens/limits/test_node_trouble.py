@@ -84,6 +84,15 @@ def test_trouble_is_told_from_the_second_on_and_again_when_it_is_over(caplog: An
     ]
 
 
+def test_that_the_journal_is_well_ends_no_other_trouble() -> None:
+    bench, node = Bench(), NodeTrouble(PROVIDER)
+    for _ in range(2):
+        node.heard("a", REFUSED, "silent", known_well=True, silent=False, now_s=bench.now_s)
+    node.block("", bench.now_s)
+    bench.tells(node)
+    assert list(bench.seen()) == ["n0"]
+
+
 def test_what_comes_and_goes_is_no_flood(caplog: Any) -> None:
     bench, node = Bench(), NodeTrouble(PROVIDER)
     with caplog.at_level(logging.WARNING, "tidewarden.tokens"):
