@@ -63,6 +63,9 @@ NAMES = (
     "lost_then_refused",
     "all_429",
     "named_time_kept",
+    "journal_broken",
+    "spoilt_answers",
+    "short_lives",
 )
 HERE = Path(__file__).parents[2]
 SEEDS_LONG = 3

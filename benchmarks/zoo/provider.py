@@ -7,9 +7,10 @@ A scenario says how it answers.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +55,9 @@ class Reply:
     """How it is counted; its status where nothing is said."""
     processed: bool = False
     cut: bool = False
-    """The connection ends without an answer."""
+    """The connection ends without an answer, or behind the pair."""
+    pair: Mapping[str, Any] | None = None
+    """The new pair is answered, with this in it."""
     after_s: float = LATENCY_S
 
 
@@ -181,11 +184,13 @@ class Book:
         self.kinds[kind] += 1
         grant.asked += 1
         pair = None
-        if not isinstance(said, Reply) or said.processed:
+        if not isinstance(said, Reply) or said.processed or said.pair is not None:
             pair = self._rotate(grant, number, now)
         if isinstance(said, Reply) or pair is None:
             grant.troubled_s = now
         await self.clock.sleep(after_s)
+        if isinstance(said, Reply) and said.pair is not None and pair is not None:
+            return await self._with_pair(request, said, json.dumps(pair | dict(said.pair)))
         if not isinstance(said, Reply):
             return web.json_response(
                 pair or {"error": "invalid_grant"}, status=200 if pair else 400
@@ -197,6 +202,17 @@ class Book:
                 status=said.status, text=said.body, headers=said.headers, content_type="text/html"
             )
         return web.json_response(said.body or {}, status=said.status, headers=said.headers)
+
+    async def _with_pair(self, request: web.Request, said: Reply, text: str) -> web.StreamResponse:
+        """A pair as the script spoils it; of one that is cut the last bytes never come."""
+        answer = web.StreamResponse(headers=said.headers)
+        answer.content_type = "application/json"
+        answer.content_length = len(text) + (100 if said.cut else 0)
+        await answer.prepare(request)
+        await answer.write(text.encode())
+        if said.cut and request.transport is not None:
+            request.transport.close()
+        return answer
 
     def _fits(self, grant: Grant, number: int, now: float) -> bool:
         again = number == grant.number - 1 and now - grant.used_s <= self.grace_s

@@ -67,7 +67,7 @@ TOLD = {
         ["An operator released it", "one more refusal is enough"],
     ),
     "provider silent": Told(
-        "silent", ("answers", "silence", "accounts"), "silence", ["as seen by n1", "n1 asks again", "in 8 s", "is up, and whether"]
+        "silent", ("answers", "silence", "accounts"), "silence", ["as seen by n1 (refused); other nodes are answered", "n1 asks again", "in 8 s", "is up, and whether"]
     ),
     "provider silent, tried as accounts fall due": Told(
         "silent", ("answers", "silence", "accounts"), "silence", ["n1 asks again as accounts fall due"], ["are refreshed as they"]

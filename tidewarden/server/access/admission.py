@@ -10,9 +10,12 @@ strangers, and do not wait for one another.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import Any
 
 from tidewarden.budget import Budget
@@ -29,6 +32,8 @@ KEPT_S = BURST_S / 2
 SLICE_S = 0.002  # of budget, with which the first of those who wait are read again
 PLACES = 1024  # so many at a time, of which each keeps less than 32 KiB
 GRACE_S = 1.0  # a peer that has been here for less is not evicted for another
+LOOKED_AT = 16  # of the oldest peers, for one that may be evicted
+OWED_S = 0.05  # until it is looked again, where all of these have sent what is not read yet
 CHUNK_BYTES = 1024  # read of such a peer at a time
 ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
@@ -53,6 +58,7 @@ class UnauthenticatedPeer:
         "_transport",
         "_unwanted",
         "door",
+        "farewell",
         "host",
         "over",
         "peer",
@@ -69,6 +75,8 @@ class UnauthenticatedPeer:
         self._held = False
         self._unwanted = False
         self.door = door
+        self.farewell = b""
+        """What it is told when it is sent away."""
         self.peer = peer
         self.host = client_network(peer)
         self.since = admission.clock.monotonic()
@@ -159,15 +167,25 @@ class UnauthenticatedPeer:
         if not self.over:
             self._end()
 
-    def evict(self) -> None:
-        """
-        Close the oldest unauthenticated peer of the host with the most of them.
+    @property
+    def owed(self) -> bool:
+        """Whether bytes of it lie unread because this process is slow, not for what it cost."""
+        if self._held or self._unwanted or self._transport is None:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        unread = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
+        return any(unread)
 
-        So others may come.
-        """
+    def evict(self) -> None:
+        """Send it away, so that others may come."""
         transport = self._transport
         self.gone()
-        if transport is not None:
+        if transport is not None and self.farewell and transport.can_write_eof():  # Not by TLS.
+            transport.write(self.farewell)
+            transport.close()
+        elif transport is not None:
             transport.abort()
 
     def _end(self) -> None:
@@ -271,7 +289,8 @@ class AdmissionControl:
         """
         Close the oldest unauthenticated peer of the host with the most of them.
 
-        So others may come.
+        So others may come. One whose bytes this process has yet to read has done its part: a
+        crowd that logs in at a slow node is not sent away for that.
 
         Args:
             door: at which; None: at any.
@@ -282,15 +301,17 @@ class AdmissionControl:
         hosts: Iterable[Collection[UnauthenticatedPeer]] = self._hosts.values()
         if door is not None:
             hosts = [[one for one in host if one.door is door] for host in hosts]
-        crowd = max(hosts, key=len, default=())
-        oldest = next(iter(crowd), None)
-        if oldest is None:
-            return GRACE_S
-        if (young_s := oldest.since + GRACE_S - self.clock.monotonic()) > 0:
-            return young_s
-        self.evicted_total += 1
-        oldest.evict()
-        return 0.0
+        wait_s, now = GRACE_S, self.clock.monotonic()
+        crowd: Collection[UnauthenticatedPeer] = max(hosts, key=len, default=())
+        for peer in islice(crowd, LOOKED_AT):
+            if (young_s := peer.since + GRACE_S - now) > 0:
+                return min(wait_s, young_s)
+            if not peer.owed:
+                self.evicted_total += 1
+                peer.evict()
+                return 0.0
+            wait_s = OWED_S
+        return wait_s
 
     def forget(self, unauthenticated: UnauthenticatedPeer) -> None:
         """One is none any more."""

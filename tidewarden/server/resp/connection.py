@@ -46,6 +46,8 @@ LOOK_EVERY = 16
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
 LINGER_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
 LINGERING_MAX = 200  # of those at a time; further ones are hung up on at once
+FULL = "This node has as many connections as it may."
+SENT_AWAY = encoder.failure(Full(f"{FULL} You had not said who you are: others came."))
 UNAUTHENTICATED_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
 
 
@@ -160,14 +162,16 @@ class Connection(asyncio.Protocol):
         )
         self._flow = Backpressure(self._transport, self.peer, self.unauthenticated, self._loop)
         self._out = self._flow.out
+        if self.unauthenticated is not None:
+            self.unauthenticated.farewell = SENT_AWAY
         if self._relayed is not None:
             self._come_relayed(self._relayed.user)
             return
         self.id = server.admit(self, self._door)
         self.leave()
         if self.id == 0:
-            full = "This node has as many connections as it may. Close one, or try another."
-            self.reject(Draining("This node is going down.") if server.draining else Full(full))
+            full = Full(f"{FULL} Close one, or try another.")
+            self.reject(Draining("This node is going down.") if server.draining else full)
 
     def _come_relayed(self, user: str | None) -> None:
         """It counts where it came in; there is no limit to lines, for there is one to peers."""

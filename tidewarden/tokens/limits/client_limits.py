@@ -377,6 +377,8 @@ class ClientLimits:
 
         ``fault``: why; empty: it asks.
         """
+        if not fault and not self._trouble.blocked:
+            return
         brief = f"the journal of {self._shared.node} is not writable: {fault}" if fault else ""
         self._trouble.block(brief, self._clock.monotonic())
         if self._trouble_due and (self._telling is None or self._telling.done()):

@@ -39,7 +39,8 @@ class NodeTrouble:
         self._standing = False
         """It is no chance."""
         self._silent = False
-        self._blocked = False
+        self.blocked = False
+        """It asks the provider nothing, for its journal cannot be written."""
         self._saying = False
         self._said_s = float("-inf")
 
@@ -61,7 +62,7 @@ class NodeTrouble:
                 one account is enough.
             silent: whether nobody answers this node any more.
         """
-        if self._blocked:
+        if self.blocked:
             return
         if kind not in ("silent", "erring", "client"):
             self._end(now_s)
@@ -80,18 +81,18 @@ class NodeTrouble:
     def block(self, brief: str, now_s: float) -> None:
         """This node asks the provider nothing, for its journal fails; empty: it asks."""
         if brief:
-            if not self._blocked:
+            if not self.blocked:
                 self._since_s = now_s
-            self._blocked = self._standing = self._silent = True
+            self.blocked = self._standing = self._silent = True
             self._last = ("journal", brief)
-        elif self._blocked:
-            self._blocked = False
+        elif self.blocked:
+            self.blocked = False
             self._end(now_s)
 
     @property
     def busy(self) -> bool:
         """Whether there is trouble, or was, of which an end has to be noticed."""
-        return self._streak > 0 or self._blocked or self._saying
+        return self._streak > 0 or self.blocked or self._saying
 
     def due(self, noted: Silence | None, clock_ms: int) -> bool:
         """Whether the store is to hear something. ``noted``: what its record has of this node."""

@@ -164,13 +164,14 @@ def _silent(provider: Provider, seen: ClientSeen) -> Condition | None:
         text = f"{again} as soon as the journal can be written, which is tried each second; other"
         after = Next("journal", f"{text} nodes go on.")
     elif until_ms:
-        text = f"{again} at {when(until_ms, seen.now_ms)}; any answer lets all go on."
+        text = f"{again} at {when(until_ms, seen.now_ms)}; any answer lets it go on."
         after = Next("silence", text, until_ms)
     else:
         text = f"{again} as accounts fall due, those that failed after pauses of their own."
         after = Next("silence", text)
     met = ", ".join(f"{node} ({one.brief or one.outcome})" for node, one in quiet.items())
     words = f"{provider.name} {advice.STANDING[state]} since {when(since_ms, seen.now_ms)}"
+    met += "; other nodes are answered" if seen.unix(seen.record.well_ms) > since_ms else ""
     return Condition(
         "silent",
         state,

@@ -5,6 +5,7 @@ What peers that nobody has let in may use up: of processor time, each and togeth
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,11 @@ class Transport:
         self.turns = 0
         self.ended = False
         self.protocol: Any = None
+        self.socket: socket.socket | None = None
+
+    def get_extra_info(self, name: str) -> Any:
+        assert name == "socket"
+        return self.socket
 
     def pause_reading(self) -> None:
         assert self.reads
@@ -243,6 +249,21 @@ async def test_places_go_to_who_comes_last_once_the_first_had_their_time(scene: 
     assert not place.ended, "another address has one place alone"
     assert not other.over
     assert (len(scene.admission), scene.admission.evicted_total) == (10, 9)
+
+
+async def test_who_has_sent_what_is_not_read_yet_is_not_evicted(scene: Scene) -> None:
+    """A thousand who log in at once at a node that is slow have done their part."""
+    (owed, first), (other, second) = scene.come(), scene.come()
+    first.socket, far = socket.socketpair()
+    with first.socket, far:
+        far.send(b"AUTH")
+        await scene.clock.advance(GRACE_S)
+        assert scene.admission.evict() == 0.0
+        assert (owed.over, first.ended, other.over, second.ended) == (False, False, True, True)
+        assert scene.admission.evict() > 0, "it is looked again soon"
+        scene.work(owed, 1.0)  # It has cost too much, and is not read for that.
+        assert scene.admission.evict() == 0.0
+        assert first.ended
 
 
 async def test_at_one_door(scene: Scene) -> None:

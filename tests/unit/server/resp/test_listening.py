@@ -151,6 +151,26 @@ def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
     run(scene())
 
 
+def test_who_is_sent_away_for_another_is_told_so(run: Scene, monkeypatch: Any) -> None:
+    monkeypatch.setattr(admission, "GRACE_S", 1000.0)
+
+    async def scene() -> None:
+        async with door(places=2) as subject:
+            reader, writer = await subject.dial(b"x")
+            await reach(lambda: subject.met and subject.met[0].pieces)
+            peer = subject.met[0].unauthenticated
+            assert peer is not None
+            peer.farewell = b"others came"
+            monkeypatch.setattr(admission, "GRACE_S", 0.0)
+            others = [(await subject.dial())[1] for _ in range(3)]
+            async with asyncio.timeout(30):
+                assert await reader.read() == b"1 others came"
+            for one in (writer, *others):
+                one.close()
+
+    run(scene())
+
+
 def test_one_that_is_gone_before_it_is_met(run: Scene) -> None:
     async def scene() -> None:
         async with door() as subject:
