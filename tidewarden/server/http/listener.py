@@ -225,6 +225,7 @@ class HttpPeer(web.RequestHandler):
 
     __slots__ = (
         "_ahead",
+        "_answered",
         "_beyond",
         "_limit",
         "_mismatches",
@@ -251,6 +252,7 @@ class HttpPeer(web.RequestHandler):
         self._mismatches = mismatches
         self._unauthenticated = unauthenticated  # until it is let in
         self._ahead = 0  # bytes read since a whole request was, while unauthenticated
+        self._answered = 0  # of the requests whose heads were read
         self._stall: asyncio.TimerHandle | None = None
 
     def handle_error(
@@ -272,8 +274,8 @@ class HttpPeer(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request of it is being answered."""
-        return bool(self._messages) or self._current_request is not None
+        """Whether a request of it waits for its turn, or is being answered."""
+        return self._request_count > self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -319,7 +321,7 @@ class HttpPeer(web.RequestHandler):
             unauthenticated.charge(found * REQUEST_S)
             self._ahead = 0
             return
-        if self._messages or self._current_request is not None:
+        if self.is_busy:
             unauthenticated.charge(
                 BODY_READ_S
             )  # it may be of a body, of which aiohttp keeps little
@@ -345,7 +347,10 @@ class HttpPeer(web.RequestHandler):
             self._message_tail = b""
             resp.force_close()
             self.close()
-        return await super().finish_response(request, resp, start_time)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answered += 1
 
     def _pause_transport_reading(self) -> None:
         if self._unauthenticated is None:

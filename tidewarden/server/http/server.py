@@ -337,6 +337,10 @@ class HttpServer:
                 body = await request.read()
         except TimeoutError:
             raise Timeout(f"The body did not come within {BODY_S:g} s.") from None
+        except (RuntimeError, ConnectionError):  # aiohttp's, where the connection has ended
+            if request.transport is not None:
+                raise
+            raise Timeout("The connection ended before the body came.") from None
         request._read_bytes = unpacked(body, request.headers.get("Content-Encoding", ""), most)  # noqa: SLF001  read() gives it
         return True
 

@@ -410,6 +410,50 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
         await hung_up(stream)
 
 
+async def test_a_body_that_comes_before_its_request_begins_is_no_long_head() -> None:
+    """
+    A request is taken from the queue in one turn and begins in the next; what of its body is read
+    between these two is no part of a head.
+    """
+    pieces = listener.UNAUTHENTICATED_BYTES // 1024 + 4
+    head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n"
+    async with site() as server:
+        stream = await connect(server)
+        while not http_handlers_of(server):
+            await asyncio.sleep(0)
+        (peer_,) = http_handlers_of(server)
+        peer_.data_received(head % (BEARER, 1024 * pieces))
+        while messages_of(peer_):
+            await asyncio.sleep(0)
+        for _ in range(pieces):
+            peer_.data_received(b" " * 1024)
+        assert (await answer(stream))[0] == 400
+        await hung_up(stream)
+
+
+async def test_who_goes_before_its_body_is_read_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may go while nobody waits for its body, which is asked for then."""
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def reads(*_: Any) -> str:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        gone.set()
+        return "admin"
+
+    async with site() as server:
+        monkeypatch.setattr(authorization_of(server), "user_of", reads)
+        stream = await connect(server, REFUSED + b"x")
+        await asyncio.wait_for(asked.wait(), 10)
+        stream[1].transport.abort()
+        await asyncio.wait_for(gone.wait(), 10)
+        await hung_up(stream)
+    assert not caplog.records
+
+
 async def test_a_head_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     async with site() as server:
         stream = await connect(server, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100)
