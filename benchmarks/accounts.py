@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,9 @@ from benchmarks.targets import child_of, cpu_s, engine_url, process_of
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Vault as VaultSettings
-from tidewarden.config.provider import SHARDS, queue_of
+from tidewarden.config.provider import queue_of
 from tidewarden.node.product_scripts import product_scripts
-from tidewarden.queue.partitioning import prefix_of, shard_of
+from tidewarden.queue.partitioning import prefix_of
 from tidewarden.store import StoreConnection
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.vault.key_store import KeyStore
@@ -32,6 +31,7 @@ CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 QUEUE = queue_of(PROVIDER, CLIENT)
 READY_S = 900.0  # ten million accounts take their time to load
 BATCH = 200
+UNDER_WAY_MAX = 32  # calls of the store
 
 HEAD = '[log]\nlevel = "warning"\n'
 SECTION = """
@@ -191,25 +191,22 @@ class Loader:
         """
         queue = queue_of(provider, CLIENT)
         now_ms = self._clock.unix_ms()
-        batches: dict[int, list[Any]] = defaultdict(list)
+        batch: list[Any] = []
         under_way: list[Any] = []
         for number, name in enumerate(names):
-            shard, due = shard_of(name, SHARDS), due_ms(number)
-            batch = batches[shard]
+            due = due_ms(number)
             row = self._row(provider, name, now_ms, due, due + life_ms)
             batch += (name, 0, 0, row.pack(), due, due + life_ms)
             if len(batch) >= 6 * BATCH:
-                under_way.append(self._put(queue, shard, batches.pop(shard)))
-            if len(under_way) >= 2 * SHARDS:
+                under_way.append(self._put(queue, batch))
+                batch = []
+            if len(under_way) >= UNDER_WAY_MAX:
                 await under_way.pop(0)
-        for call in (
-            *under_way,
-            *(self._put(queue, shard, batch) for shard, batch in batches.items()),
-        ):
+        for call in (*under_way, *([self._put(queue, batch)] if batch else ())):
             await call
 
-    def _put(self, queue: str, shard: int, args: list[Any]) -> Any:
-        keys = (prefix_of(CLUSTER, queue, shard), f"{{{CLUSTER}}}:view")
+    def _put(self, queue: str, args: list[Any]) -> Any:
+        keys = (prefix_of(CLUSTER, queue, 0), f"{{{CLUSTER}}}:view")
         return self._scripts.run(self._link, "tokens.put", keys, (0, "bench.1", *args))
 
     def _row(

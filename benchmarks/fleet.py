@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import sys
 import time
 from collections import defaultdict
@@ -41,7 +40,6 @@ from benchmarks.connections import Broken
 from benchmarks.desk import Desk
 from benchmarks.machine import median
 from benchmarks.token_endpoint import Endpoint
-from tidewarden.config.provider import SHARDS
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import parse_row
 
@@ -120,15 +118,14 @@ def weigh(store: Store, fleet: Fleet) -> None:
     """What the keys of a store say of their memory, as bytes an account."""
     found: dict[str, int] = defaultdict(int)
     with fleet.store() as client:
-        for shard in range(SHARDS):
-            prefix = f"{prefix_of(CLUSTER, QUEUE, shard)}:"
-            names = list(client.scan_iter(f"{prefix}*", count=10_000))
-            for first in range(0, len(names), 1000):
-                pipeline = client.pipeline(transaction=False)
-                for name in names[first : first + 1000]:
-                    pipeline.memory_usage(name, samples=0)
-                for name, used in zip(names[first : first + 1000], pipeline.execute(), strict=True):
-                    found[name.decode().removeprefix(prefix).partition(":")[0]] += used or 0
+        prefix = f"{prefix_of(CLUSTER, QUEUE, 0)}:"
+        names = list(client.scan_iter(f"{prefix}*", count=10_000))
+        for first in range(0, len(names), 1000):
+            pipeline = client.pipeline(transaction=False)
+            for name in names[first : first + 1000]:
+                pipeline.memory_usage(name, samples=0)
+            for name, used in zip(names[first : first + 1000], pipeline.execute(), strict=True):
+                found[name.decode().removeprefix(prefix).partition(":")[0]] += used or 0
     store.rows_bytes = found["accounts"] / store.accounts
     store.index_bytes = (found["delayed"] + found["pieces"]) / store.accounts
     store.ready_bytes = found["ready"] / store.accounts
@@ -187,31 +184,28 @@ async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float)
 
 
 class Engine:
-    """The scripts of refreshes, driven straight at the shards in turn, at a clock of its own."""
+    """The scripts of refreshes, driven straight at the shard, at a clock of its own."""
 
     def __init__(self, store: Store, fleet: Fleet) -> None:
         self._store = store
         self._desk = Desk(fleet.url, QUEUE)
         self._now_ms = max(time.time() * 1000, store.begin_ms)
-        self._shards = itertools.cycle(range(SHARDS))
 
     def round(self, seconds: float) -> None:
         """Refreshes for so long; its figures are kept. Raises: Broken: nothing fell due."""
         spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         until, count = time.perf_counter() + seconds, 0
         while time.perf_counter() < until:
-            # So far that STEP accounts a shard are due; then all shards have their turn.
-            self._now_ms += STEP * SHARDS * HOUR_MS / self._store.accounts
-            for shard in itertools.islice(self._shards, SHARDS):
-                count += self._turn(shard, spent)
+            # So far that STEP accounts are due.
+            self._now_ms += STEP * HOUR_MS / self._store.accounts
+            count += self._turn(spent)
         if not count:
             raise Broken("no account fell due")
         for phase, used_us in spent.items():
             self._store.engine_us[phase].append(used_us / count)
 
-    def _turn(self, shard: int, spent: dict[str, float]) -> int:
+    def _turn(self, spent: dict[str, float]) -> int:
         desk, now_ms = self._desk, int(self._now_ms)
-        desk.keys = (prefix_of(CLUSTER, QUEUE, shard), desk.keys[1])
 
         def run(phase: str, name: str, *args: Any) -> Any:
             used = desk.busy_us()

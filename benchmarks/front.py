@@ -36,7 +36,7 @@ from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services
 from tidewarden.store import Scripts, StoreConnection
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 QUEUE = "bench.front"
 PAYLOAD = b"x" * 100
@@ -111,7 +111,7 @@ async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     scripts = product_scripts()
     link = StoreConnection("redis://nowhere", "bench", clock)
     link._transport = wire  # type: ignore[assignment]
-    queues = Queues(config, link, scripts, clock, views=True, system_queues=SYSTEM_QUEUES)
+    queues = Queues(config, link, scripts, clock, views=True, system_queues=system_queues())
     queues.catalog.holder = "n0.1"
     (shard,) = queues.catalog.build(QUEUE, QueueSettings())
     server = RespServer(config, Services(queues, Cluster()), clock)

@@ -53,7 +53,7 @@ from benchmarks.outage_fleet import (
 from benchmarks.peers import tidewarden
 from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 LIMIT_EVER, LIMIT_MINUTES = 1.05, 1.10
 JUDGED_FROM = 1.25
@@ -64,7 +64,7 @@ living alone.
 WEEK_MS = 7 * 86_400_000
 ACCOUNTS, ACCOUNTS_QUICK = 18_000, 3_000
 
-TOKENS = SYSTEM_QUEUES[QUEUE_PREFIX]
+TOKENS = system_queues()[QUEUE_PREFIX]
 ORDERS = {
     "tokens": TOKENS,
     "order": TOKENS,

@@ -82,6 +82,16 @@ def fleet_of(accounts: int, clustered: bool) -> Fleet:
     return Fleet(expires, dice)
 
 
+class OneShard:
+    """What the benchmark's queue is cut into."""
+
+    def shard_of(self, _queue: str, _account: str) -> int:
+        return 0
+
+    async def shard_count(self, _queue: str) -> int:
+        return 1
+
+
 class Levelling:
     """The product's leveller on the one shard that there is, by the benchmark's clock."""
 
@@ -90,13 +100,13 @@ class Levelling:
         self._loop = loop
         self._now_ms = self._next_ms = 0
         self._period_s = PERIOD_S[1]
-        ledger = AccountStore(self._script, lambda _queue, _account: 0)
+        ledger = AccountStore(self._script, OneShard())
         self._leveller = Leveller(
             PROVIDER, "bench", ledger, ManualClock(), lambda: float(LIFE_S), lambda: True
         )
 
-    async def _script(self, name: str, _queue: str, shard: int, args: Sequence[Any]) -> Any:
-        return self._desk.run(name, self._now_ms, *args) if shard == 0 else (0, -1)
+    async def _script(self, name: str, _queue: str, _shard: int, args: Sequence[Any]) -> Any:
+        return self._desk.run(name, self._now_ms, *args)
 
     def turn(self, now_ms: int, room: bool) -> None:
         """What :meth:`Leveller.run` does."""

@@ -46,9 +46,10 @@ from benchmarks.ports import free_ports
 from benchmarks.targets import binary_of, running
 from tidewarden import __version__
 from tidewarden.config.load import hash_generated
-from tidewarden.config.provider import SHARDS, queue_of
+from tidewarden.config.provider import queue_of
 from tidewarden.queue.partitioning import carry, prefix_of, shard_of
 from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.tokens.system_queues import CLUSTER_SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 SHARD = prefix_of(CLUSTER, queue_of(PROVIDER, CLIENT), 0)
@@ -183,7 +184,7 @@ def node_on(folder: Path, engine: Engine) -> Iterator[int]:
 
 def account_names() -> Iterator[str]:
     """Accounts of the one shard, 16 characters each."""
-    return (name for name in map(name_of, itertools.count()) if shard_of(name, SHARDS) == 0)
+    return (name for name in map(name_of, itertools.count()) if shard_of(name, CLUSTER_SHARDS) == 0)
 
 
 def load(port: int, accounts: int) -> None:
@@ -510,7 +511,7 @@ def main(argv: list[str] | None = None) -> None:
                 ):
                     with at_node(node) as one:
                         one.execute_command("Q.CONFIG", PROBE, "SET", "shards", PROBE_SHARDS)
-                    load(node, accounts // SHARDS)
+                    load(node, accounts // CLUSTER_SHARDS)
                     for move in options.moves.split(","):
                         way, _, timeout_ms = move.partition(":")
                         if way == "keys" or server == "embedded":

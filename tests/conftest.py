@@ -44,7 +44,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.scripts import loader as store_scripts
 from tidewarden.store.scripts.loader import SharedLua
 from tidewarden.tokens.policy import due_times
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 # redis-py parses its own package's metadata for every connection, which takes longer than
 # connecting to a socket.
@@ -413,7 +413,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         await link.start()
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
-        queues = Queues(config, link, scripts, clock, views=views, system_queues=SYSTEM_QUEUES)
+        queues = Queues(config, link, scripts, clock, views=views, system_queues=system_queues())
         queues.catalog.holder = f"{name}.{boot}"
 
         def heard(message: list[bytes]) -> None:

@@ -18,8 +18,6 @@ from .sources import setting
 
 QUEUE_PREFIX = "_tokens:"
 QUEUE_BYTES_MAX = 200
-SHARDS = 16
-"""Of the queue of each provider's client."""
 URL_ALLOWED = "an http:// or https:// address"
 # Under way at a time on one node, at least and at most, where no number is set.
 REFRESHERS = (16, 256)

@@ -25,7 +25,7 @@ from tidewarden.store.durability.durability import Durability
 from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.preflight import StoreServer
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 from .product_scripts import product_scripts
 from .store_links import StoreLinks
@@ -83,7 +83,7 @@ async def open_queues(
         links.scripts,
         clock,
         views=server.views,
-        system_queues=SYSTEM_QUEUES,
+        system_queues=system_queues(clustered=data.clustered),
         durability=commits,
         near=near,
     )

@@ -178,7 +178,7 @@ async def open_tokens(
             dice or Random(),
             nodes,
             Directory(config.providers),
-            AccountStore(run_script, queues.catalog.shard_of, queues.scripts.run_each),
+            AccountStore(run_script, queues.catalog, queues.scripts.run_each),
             key_store,
             vault,
             records,
@@ -252,7 +252,7 @@ async def _put_together(
         ground.node, ground.journal, ground.vault, clock, notifier, under_way, clients.pools, mac
     )
     await replay.replay()
-    rescue = Rescue(directory.providers, directory.queues, accounts.script, clock, ground.nodes)
+    rescue = Rescue(directory.providers, directory.queues, accounts, clock, ground.nodes)
     return Tokens(
         config=ground.config,
         directory=directory,
@@ -306,9 +306,7 @@ def _changing(
 def _near(queues: Queues) -> NearAccounts | None:
     if queues.near is None:
         return None
-    return NearAccounts(
-        AccountStore(queues.near.run, queues.catalog.shard_of), queues.near.age.within
-    )
+    return NearAccounts(AccountStore(queues.near.run, queues.catalog), queues.near.age.within)
 
 
 def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:
@@ -398,6 +396,7 @@ def _shared_limits(ground: _Ground, outside: _Outside) -> NodeLimits:
     return NodeLimits(
         ground.queues.admin,
         ground.accounts.script,
+        ground.accounts.shards,
         ground.clock,
         ground.dice,
         ground.queues.catalog.holder.partition(".")[0],

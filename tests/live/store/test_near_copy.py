@@ -21,7 +21,7 @@ from tidewarden.queue import Queues
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.near_copy import CopyAge, NearCopy
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 AGES_MS = 600_000
 LIMIT_S = 30.0
@@ -67,7 +67,7 @@ async def seat(pair: NearPair, *, library: bool = True) -> AsyncIterator[Seat]:
                 scripts,
                 clock,
                 views=True,
-                system_queues=SYSTEM_QUEUES,
+                system_queues=system_queues(),
                 near=near,
             )
             queues.catalog.holder = "n0.1"

@@ -13,11 +13,11 @@ import pytest
 from support.growth import by_container, entries
 
 from tidewarden.clock import ManualClock
-from tidewarden.config.provider import SHARDS
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.events.companions import Companions
 from tidewarden.tokens.events.outbox import Outbox
 from tidewarden.tokens.journal.journal import RAWS_MAX, Journal
+from tidewarden.tokens.system_queues import CLUSTER_SHARDS
 from tidewarden.tokens.verbs.figures import Figures
 
 pytestmark = pytest.mark.thorough
@@ -63,7 +63,7 @@ async def test_news_of_accounts_that_nobody_can_tell() -> None:
         return []
 
     outbox = Outbox(
-        ledger, queues, lambda _, account: int(account) % SHARDS, having, events,
+        ledger, queues, lambda _, account: int(account) % CLUSTER_SHARDS, having, events,
         Companions({}, _never, _never, ManualClock()), ManualClock(),
     )  # fmt: skip
     before = entries(outbox)
@@ -73,7 +73,7 @@ async def test_news_of_accounts_that_nobody_can_tell() -> None:
             with pytest.raises(StoreDown):
                 await outbox.tell_all()
     # a place is a pair, and its entry
-    assert entries(outbox) - before <= PROVIDERS * SHARDS * 3, by_container(outbox)
+    assert entries(outbox) - before <= PROVIDERS * CLUSTER_SHARDS * 3, by_container(outbox)
 
 
 async def test_unreadable_answers_of_accounts_that_are_deleted(tmp_path: Path) -> None:

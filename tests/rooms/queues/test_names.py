@@ -40,7 +40,7 @@ async def test_so_many_queues_and_no_more(node: Any) -> None:
 async def test_the_systems_own_are_made_in_any_case(node: Any) -> None:
     n0 = await node(flags={"limits.queues_max": "1"})
     await n0.queues.put("a", TaskSpec(id="1"))
-    assert (await n0.queues.admin.settings("_tokens:p:c"))["shards"] == 16
+    assert (await n0.queues.admin.settings("_tokens:p:c"))["losses_max"] == 0
     assert await n0.queues.catalog.names() == ["_tokens:p:c", "a"]
 
 

@@ -21,7 +21,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
 from tidewarden.queue.queues import Queues
 from tidewarden.store import Scripts, StoreConnection
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     clock = SystemClock()
     link = StoreConnection(valkey.url, "test", clock, on_up=loading(valkey, scripts))
     await link.start()
-    queues = Queues(Config(), link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES)
+    queues = Queues(Config(), link, scripts, clock, views=False, system_queues=system_queues())
     queues.catalog.holder = "n0.1"
     async with doubles.Door(queues=queues) as door:
         yield door

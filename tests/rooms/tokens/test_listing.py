@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from tidewarden.tokens.accounts.account_store import Entry
 from tidewarden.tokens.verbs.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
 
 
-async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:
-    """Every account of a list, and the longest page."""
-    names, after, most = [], "", 0
-    while True:
-        page, after = await tokens.list(after=after, **options)
+async def walk(tokens: Any, *counts: int, **options: Any) -> list[str]:
+    """Every account of a list whose pages have at most so many, by turns."""
+    names, after = [], ""
+    for count in itertools.cycle(counts or (100,)):
+        page, after = await tokens.list(after=after, count=count, **options)
         names += [entry["account"] for entry in page]
-        most = max(most, len(page))
+        assert len(page) <= count
         if not after:
-            return names, most
+            break
+    return names
 
 
 @pytest.fixture
@@ -34,16 +36,33 @@ def still(valkey: Any, tmp_path: Path) -> Any:
 
 
 @pytest.mark.thorough
-async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
-    async with still as side:
+@pytest.mark.parametrize("clustered", [False, True])
+async def test_every_account_is_met_on_pages_of_the_asked_size(
+    valkey: Any, tmp_path: Path, clustered: bool
+) -> None:
+    chosen = harness.provider("http://127.0.0.1:9/")
+    async with harness.node(valkey, tmp_path, chosen, go=False, clustered=clustered) as side:
         await asyncio.gather(
             *(side.tokens.put(f"p/a{n}", {"refresh_token": f"r{n}"}) for n in range(700))
         )
-        for count in (7, 100, 1000):
-            names, most = await walk(side.tokens, count=count)
-            assert set(names) == {f"p/a{n}" for n in range(700)}
-            assert len(names) == 700
-            assert most <= count
+        expected = sorted(f"p/a{n}" for n in range(700))
+        for counts in ((7,), (100,), (1000,), (3, 300, 30)):
+            assert sorted(await walk(side.tokens, *counts)) == expected
+
+
+async def test_a_client_has_one_shard_and_one_that_was_made_with_more_keeps_them(
+    valkey: Any, tmp_path: Path
+) -> None:
+    chosen = harness.provider("http://127.0.0.1:9/")
+    for clustered in (True, False):
+        async with harness.node(valkey, tmp_path, chosen, go=False, clustered=clustered) as side:
+            assert await side.queues.catalog.shard_count("_tokens:p:c0") == 16
+            await side.tokens.put(f"p/{clustered}", {"refresh_token": f"r{clustered}"})
+    async with harness.node(
+        valkey, tmp_path, chosen, go=False, more=[replace(chosen, name="new")]
+    ) as side:
+        assert await side.queues.catalog.shard_count("_tokens:new:c0") == 1
+        assert sorted(await walk(side.tokens)) == ["p/False", "p/True"]
 
 
 @pytest.mark.parametrize("state", ["", "expiring"])
@@ -122,7 +141,7 @@ async def test_by_state(still: Any) -> None:
             ("stopped", 0),
             ("dead", 0),
         ):
-            found, _ = await walk(side.tokens, state=state, count=25)
+            found = await walk(side.tokens, 25, state=state)
             assert len(found) == names, state
         page, after = await side.tokens.list(provider="p", state="late")
         assert after == ""
@@ -143,10 +162,11 @@ async def test_wrong_options_are_told(still: Any) -> None:
             ({"count": 0}, "COUNT is 0; allowed is 1 to 1000"),
             ({"count": 1001}, "COUNT is 1001"),
             ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),
-            ({"after": "p:16:0:0"}, "which is no cursor of this list"),
-            ({"after": "p:0:x:0"}, "which is no cursor of this list"),
-            ({"after": f"p:0:{'9' * 5000}:0"}, "which is no cursor of this list"),
-            ({"after": f"p:0:{1 << 64}:0"}, "which is no cursor of this list"),
+            ({"after": "p:0:0:0:0:a"}, "which is no cursor of this list"),
+            ({"after": "p:1:0:0:0:"}, "which is no cursor of this list"),
+            ({"after": "p:0:x:0:0:"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{'9' * 5000}:0:0:"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{1 << 64}:0:0:"}, "which is no cursor of this list"),
         ):
             with pytest.raises(BadArg, match=says):
                 await side.tokens.list(**options)
@@ -160,8 +180,11 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
 
         asked = 0
 
-        async def first_pages(self, _queue: str, shards: int, _count: int, **_options: Any) -> Any:
-            return [(1, 100, [])] * shards
+        async def shards(self, _queue: str) -> int:
+            return 2
+
+        async def first_pages(self, _queue: str, _count: int, **_options: Any) -> Any:
+            return [(1, 100, [])] * 2
 
         async def page(
             self, _queue: str, _shard: int, scan: int, count: int, **_options: Any
@@ -181,13 +204,13 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
     found, after = await listing.page(["p"], "late", 20, "")
     assert ([entry["account"] for entry in found], after) == (
         ["p/a000000000", "p/a000000100"],
-        "p:0:200:",
+        "p:0:200:0:0:",
     )
     assert many.asked == LOOKED_MAX
     found, after = await listing.page(["p"], "late", 1, after)
-    assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:")
+    assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:0:0:")
     found, after = await listing.page(["p"], "fresh", 20, after)
-    assert (len(found), after) == (20, "p:0:230:")
+    assert (len(found), after) == (20, "p:0:230:250:20:")
 
 
 async def test_of_many_small_providers_each_is_asked_once() -> None:
@@ -196,14 +219,17 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
 
         asked = statuses = 0
 
-        async def first_pages(self, queue: str, shards: int, _count: int, **_options: Any) -> Any:
+        async def shards(self, _queue: str) -> int:
+            return 4
+
+        async def first_pages(self, queue: str, _count: int, **_options: Any) -> Any:
             self.asked += 1
             entries = (
                 [Entry("a", AccountRow(1, 1, 0, 50, 40, b"", b""), None)]
                 if queue.endswith("7")
                 else []
             )
-            return [(0, 100, entries if shard == 3 else []) for shard in range(shards)]
+            return [(0, 100, entries if shard == 3 else []) for shard in range(4)]
 
         async def page(self, *_: Any, **_options: Any) -> Any:
             raise AssertionError("no shard has more")

@@ -106,4 +106,4 @@ async def test_nodes_that_start_together_agree_on_the_shards(valkey: Any, tmp_pa
             return await side.queues.admin.settings("_tokens:p:c0")
 
     settings = await asyncio.gather(*(start(folder) for folder in folders))
-    assert {(found["shards"], found["losses_max"]) for found in settings} == {(16, 0)}
+    assert {(found["shards"], found["losses_max"]) for found in settings} == {(1, 0)}

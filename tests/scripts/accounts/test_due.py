@@ -8,7 +8,7 @@ HOUR_MS = 3_600_000
 
 
 async def due(bench: Bench, step_ms: int = HOUR_MS, steps: int = 6) -> list[int]:
-    return await bench.ledger.due(QUEUE, 16, step_ms, steps)
+    return await bench.ledger.due(QUEUE, step_ms, steps)
 
 
 async def test_each_account_counts_in_the_step_that_it_falls_due_in(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tidewarden.tokens.accounts.account_record import (
     Step,
     parse_row,
 )
-from tidewarden.tokens.accounts.account_store import Opened, RefusedAccount
+from tidewarden.tokens.accounts.account_store import ITEMS_MAX, Opened, RefusedAccount
 
 
 async def test_put_compares_what_was_read(bench: Bench) -> None:
@@ -245,7 +246,7 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
     assert await bench.locate("a") == "delayed"
     assert await bench.stats() == {"total": 1, "failing": 1}
-    assert (await bench.ledger.stats(QUEUE, 16))["next_ms"] == bench.now_ms + 5000
+    assert (await bench.ledger.stats(QUEUE))["next_ms"] == bench.now_ms + 5000
     reading = await bench.ledger.get(QUEUE, "a")
     assert (reading.row, reading.troubles) == (bench.row(due_ms=0), troubles)
     assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
@@ -464,14 +465,12 @@ async def test_late_accounts_are_counted(bench: Bench) -> None:
     for number in range(40):
         await bench.put(f"a{number}", due_ms=1_000, life_ms=2_000)
     bench.now_ms += 2_000
-    for shard in range(16):  # What a take or the leader's sweep does.
-        await bench.queues.scripts.run(
-            "queue.take", QUEUE, shard, (200, 1, 1, 1, ""), now_ms=bench.now_ms
-        )
+    # What a take or the leader's sweep does.
+    await bench.queues.scripts.run("queue.take", QUEUE, 0, (200, 1, 1, 1, ""), now_ms=bench.now_ms)
     stats = await bench.stats()
     assert stats["total"] == 40
     assert stats["late"] + stats.get("expiring", 0) == 40
-    assert stats["late"] >= 24  # One a shard was taken, and is under way.
+    assert stats["late"] >= 39  # One was taken, and is under way.
 
 
 async def test_many_items_are_one_script(bench: Bench) -> None:
@@ -486,16 +485,13 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
 
     bench.ledger.script = counted
     assert all(await asyncio.gather(*(bench.put(f"a{number}") for number in range(1000))))
-    assert len(calls) == 16
+    assert len(calls) == math.ceil(1000 / ITEMS_MAX)
     entries: list[str] = []
-    for shard in range(16):
-        cursor = -1
-        while cursor:
-            cursor, now_ms, page = await bench.ledger.page(
-                QUEUE, shard, max(cursor, 0), 10, troubled=False
-            )
-            entries += [entry.account for entry in page]
-            assert now_ms == bench.now_ms
+    cursor = -1
+    while cursor:
+        cursor, now_ms, page = await bench.ledger.page(QUEUE, 0, max(cursor, 0), 10, troubled=False)
+        entries += [entry.account for entry in page]
+        assert now_ms == bench.now_ms
     assert set(entries) == {f"a{number}" for number in range(1000)}
 
 

@@ -24,7 +24,7 @@ from tidewarden.store import StoreConnection
 from tidewarden.store.connection import pack
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.preflight import StoreServer, check_store
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 LIMIT_MS, PATIENT_MS = 400, 60_000
 """
@@ -133,7 +133,7 @@ class Seat:
             self.scripts,
             self.clock,
             views=False,
-            system_queues=SYSTEM_QUEUES,
+            system_queues=system_queues(),
             durability=self.commits,
         )
         self.queues.catalog.holder = "n0.1"

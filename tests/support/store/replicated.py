@@ -20,7 +20,7 @@ from tidewarden.store.durability.durability import Durability
 from tidewarden.store.durability.set_commit import SetCommit
 from tidewarden.store.durability.view_library import LIBRARY, open_command
 from tidewarden.store.preflight import check_store
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 MEMBERS = ("n0.aa", "n1.bb", "n2.cc")
 
@@ -164,7 +164,7 @@ class ReplicatedSeat:
             self.scripts,
             self.clock,
             views=server.views,
-            system_queues=SYSTEM_QUEUES,
+            system_queues=system_queues(),
             durability=self.commits,
         )
         self.queues.catalog.holder = "n0.1"

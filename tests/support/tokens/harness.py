@@ -25,7 +25,7 @@ from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.near_copy import NearCopy
 from tidewarden.tokens import Tokens, open_tokens
 from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
@@ -165,12 +165,14 @@ async def node(
     config: Config | None = None,
     clock: Clock | None = None,
     near: Callable[[Scripts], NearCopy] | None = None,
+    clustered: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
     A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``:
     further providers, ``sections``: others of its configuration. ``clock``: of all but its links to
-    the store. ``near``: makes its own copy of the data.
+    the store. ``near``: makes its own copy of the data. ``clustered``: queues are made with the shards
+    that they have on a Redis Cluster.
     """
     clock = clock or SystemClock()
     cluster = config.cluster if config is not None else Cluster(name="t")
@@ -184,9 +186,8 @@ async def node(
     link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
     copy = near(scripts) if near is not None else None
-    queues = Queues(
-        config, link, scripts, clock, views=False, system_queues=SYSTEM_QUEUES, near=copy
-    )
+    made = system_queues(clustered=clustered)
+    queues = Queues(config, link, scripts, clock, views=False, system_queues=made, near=copy)
     queues.catalog.holder = f"{name}.{boot}"
 
     def hear(push: Any) -> None:

@@ -23,7 +23,7 @@ class Bench:
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
             return await queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = AccountStore(script, queues.catalog.shard_of)
+        self.ledger = AccountStore(script, queues.catalog)
 
     def row(
         self,
@@ -66,6 +66,6 @@ class Bench:
 
     async def stats(self) -> dict[str, int]:
         """What is not 0, without the time of the next try."""
-        found = await self.ledger.stats(QUEUE, 16)
+        found = await self.ledger.stats(QUEUE)
         assert bool(found.pop("next_ms")) == bool(found["failing"])
         return {name: n for name, n in found.items() if n}

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tidewarden import errors
 
@@ -33,7 +33,16 @@ RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
 RunEach = Callable[[str, str, Sequence[str | bytes | int]], Awaitable[list[Any]]]
 """``Queues.script_each``: name, queue, arguments; returns each shard's items."""
-ShardOf = Callable[[str, str], int]
+
+
+class Shards(Protocol):
+    """Knows how queues are cut into shards; the catalog of queues does."""
+
+    def shard_of(self, queue: str, task_id: str, /) -> int:
+        """Return the number of the shard that an account lies in, of a queue that is known."""
+
+    async def shard_count(self, queue: str, /) -> int:
+        """Return how many shards a queue has. Raises: what the store raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class AccountStore:
     Every method raises what the store raises: StoreDown leaves a write undecided.
     """
 
-    def __init__(self, script: RunScript, shard_of: ShardOf, each: RunEach | None = None) -> None:
+    def __init__(self, script: RunScript, shards: Shards, each: RunEach | None = None) -> None:
         """
         ``each`` runs a script that changes nothing on all shards of a queue.
 
@@ -133,7 +142,9 @@ class AccountStore:
         """
         self.script = script
         self._script_each = each
-        self._shard_of = shard_of
+        self.shards = shards.shard_count
+        """How many shards a queue has: see :meth:`Shards.shard_count`."""
+        self._shard_of = shards.shard_of
         self._batches: dict[
             tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]
         ] = {}
@@ -265,15 +276,10 @@ class AccountStore:
         kind = "troubled" if troubled else "all"
         return _batch(await self.script("tokens.page", queue, shard, (cursor, count, kind)))
 
-    async def first_pages(
-        self, queue: str, shards: int, count: int, *, troubled: bool
-    ) -> list[Batch]:
+    async def first_pages(self, queue: str, count: int, *, troubled: bool) -> list[Batch]:
         """As :meth:`page`, of each shard from its start."""
         kind = "troubled" if troubled else "all"
-        return [
-            _batch(found)
-            for found in await self._each("tokens.page", queue, shards, (0, count, kind))
-        ]
+        return [_batch(found) for found in await self._each("tokens.page", queue, (0, count, kind))]
 
     async def pairs(
         self, queue: str, shard: int, cursor: int, count: int
@@ -340,34 +346,32 @@ class AccountStore:
         return moved, due
 
     async def level_all(
-        self, queue: str, shards: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
+        self, queue: str, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> list[tuple[int, int]]:
         """As :meth:`level`, of each shard."""
-        found = await self._each(
-            "tokens.level", queue, shards, (horizon_ms, every_ms, most, life_ms)
-        )
+        found = await self._each("tokens.level", queue, (horizon_ms, every_ms, most, life_ms))
         return [(moved, due) for moved, due in found]
 
-    async def due(self, queue: str, shards: int, step_ms: int, steps: int) -> list[int]:
+    async def due(self, queue: str, step_ms: int, steps: int) -> list[int]:
         """
         Count the accounts whose refreshes fall due in each of the next steps of time.
 
         About, where there are many: see ``tokens/lua/due.lua``.
         """
-        parts = await self._each("tokens.due", queue, shards, (step_ms, steps))
+        parts = await self._each("tokens.due", queue, (step_ms, steps))
         return [sum(column) for column in zip(*parts, strict=True)]
 
-    async def stats(self, queue: str, shards: int) -> dict[str, int]:
+    async def stats(self, queue: str) -> dict[str, int]:
         """
         Accounts by state, ``total``, ``intents`` (open ones), ``spares``.
 
         ``next_ms``: the next try of one that fails, or 0.
         """
-        return (await self.figures(queue, shards)).counts
+        return (await self.figures(queue)).counts
 
-    async def figures(self, queue: str, shards: int) -> ProviderFigures:
+    async def figures(self, queue: str) -> ProviderFigures:
         """As :meth:`stats`, with what all nodes know of the client, in one call."""
-        parts = await self._each("tokens.stats", queue, shards, ())
+        parts = await self._each("tokens.stats", queue, ())
         *columns, tries, one, seven, thirty, records, clocks, lags = zip(*parts, strict=True)
         total, fresh, late, failing, stopped, dead, lost, intents, spares = (
             sum(column) for column in columns
@@ -391,12 +395,12 @@ class AccountStore:
         return ProviderFigures(counts, bytes(records[0]), clocks[0], lags[0])
 
     async def _each(
-        self, name: str, queue: str, shards: int, args: Sequence[str | bytes | int]
+        self, name: str, queue: str, args: Sequence[str | bytes | int]
     ) -> Sequence[Any]:
         if self._script_each is not None:
             return await self._script_each(name, queue, args)
         return await asyncio.gather(
-            *(self.script(name, queue, shard, args) for shard in range(shards))
+            *(self.script(name, queue, shard, args) for shard in range(await self.shards(queue)))
         )
 
     def _item(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from tidewarden import errors
-from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
+from tidewarden.config.provider import QUEUE_PREFIX
 
 from .account_store import AccountStore
 
@@ -39,7 +39,7 @@ class UnconfiguredAccounts:
         try:
             for queue in sorted(await self._names()):
                 if queue.startswith(QUEUE_PREFIX) and queue not in self._configured:
-                    self._say(queue, (await self._ledger.stats(queue, SHARDS))["total"])
+                    self._say(queue, (await self._ledger.stats(queue))["total"])
         except errors.Error as error:
             log.debug("accounts without a provider were not looked for: %s", error)
 

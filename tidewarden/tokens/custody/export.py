@@ -17,7 +17,6 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
@@ -26,7 +25,7 @@ from tidewarden.tokens.accounts.details import consent_of
 from tidewarden.tokens.provider.grant_request import fields_of
 from tidewarden.tokens.vault.vault import Place, Vault
 from tidewarden.tokens.verbs.grants import MARK_FIELDS, SPARE_FIELD
-from tidewarden.tokens.verbs.listing import LOOKED_MAX, PAGE_MAX, parse_cursor
+from tidewarden.tokens.verbs.listing import LOOKED_MAX, PAGE_MAX, Cursor, parse_cursor
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -84,14 +83,16 @@ class Export:
         key, file_id, number = sealing
         lines: list[bytes] = []
         unreadable: list[str] = []
-        provider, shard, scan, _ = parse_cursor(after, names)
+        at = await parse_cursor(after, names, self._shards_of)
+        shard, scan = at.shard, at.scan
         looked = 0
-        for name in names[names.index(provider) :]:
-            while shard < SHARDS:
+        for name in names[names.index(at.provider) :]:
+            shards = await self._shards_of(name)
+            while shard < shards:
                 if len(lines) + len(unreadable) >= count or (
                     looked >= LOOKED_MAX and not exported.every
                 ):
-                    return lines, f"{name}:{shard}:{scan}:", unreadable
+                    return lines, str(Cursor(name, shard, scan)), unreadable
                 scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
                 looked += bool(found)
                 for pair in found:
@@ -107,6 +108,9 @@ class Export:
                 shard += scan == 0
             shard = 0
         return lines, "", unreadable
+
+    async def _shards_of(self, provider: str) -> int:
+        return await self._ledger.shards(self._queue_of[provider])
 
     async def _opened(self, name: str, pair: Pairs) -> bytes:
         row = parse_row(pair.row, pair.details)

@@ -18,7 +18,7 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
-from tidewarden.config.provider import QUEUE_PREFIX, SHARDS
+from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.accounts.account_store import AccountStore
@@ -156,9 +156,7 @@ class Rotator:
             await self._vault.add_data_key(rotation.key)
             await self._told(task)
             names = await self._token_queues()
-            rotation.total = sum(
-                [(await self._ledger.stats(name, SHARDS))["total"] for name in names]
-            )
+            rotation.total = sum([(await self._ledger.stats(name))["total"] for name in names])
             rotation.state = "sealing"
             await self._note(task, rotation)
         if rotation.state == "sealing":
@@ -237,7 +235,8 @@ class Rotator:
                 continue
             if queue > rotation.queue:
                 rotation.queue, rotation.shard, rotation.cursor = queue, 0, 0
-            while rotation.shard < SHARDS:
+            shards = await self._ledger.shards(queue)
+            while rotation.shard < shards:
                 begun = self._clock.monotonic()
                 cursor = await self._seal_page(rotation)
                 rotation.cursor = cursor

@@ -17,7 +17,6 @@ from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.queue import Taken
 from tidewarden.tokens.provider.token_response import Verdict
 
@@ -245,7 +244,7 @@ class ClientLimits:
             # By turns: some graces last for weeks, and who is in one may fail for good.
             saving = held.probes % 2 == 0
             for level in PROBES_BY:
-                for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
+                for shard in await self._shared.shards_of(self.known.queue):
                     task = await self.known.store.probe(shard, lease_ms, level=level, saving=saving)
                     if task is not None:
                         self._probing.add(task.id)

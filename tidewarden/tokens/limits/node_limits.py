@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,6 +23,8 @@ class NodeLimits:
     admin: QueueAdmin
     """Pauses and resumes the queues of clients."""
     script: RunScript
+    shards: Callable[[str], Awaitable[int]]
+    """How many shards a client's queue has."""
     clock: Clock
     dice: Random
     node: str = ""
@@ -37,3 +39,8 @@ class NodeLimits:
     """Answers by provider and class."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that refusals jumped, by provider."""
+
+    async def shards_of(self, queue: str) -> list[int]:
+        """Return the shards of a client's queue in an order by chance. Raises: StoreDown."""
+        count = await self.shards(queue)
+        return self.dice.sample(range(count), count)

@@ -16,7 +16,6 @@ from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.provider import advice
 
 from . import hold, judgement, quarantine
@@ -44,7 +43,7 @@ class SharedRecord:
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits) -> None:
         self._provider = provider
-        self._queue = queue
+        self.queue = queue
         self._shared = shared
         self._clock = shared.clock
         self.store = ClientStore(queue, shared.script)
@@ -211,9 +210,9 @@ class SharedRecord:
                 until_ms = self._pause_until()
                 if until_ms:
                     left_ms = until_ms - self.clock_ms + self._shared.dice.randrange(1000)
-                    await self._shared.admin.pause(self._queue, max(1, left_ms))
+                    await self._shared.admin.pause(self.queue, max(1, left_ms))
                 else:
-                    await self._shared.admin.resume(self._queue)
+                    await self._shared.admin.resume(self.queue)
                 self._paused_ms = until_ms
                 await self.ask()
                 if self._pause_until() == until_ms:
@@ -255,7 +254,7 @@ class SharedRecord:
             await self.change(claim)
             if not claimed:
                 return
-            for shard in range(SHARDS):
+            for shard in await self._shared.shards_of(self.queue):
                 await self.store.rouse(shard, ROUSE_SPREAD_MS)
             await self.change(done)
         except errors.Error as error:
@@ -291,7 +290,7 @@ class SharedRecord:
         kinds: Sequence[Kind] = ("refused", "client")
         if found is not None and found.kind == "erring":
             kinds = ("erring",)
-        for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
+        for shard in await self._shared.shards_of(self.queue):
             if await self.store.rouse(shard, 1, 1, kinds):
                 return
 

@@ -40,7 +40,7 @@ local function prepare()
 end
 local HEAD, INTENT = 44, 36 -- bytes of a row's head, and of an intent before its holder
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
-local OUTBOX_MAX = 10000 -- of a shard; some 200 bytes each
+local OUTBOX_MAX = 100000 -- of a shard; some 200 bytes each
 local LEASE_MAX, COUNT_MAX = 9007199254740991, 4294967295
 
 -- Nil for a row that this version cannot read: others' accounts in the same call go on.

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.accounts.account_store import AccountStore
 
 log = logging.getLogger("tidewarden.tokens")
@@ -30,7 +29,9 @@ a store of thousands busy.
 """
 # Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
 FEW = 64
-MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes a second later.
+MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes with the next round.
+PERIOD_S_MIN = 1 / 16
+"""Between two rounds of which each moves as many as it may: 3,200 accounts of a shard a second."""
 HORIZON_S_MAX = 6 * 3600.0
 
 
@@ -112,12 +113,14 @@ class Leveller:
         if horizon_ms < 1000 * PERIOD_S[1]:
             return PERIOD_S[2]  # So short a life leaves nothing to level.
         found = await self._ledger.level_all(
-            self._queue, SHARDS, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000)
+            self._queue, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000)
         )
-        moved = sum(moved for moved, _ in found)
-        self.levelled += moved
-        if moved:
-            return PERIOD_S[0]
+        most = max(moved for moved, _ in found)
+        self.levelled += sum(moved for moved, _ in found)
+        if most >= MOVED_MAX:
+            return max(PERIOD_S_MIN, min(period_s, PERIOD_S[0]) / 2)
+        if most:
+            return PERIOD_S[0] if most < MOVED_MAX // 4 else min(period_s, PERIOD_S[0])
         if max(due for _, due in found) >= FEW:
             return PERIOD_S[1]
         return max(PERIOD_S[2], min(2 * period_s, PERIOD_S_MAX, horizon_ms / 4000))

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
-from tidewarden.tokens.limits.client_store import RunScript
+from tidewarden.tokens.accounts.account_store import AccountStore
 
 from .refresher import lease_ms_of
 
@@ -46,7 +45,7 @@ class Rescue:
         self,
         providers: Mapping[str, Provider],
         queues: Mapping[str, str],
-        script: RunScript,
+        accounts: AccountStore,
         clock: Clock,
         nodes: Callable[[], int],
     ) -> None:
@@ -54,7 +53,7 @@ class Rescue:
         self._graces: dict[str, int] = {}
         self._concerned = asyncio.Event()
         self.change(providers)
-        self._script = script
+        self._accounts = accounts
         self._clock = clock
         self._nodes = nodes
 
@@ -95,7 +94,10 @@ class Rescue:
         found = 0
         for queue, grace_ms in list(self._graces.items()):
             args = (grace_ms, LEFT_MS, MOST)
-            looks = (self._script("tokens.rescue", queue, shard, args) for shard in range(SHARDS))
+            looks = (
+                self._accounts.script("tokens.rescue", queue, shard, args)
+                for shard in range(await self._accounts.shards(queue))
+            )
             found += sum(await asyncio.gather(*looks))
         if found:
             log.warning(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tidewarden import errors
 from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
@@ -24,6 +24,7 @@ PAGE_MAX = 1000
 # Pages of the store that are looked through for one of ours, where not every account fits.
 LOOKED_MAX = 10
 PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
+SLACK = 32  # Accounts by which a batch of the store's scan may be longer than was asked for.
 FEW = 8  # Accounts of a shard that are asked for together with those of the others.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
 Page = tuple[list[dict[str, Any]], str]
@@ -50,10 +51,12 @@ class Listing:
         """
         Return a page of the ``seen`` accounts and the cursor to go on from.
 
-        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of
-        its batch that was given last.
-
-        By its name, not by how many were given: who deletes what a page had moves up those behind.
+        The cursor (:class:`Cursor`) names the account that was given last of a batch of the store's
+        scan. By its name, not by how many were given: who deletes what a page had moves up those
+        behind. A batch that ends elsewhere when it is read again has other accounts, some of whose
+        names come before that one: it is given anew, so that an account that stays is met at least
+        once. Long pages end before a batch that might not fit, or a fleet in which many accounts
+        are put could have the same batch given again and again.
         """
         if state and state not in account_state.STATES:
             raise errors.BadArg(
@@ -61,25 +64,33 @@ class Listing:
             )
         if not 1 <= count <= PAGE_MAX:
             raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
-        provider, shard, scan, last = parse_cursor(after, names)
+        at = await parse_cursor(after, names, self._shards_of)
+        shard, scan, last = at.shard, at.scan, at.last
         chosen = bool(state) or not seen.every
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
-        looked = 0
-        for at in range(names.index(provider), len(names)):
-            name, queue, stands = names[at], self._queue_of[names[at]], None
+        looked, slack = 0, SLACK if count > 4 * SLACK else 0
+        asked = at.asked if last else count - slack
+        for name in names[names.index(at.provider) :]:
+            queue, stands = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
-                return found, f"{name}:0:0:"
+                return found, str(Cursor(name))
             small = await self._small(queue, troubled) if scan == 0 else {}
             looked += bool(small)
-            while shard < SHARDS:
+            shards = await self._shards_of(name)
+            while shard < shards:
+                room = count - len(found)
+                if slack and found and room <= slack:
+                    return found, str(Cursor(name, shard, scan))
                 if scan or shard not in small:
                     following, now_ms, entries = await self._ledger.page(
-                        queue, shard, scan, count, troubled=troubled
+                        queue, shard, scan, asked, troubled=troubled
                     )
                     looked += 1
                 else:
                     following, now_ms, entries = small[shard]
+                if following != at.end:
+                    last = ""
                 if entries and stands is None:
                     stands = await self._stands(name)
                 async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
@@ -89,17 +100,20 @@ class Listing:
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
-                        return found, f"{name}:{shard}:{scan}:{last}"
+                        return found, str(Cursor(name, shard, scan, following, asked, last))
                     found.append(shown)
                     last = entry.account
-                scan, last = following, ""
+                scan, last, asked = following, "", count - slack
                 if scan == 0:
                     shard += 1
                 if chosen and scan and looked >= LOOKED_MAX:
                     # Bounded work: the caller goes on from here.
-                    return found, f"{name}:{shard}:{scan}:"
+                    return found, str(Cursor(name, shard, scan))
             shard = 0
         return found, ""
+
+    async def _shards_of(self, provider: str) -> int:
+        return await self._ledger.shards(self._queue_of[provider])
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
         """
@@ -107,7 +121,7 @@ class Listing:
 
         Of thousands of providers most have no others.
         """
-        batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
+        batches = await self._ledger.first_pages(queue, FEW, troubled=troubled)
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
     def _described(
@@ -164,7 +178,7 @@ class Listing:
         """
         The figures of a provider: see :func:`.provider_status.figures`.
         """
-        found = await self._ledger.figures(self._queue_of[provider], SHARDS)
+        found = await self._ledger.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
         return found.counts | figures(
             self._providers[provider], record, found.clock_ms, found.lag_ms, due_ms
@@ -172,7 +186,7 @@ class Listing:
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
         """How many accounts of a provider fall due in each of the next steps of time, about."""
-        return await self._ledger.due(self._queue_of[provider], SHARDS, step_ms, steps)
+        return await self._ledger.due(self._queue_of[provider], step_ms, steps)
 
     async def _stands(self, provider: str) -> dict[str, Any]:
         """See :func:`.provider_status.figures`."""
@@ -180,20 +194,44 @@ class Listing:
         return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, 0)
 
 
-def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
-    """
-    Return provider, shard, the store's cursor, and the last account of its batch given.
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Says where a page of accounts goes on; its text is for callers, who do not look into it."""
 
-    Raises: BadArg, NotFound.
+    provider: str
+    shard: int = 0
+    scan: int = 0
+    """The store's scan cursor at which the batch begins."""
+    end: int = 0
+    """The one at which it ended."""
+    asked: int = 0
+    """About how many accounts the batch was to have."""
+    last: str = ""
+    """The account of it that was given last; empty: none was."""
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.shard}:{self.scan}:{self.end}:{self.asked}:{self.last}"
+
+
+async def parse_cursor(
+    after: str, names: list[str], shards_of: Callable[[str], Awaitable[int]]
+) -> Cursor:
+    """
+    Read the text of a cursor; an empty one is the start.
+
+    ``shards_of``: how many shards the queue of a provider has. Raises: BadArg, NotFound, and what
+    ``shards_of`` raises.
     """
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:
-        return names[0], 0, 0, ""
-    provider, *numbers, last = (after.split(":", 3) + [""] * 4)[:4]
-    shard, scan = (
+        return Cursor(names[0])
+    provider, *numbers, last = (after.split(":", 5) + [""] * 6)[:6]
+    shard, scan, end, asked = (
         int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers
     )
-    if provider not in names or not 0 <= shard < SHARDS or not 0 <= scan < 1 << 64:
+    known = provider in names and 0 <= shard < await shards_of(provider)
+    scans = 0 <= scan < 1 << 64 and 0 <= end < 1 << 64 and 0 <= asked <= PAGE_MAX
+    if not (known and scans) or (last and not asked):
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
-    return provider, shard, scan, last
+    return Cursor(provider, shard, scan, end, asked, last)

@@ -13,7 +13,6 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.config.provider import SHARDS
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.limits.client_record import parse_record
@@ -79,7 +78,7 @@ class Stories:
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            found = await self._ledger.figures(queue, SHARDS)
+            found = await self._ledger.figures(queue)
             seen = ClientSeen(parse_record(found.client), found.clock_ms, found.lag_ms)
             return provider_story(provider, seen, found.counts)
 

@@ -33,7 +33,6 @@ BUSY_S = 6.0  # within so long, if at all, what was put is seen under way
 PAUSE_S = 11.0  # longer than a refresh may take, shorter than its intent lasts
 # far above SLOW_MS, also of a server on a starved machine; a refresh's intent lasts 10 s longer
 TIMEOUT_S = 10.0
-SHARDS = 16
 
 
 def ended(row: Mapping[str, Any]) -> bool:
@@ -165,18 +164,11 @@ def intents(nodes: Cluster, authority: Authority, holder: str) -> set[str]:
     The accounts whose open intent is this holder's: its request is under way, or will be, or nobody
     knows.
     """
-    found = set()
     with nodes.valkey.client() as store:
-        shards = store.pipeline(transaction=False)
-        for shard in range(SHARDS):
-            shards.hgetall(f"{{{CLUSTER}:{authority.queue}:{shard}}}:account_intents")
-        for rows in shards.execute():
-            found |= {
-                account.decode()
-                for account, raw in rows.items()
-                if raw[INTENT.size :].decode() == holder
-            }
-    return found
+        rows = store.hgetall(f"{{{CLUSTER}:{authority.queue}:0}}:account_intents")
+    return {
+        account.decode() for account, raw in rows.items() if raw[INTENT.size :].decode() == holder
+    }
 
 
 def listed(node: Node, provider: str, state: str = "") -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from tidewarden.config.load import Provider
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.refresh.load_leveller import PERIOD_S, Leveller
+from tidewarden.tokens.refresh.load_leveller import MOVED_MAX, PERIOD_S, Leveller
 
 QUEUE = "_tokens:p:c0"
 HORIZON_MS = 600_000
@@ -33,14 +33,12 @@ class Bench:
     def __init__(self, queues: Any) -> None:
         self.queues = queues
         self.now_ms = 1_000_000
-        self.names = [
-            name for n in range(8000) if queues.catalog.shard_of(QUEUE, name := f"a{n}") == 0
-        ]
+        self.names = [f"a{n}" for n in range(500)]
 
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
             return await queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = AccountStore(script, queues.catalog.shard_of)
+        self.ledger = AccountStore(script, queues.catalog)
 
     async def put(self, due_ms: list[int]) -> None:
         for name, at in zip(self.names, due_ms, strict=False):
@@ -121,7 +119,6 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
         async def level_all(
             self,
             _queue: str,
-            shards: int,
             horizon_ms: int,
             _every_ms: int,
             _most: int,
@@ -129,7 +126,7 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
         ) -> list[tuple[int, int]]:
             assert (horizon_ms, life_ms) == (900_000, 3_600_000)
             told["asked"] = int(str(told["asked"])) + 1
-            return [told["found"]] * shards  # type: ignore[list-item]
+            return [told["found"]] * 2  # type: ignore[list-item]
 
     store: Any = Store()
     leveller = Leveller(
@@ -139,10 +136,12 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
         ((0, 3), PERIOD_S[2]),
         ((0, 300), PERIOD_S[1]),
         ((5, 300), PERIOD_S[0]),
+        ((MOVED_MAX // 4, 300), PERIOD_S[0]),
+        ((MOVED_MAX, 300), PERIOD_S[0] / 2),
     ):
         told["found"] = found
         assert await leveller.round(1.0) == period_s
-    assert leveller.levelled == 16 * 5
+    assert leveller.levelled == 2 * (5 + MOVED_MAX // 4 + MOVED_MAX)
     # Where little falls due it looks ever more seldom, but several times within the horizon: a heap
     # is found before it falls due.
     told["found"] = (0, 3)
@@ -168,9 +167,9 @@ async def test_those_of_many_providers_do_not_look_together() -> None:
     clock, asked = ManualClock(), dict[str, float]()
 
     class Store:
-        async def level_all(self, queue: str, shards: int, *_: object) -> list[tuple[int, int]]:
+        async def level_all(self, queue: str, *_: object) -> list[tuple[int, int]]:
             asked.setdefault(queue, clock.monotonic())
-            return [(0, 0)] * shards
+            return [(0, 0)]
 
     store: Any = Store()
     began = clock.monotonic()

@@ -341,9 +341,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                 return bool((await real_stats())["fresh"] == 60)
 
             async def real_stats() -> dict[str, int]:
-                return await harness.AccountStore(real, side.queues.catalog.shard_of).stats(
-                    "_tokens:p:c0", 16
-                )
+                return await harness.AccountStore(real, side.queues.catalog).stats("_tokens:p:c0")
 
             await eventually(all_fresh)
             await eventually(lambda: not journal_of(side.tokens).pending())

@@ -30,7 +30,7 @@ from tidewarden.store import StoreConnection
 from tidewarden.store import connection as link_module
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.topology import Topology
-from tidewarden.tokens.system_queues import SYSTEM_QUEUES
+from tidewarden.tokens.system_queues import system_queues
 
 SHARD = "{tw:q:0}"
 FAR_MS = 10**7
@@ -390,7 +390,7 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
         queue_scripts,
         clock,
         views=False,
-        system_queues=SYSTEM_QUEUES,
+        system_queues=system_queues(),
     )
     queues.catalog.holder = "n0.1"
     await queues.admin.configure("q", {"shards": 3})
