@@ -25,6 +25,9 @@ class EntryQueue:
 
     def __init__(self) -> None:
         self._by_user: dict[str, deque[Waiting]] = {}
+        # Users by how many entries they have, so that nobody need look for who has the most.
+        self._having: dict[int, dict[str, None]] = {}
+        self._most = 0
         self._count = 0
         self.lost_total = 0
 
@@ -34,11 +37,10 @@ class EntryQueue:
     def put(self, entry: Waiting) -> None:
         """Add an entry."""
         if self._count >= WAITING_MAX:
-            most = max(self._by_user, key=lambda user: len(self._by_user[user]))
-            self._pop(most)
+            self._pop(next(iter(self._having[self._most])))
             self.lost_total += 1
-        self._by_user.setdefault(entry.user, deque()).append(entry)
-        self._count += 1
+        self._waiting_of(entry.user).append(entry)
+        self._changed(entry.user, 1)
 
     def take(self, most: int) -> list[Waiting]:
         """Take out so many, the oldest of each user first."""
@@ -53,13 +55,29 @@ class EntryQueue:
     def put_back(self, entries: list[Waiting]) -> None:
         """Put back in front what was taken."""
         for entry in reversed(entries):
-            self._by_user.setdefault(entry.user, deque()).appendleft(entry)
-            self._count += 1
+            self._waiting_of(entry.user).appendleft(entry)
+            self._changed(entry.user, 1)
+
+    def _waiting_of(self, user: str) -> deque[Waiting]:
+        return self._by_user.setdefault(user, deque())
 
     def _pop(self, user: str) -> Waiting:
         waiting = self._by_user[user]
         entry = waiting.popleft()
+        self._changed(user, -1)
         if not waiting:
             del self._by_user[user]
-        self._count -= 1
         return entry
+
+    def _changed(self, user: str, by: int) -> None:
+        """Note that a user has one entry more, or one less, than before."""
+        now = len(self._by_user[user])
+        self._count += by
+        if before := now - by:
+            del self._having[before][user]
+            if not self._having[before]:
+                del self._having[before]
+        if now:
+            self._having.setdefault(now, {})[user] = None
+        if now > self._most or self._most not in self._having:
+            self._most = now

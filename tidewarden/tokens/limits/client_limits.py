@@ -245,7 +245,10 @@ class ClientLimits:
             saving = held.probes % 2 == 0
             for level in PROBES_BY:
                 for shard in await self._shared.shards_of(self.known.queue):
-                    task = await self.known.store.probe(shard, lease_ms, level=level, saving=saving)
+                    drawn = self._shared.dice.getrandbits(31)
+                    task = await self.known.store.probe(
+                        shard, lease_ms, level=level, saving=saving, drawn=drawn
+                    )
                     if task is not None:
                         self._probing.add(task.id)
                         return task

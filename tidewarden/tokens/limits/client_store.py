@@ -72,7 +72,9 @@ class ClientStore:
             )
         )
 
-    async def probe(self, shard: int, lease_ms: int, *, level: int, saving: bool) -> Taken | None:
+    async def probe(
+        self, shard: int, lease_ms: int, *, level: int, saving: bool, drawn: int
+    ) -> Taken | None:
         """
         Lease a ready account although its queue is paused.
 
@@ -80,8 +82,9 @@ class ClientStore:
             level: 0: one that was refreshed well last time; 1: also one that was never tried; 2:
                 also one that fails.
             saving: those that can be saved now alone go first.
+            drawn: a number by chance, by which one is chosen that was never tried.
         """
-        args = (lease_ms, level, int(saving))
+        args = (lease_ms, level, int(saving), drawn)
         found = await self._script("tokens.probe", self._queue, shard, args)
         if not found:
             return None

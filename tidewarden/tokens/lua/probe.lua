@@ -2,8 +2,9 @@
 -- can be saved now alone (a priority before those that somebody waits for), then one that was well
 -- and still lives, the first to expire first, then one that was well, the last to expire first
 -- (accounts that fail for good expired long ago). Only where the caller allows it: one that was
--- never tried, or one that fails, namely the one whose next try has been due for longest, so that
--- none is asked twice before others.
+-- never tried, by chance, because those that were imported together may all be bad; or one that
+-- fails, namely the one whose next try has been due for longest, so that none is asked twice before
+-- others.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the shard  2 the view
@@ -12,12 +13,19 @@
 --           fails, too
 --         5 whoever can be saved now alone goes first, 0|1: those, too, may be accounts that fail
 --           for good
+--         6 a number drawn by the caller
 -- RETURNS a list of at most one {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
 alive(CALLER)
-local lease_ms, level, saving, LOOKED =
-  int(3, 'lease ms', 1, NEVER), int(4, 'level', 0, 2), int(5, 'saving', 0, 1) == 1, 50
+local lease_ms, level, saving, drawn =
+  int(3, 'lease ms', 1, NEVER), int(4, 'level', 0, 2), int(5, 'saving', 0, 1) == 1, int(
+    6,
+    'number drawn',
+    0,
+    NEVER
+  )
+local LOOKED, PAGES = 50, 16
 if now >= S.alarm then promote(100) end
 local function well(ids)
   if #ids == 0 then return nil end
@@ -30,6 +38,27 @@ local function well(ids)
     if not troubles[i] and (refreshed or not rows) then return id end
   end
 end
+-- The first in that order who will do. Those that fail may be many, and due before all others; of
+-- those that were never tried the search begins somewhere by chance.
+local function first_well(ready, first_end, last_end)
+  local upward = last_end == '+inf'
+  local command = upward and 'ZRANGEBYSCORE' or 'ZREVRANGEBYSCORE'
+  for page = level > 0 and -1 or 0, PAGES - 1 do
+    local more = page < 0
+    for _, name in ipairs(ready) do
+      local first = page * LOOKED
+      if page < 0 then
+        local least, most = upward and first_end or last_end, upward and last_end or first_end
+        first = drawn % math.max(1, redis.call('ZCOUNT', name, least, most))
+      end
+      local ids = redis.call(command, name, first_end, last_end, 'LIMIT', first, LOOKED)
+      local id = well(ids)
+      if id then return id, name end
+      more = more or #ids == LOOKED
+    end
+    if not more then return nil end
+  end
+end
 local function chosen()
   local ready = {}
   for word in string.gmatch(S.pris, '%S+') do
@@ -40,14 +69,11 @@ local function chosen()
       if id then return id, name end
     end
   end
-  for _, name in ipairs(ready) do
-    local id = well(redis.call('ZRANGEBYSCORE', name, '(' .. text(now), '+inf', 'LIMIT', 0, LOOKED))
-    if id then return id, name end
+  local id, name = first_well(ready, '(' .. text(now), '+inf')
+  if not id then
+    id, name = first_well(ready, text(now), '-inf')
   end
-  for _, name in ipairs(ready) do
-    local id = well(redis.call('ZREVRANGEBYSCORE', name, text(now), '-inf', 'LIMIT', 0, LOOKED))
-    if id then return id, name end
-  end
+  if id then return id, name end
   if level < 2 then return nil end
   local failing = redis.call('ZRANGEBYSCORE', FAILING, '-inf', text(now), 'LIMIT', 0, LOOKED)
   for _, id in ipairs(failing) do

@@ -1,0 +1,54 @@
+"""Who probes while a client is held back: an account that was well, however many others fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from support.tokens.ledger_bench import QUEUE, Bench
+
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.limits.client_store import ClientStore
+
+
+async def probed(bench: Bench, *, level: int, drawn: int = 0) -> str:
+    async def script(name: str, queue: str, shard: int, args: Any) -> Any:
+        return await bench.queues.scripts.run(name, queue, shard, args, now_ms=bench.now_ms)
+
+    store = ClientStore(QUEUE, script)
+    task = await store.probe(0, 40_000, level=level, saving=False, drawn=drawn)
+    return task.id if task is not None else ""
+
+
+async def test_one_that_was_well_is_found_behind_many_that_fail(bench: Bench) -> None:
+    for number in range(120):
+        await bench.put(account := f"bad{number}", due_ms=0, life_ms=5000)
+        task = await bench.take(account)
+        await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
+        step = Step("retry", 1, RefreshTroubles(tries=1, outcome="x"))
+        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+    await bench.put("a", due_ms=0, life_ms=500)
+    await bench.take("a")
+    row = replace(bench.row(1, 2, due_ms=1500, life_ms=2000), refreshed=True)
+    assert await bench.stored(row) == "STORED"
+    bench.now_ms += 10_000
+    # What a take or the leader's sweep does.
+    await bench.queues.scripts.run(
+        "queue.take", QUEUE, 0, (200, 1, 1, 1, "nobody"), now_ms=bench.now_ms
+    )
+    assert await probed(bench, level=0) == "a"
+    assert await probed(bench, level=1) == "", "no other was well, or never tried"
+    assert (await probed(bench, level=2)).startswith("bad")
+
+
+async def test_of_those_that_were_never_tried_one_is_chosen_by_chance(bench: Bench) -> None:
+    for number in range(150):
+        await bench.put(f"a{number}", due_ms=0, life_ms=1000 + number)
+    bench.now_ms += 500
+    assert await probed(bench, level=0) == "", "none was refreshed yet"
+    chosen = [await probed(bench, level=1, drawn=drawn) for drawn in range(0, 150, 10)]
+    assert len(set(chosen)) == len(chosen)
+    # the first in the order of their ends, and the last
+    numbers = [int(name[1:]) for name in chosen]
+    assert min(numbers) < 20
+    assert max(numbers) > 120
