@@ -95,10 +95,12 @@ async def scene(
         well, calm = (made.proxy.answers(name, begun)[200] for name in ("sprinkled", "calm"))
         assert well >= 0.9 * calm
         assert not await made.events("sprinkled")
-        for goodput, refused, spread in found.values():
+        for goodput, refused, fewest in found.values():
             assert goodput >= least
             assert refused <= most
-            assert spread <= 3 + lives / 5, "in the order of their deadlines: each in its turn"
+            # With lives so short each that is due is urgent, and goes before those that are late:
+            # these have a quarter.
+            assert fewest >= lives / 5, "each has its turn, however late it is"
         for name, seeds in grants.items():
             await made.check_grants(name, [who for who, _ in seeds])
         for name, seeds in grants.items():
@@ -115,12 +117,12 @@ def by_the_calm_one(made: Trial, begun: float = 0.0) -> float:
 
 def figures(made: Trial, name: str, begun: float) -> tuple[float, float, int]:
     """
-    Share of the limit that was made use of, share of requests that were too many, most refreshes of
-    an account above the least.
+    Share of the limit that was made use of, share of requests that were too many, refreshes of the
+    account that had the fewest.
     """
     told, allowed = made.proxy.answers(name, begun), LIMIT * by_the_calm_one(made, begun)
     times = [len(moments) for moments in made.proxy.refreshed(name).values()]
-    return told[200] / allowed, told[429] / told.total(), max(times) - min(times)
+    return told[200] / allowed, told[429] / told.total(), min(times)
 
 
 def course(made: Trial, name: str, begun: float) -> str:
