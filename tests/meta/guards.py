@@ -288,7 +288,7 @@ GUARDS = (
         (
             (
                 "store/durability/set_reading.py",
-                "missing = [member for member in others if acks.get(member, -1) < offset]",
+                "missing = [one for one in others if acks.get(one, -1) < offset]",
                 "missing = [b'?.'] * (len(others) - sum(ack >= offset for ack in acks.values()))",
             ),
         ),
@@ -301,8 +301,28 @@ GUARDS = (
     ),
     Guard(
         "set-view",
-        (("store/durability/set_reading.py", 'if role != b"master" or view != known.view or identity_of(info) != known.replication_id:', 'if role == b"?":'),),
+        (("store/durability/set_reading.py", "if view is None or int(view) != known.view or member != known.member:", "if view is None:"),),
+        ("unit/store/test_set_reading", "unit/store/test_flights", "rooms/store/test_set_commit"),
+    ),
+    Guard(
+        "set-role",
+        (("store/durability/set_reading.py", 'if role != b"master" or role_then != b"master":', "if not role:"),),
         ("unit/store/test_set_reading",),
+    ),
+    Guard(
+        "flight-behind",
+        (("store/durability/set_commit.py", 'b"".join((*self._packed, confirmation))', 'b"".join((confirmation, *self._packed))'),),
+        ("unit/store/test_flights", "rooms/store/test_set_commit"),
+    ),
+    Guard(
+        "shard-order",
+        (("queue/shards/shard.py", "if link is None and flight is not None and not flight.boards:", "if False:"),),
+        ("unit/queues/test_shard_order", "rooms/store/test_set_commit"),
+    ),
+    Guard(
+        "shards-together",
+        (("queue/shards/shard_group.py", " and not any(one.flies for one in shards)", ""),),
+        ("unit/queues/test_shard_order",),
     ),
     Guard(
         "set-identity",

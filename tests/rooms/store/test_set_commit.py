@@ -22,6 +22,7 @@ from tidewarden.errors import BadArg, ConfigError, NoQuorum, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.durability.held_answers import HeldFuture
+from tidewarden.store.durability.set_commit import ANSWERS, GROUPS_MAX
 from tidewarden.store.preflight import check_store
 
 Eventually = Callable[..., Awaitable[Any]]
@@ -278,14 +279,114 @@ async def test_two_groups_are_under_way_at_a_time(
 
         def both() -> bool:
             # one that comes as the first group is sent again goes with that
-            if not all(lines) and not held_of(one.commit).gathered and len(more) < 1000:
+            two = sum(map(bool, lines)) == GROUPS_MAX
+            if not two and not held_of(one.commit).gathered and len(more) < 1000:
                 more.append(asyncio.ensure_future(one.write("k2")))
-            return all(lines)
+            return two
 
         await eventually(both)
         more.append(asyncio.ensure_future(one.write("k3")))
         await eventually(lambda: held_of(one.commit).gathered or max(map(len, lines)) > 1)
     await asyncio.gather(first, *more)
+
+
+async def flying(one: ReplicatedSeat, eventually: Eventually) -> None:
+    """Return once a queue's calls go by flights: the servers behind the lanes are known."""
+    await one.queues.put("q", TaskSpec(b"first"))
+
+    def boards() -> bool:
+        return one.commit.board() is not None
+
+    await eventually(boards)
+
+
+async def test_a_put_travels_with_its_confirmation_and_is_at_every_member(
+    one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    await flying(one, eventually)
+    (lanes, groups), data = sent_of(one), one.data.calls
+    ids = [await one.queues.put("q", TaskSpec(b"x")) for _ in range(20)]
+    assert one.commit.groups - groups == 20, "none needed a second one"
+    assert sent_of(one)[0] - lanes == 20 * (1 + ANSWERS)
+    assert one.data.calls - data == 20, "they count as the calls of their connection"
+    for member in MEMBERS:
+        with stores.client(stores.port_of(member)) as client:
+            (key,) = (key for key in client.scan_iter("{tw:q:0}*") if client.type(key) == "zset")
+            assert {client.zscore(key, task_id) is not None for task_id in ids} == {True}
+
+
+def sent_of(one: ReplicatedSeat) -> tuple[int, int]:
+    """How many commands went by the lanes, and how many flights."""
+    return sum(link.calls for link in one.commit_links), one.commit.groups
+
+
+async def test_a_flight_waits_for_each_member_and_is_sent_once(
+    one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    await flying(one, eventually)
+    with stores.servers.stopped(stores.port_of(N2)):
+        groups = one.commit.groups
+        put = asyncio.ensure_future(one.queues.put("q", TaskSpec(b"x", id="a")))
+        await eventually(lambda: one.commit.groups > groups + 2)
+        assert not put.done()
+        assert (await one.queues.admin.stats("q"))["ready"] == 2  # what it did is seen meanwhile
+        stores.open(N0, N1)
+        assert await put == "a"
+    assert (await one.queues.admin.stats("q"))["ready"] == 2
+
+
+async def test_a_lane_lost_between_an_answer_and_its_confirmation_loses_no_answer(
+    one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    await flying(one, eventually)
+    with stores.servers.stopped(stores.port_of(N1)):
+        put = asyncio.ensure_future(one.queues.put("q", TaskSpec(b"x", id="a")))
+        await eventually(lambda: any(held_of(one.commit).lines))
+        for link in one.commit_links:
+            transport_of(link).abort()
+    assert await put == "a"
+    assert (await one.queues.admin.stats("q"))["ready"] == 2
+
+
+async def test_a_flight_is_not_confirmed_in_another_view(
+    own: ReplicatedStores, eventually: Eventually
+) -> None:
+    own.whole()
+    async with replicated_seat(own) as one:
+        await flying(one, eventually)
+        with own.servers.stopped(own.port_of(N2)):
+            put = asyncio.ensure_future(one.queues.put("q", TaskSpec(b"x", id="a")))
+            await eventually(lambda: any(held_of(one.commit).lines))
+            own.view += 1
+            own.open()
+        with pytest.raises(NoQuorum, match="another server"):
+            await put
+        await _written_at_last(one)
+        assert await one.queues.put("q", TaskSpec(b"x", id="a")) == "a"
+
+
+async def test_a_script_that_the_library_lacks_is_sent_with_its_text(
+    own: ReplicatedStores, eventually: Eventually
+) -> None:
+    own.whole()
+    async with replicated_seat(own) as one:
+        one.scripts.uses_library = False  # no lane has loaded a script
+        await flying(one, eventually)
+        assert await one.queues.put("q", TaskSpec(b"x", id="a")) == "a"
+
+
+async def test_requests_of_one_connection_to_one_queue_run_in_their_order(
+    one: ReplicatedSeat, eventually: Eventually
+) -> None:
+    """Though a put goes by a lane, and a look by the link that promises nothing."""
+    await flying(one, eventually)
+    for n in range(200):
+        put = asyncio.ensure_future(one.queues.put("q", TaskSpec(b"x", id=f"t{n}")))
+        await asyncio.sleep(0)
+        seen = asyncio.ensure_future(one.queues.admin.stats("q"))
+        if n % 2:
+            await asyncio.sleep(0)
+        assert ((await seen)["ready"], await put) == (n + 2, f"t{n}")
 
 
 async def test_a_group_whose_connection_was_lost_is_sent_again(

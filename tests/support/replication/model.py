@@ -4,7 +4,7 @@ A small explicit-state model of replicated embedded stores, over the product's o
 What is modelled: Raft as one log whose entries each node learns late; commands that arrive late, in
 any order, or never; stores that crash, restart whole, on another boot, without their tail or their
 disk, or die for good; replication entry by entry; full syncs that take time, and get to the disk
-late; groups (write, mark, acknowledgements) with any delay between; node processes that restart
+late; flights (calls, mark, set, acknowledgements) with any delay between; processes that restart
 beside their store; members that join and leave. A lost message or a cut link needs no step of its
 own: a step that is never taken is one. A log is a tuple of writes (positive) and views (-view).
 
@@ -55,7 +55,13 @@ class Rules:
     empty_below: bool = True
     """Below a majority, nothing is confirmed."""
     set_in_data: bool = True
-    """Groups read the set at the primary, not from their own copy of the facts."""
+    """Flights read the set at the primary, not from their node's copy of the facts."""
+    set_behind: bool = True
+    """They read it behind their calls: no set that was read before is believed."""
+    place_behind: bool = True
+    """The place that has to be acknowledged is behind the calls."""
+    same_view: bool = True
+    """What a flight finds counts only while its server is what it was when the calls ran."""
     no_giving_up: bool = True
     """A proposal whose fate is unknown stays pending until a later version is known."""
     compare_view: bool = True
@@ -667,18 +673,29 @@ class Model:
                     f"late: {node} writes {text!r}",
                     state._replace(late=state.late - {late}, stores=put(state.stores, node, new)),
                 )
-        if state.written >= self.limits.writes or len(state.groups) >= self.limits.groups:
+        flying = sum(1 for one in state.groups if one[5])
+        if state.written >= self.limits.writes or flying >= self.limits.groups:
             return
         log = (*store.log, state.written + 1)
-        texts = {store.says}
+        texts: set[str | None] = {None}
+        if not self.rules.set_behind:
+            early = (node, store.start, view, 0, store.says, 0)
+            if early not in state.groups:
+                yield (
+                    f"{store.says!r} is read early at {node}",
+                    state._replace(groups=state.groups | {early}),
+                )
+            texts = {one[4] for one in state.groups if one[5] == 0 and one[:3] == early[:3]}
         if not self.rules.set_in_data:
             texts = {
                 self.text(facts, voters, ()) for facts, voters in state.log if facts.view == view
             }
-        for text in texts:
-            group = (node, store.start, view, len(log), text, log[-1])
+        place = len(log) if self.rules.place_behind else len(store.log)
+        for text in sorted(texts, key=str):
+            group = (node, store.start, view, place, text, log[-1])
+            said = "" if text is None else f", for {text!r}"
             yield (
-                f"write {log[-1]} at {node} in {view}, for {text!r}",
+                f"write {log[-1]} at {node} in {view}{said}",
                 state._replace(
                     stores=put(state.stores, node, store._replace(log=log)),
                     groups=state.groups | {group},
@@ -766,12 +783,16 @@ class Model:
 
     def answers(self, state: State) -> Iterator[Step]:
         for group in state.groups:
-            node, start, view, length, text, write = group
+            node, *_, length, text, write = group
             store = state.stores[node]
             rest = state._replace(groups=state.groups - {group})
-            if not store.up or store.start != start or store.mode != ("P", view):
+            if not write:
+                continue
+            if not stands(group, store, self.rules):
                 yield f"{write} is NOQUORUM", rest
-            elif self.confirmed(state, node, store, length, text):
+            elif store.mode[:1] != ("P",):
+                continue
+            elif self.confirmed(state, node, store, length, store.says if text is None else text):
                 yield f"OK {write}", rest._replace(oked=state.oked | {write})
 
     def confirmed(self, state: State, node: int, store: Store, length: int, text: str) -> bool:
@@ -797,11 +818,7 @@ class Model:
             under_way = frozenset(one for one in under_way if live(one, top))
         if groups:
             stores = state.stores
-            groups = frozenset(
-                one
-                for one in groups
-                if stores[one[0]].start == one[1] and stores[one[0]].mode == ("P", one[2])
-            )
+            groups = frozenset(one for one in groups if stands(one, stores[one[0]], rules))
         alive = [at for at, one in zip(state.know, state.stores, strict=True) if not one.dead]
         least = min(alive, default=0)
         log, know = state.log, state.know
@@ -846,6 +863,13 @@ class Model:
         if self.limits.durable and promised and minority and not fit:
             return f"DURABLE: nobody may be elected, though only {sorted(failed)} failed"
         return ""
+
+
+def stands(group: tuple[Any, ...], store: Store, rules: Rules) -> bool:
+    """Whether a flight's server is what it was when the calls ran, as far as it is asked."""
+    if not store.up or store.start != group[1]:
+        return False
+    return store.mode == ("P", group[2]) or not rules.same_view
 
 
 def live(command: tuple[Any, ...], top: StoreFacts) -> bool:

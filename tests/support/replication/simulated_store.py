@@ -192,10 +192,15 @@ class SimulatedStore:
         self.partial, self.note = True, True
 
     def info(self) -> bytes:
-        """``INFO replication``, as far as groups read it."""
-        lines = [f"role:{self.role}"]
-        for at, (member, offset) in enumerate(sorted(self.acks.items())):
-            name = ".".join(member)
-            lines.append(f"slave{at}:ip={name},port=1,state=online,offset={offset},lag=0")
-        lines.append(f"master_replid:{self.replid}")
-        return "\r\n".join([*lines, ""]).encode()
+        """``INFO replication``, as far as a server is known by it."""
+        return f"role:{self.role}\r\nmaster_replid:{self.replid}\r\n".encode()
+
+    def role_answer(self) -> list[Any]:
+        """``ROLE``."""
+        if self.role != "master":
+            return [b"slave", b"", 0, b"connect", -1]
+        acks = [
+            [".".join(member).encode(), b"1", str(offset).encode()]
+            for member, offset in sorted(self.acks.items())
+        ]
+        return [b"master", len(self.data.log), acks]

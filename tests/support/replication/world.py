@@ -40,8 +40,10 @@ class Writer:
     view: int = 0
     ids: tuple[int, ...] = ()
     until_s: float = 0.0
-    mark: list[Any] | None = None
-    offset: int = 0
+    offset: int | None = None
+    """Behind the mark of the flight under way."""
+    role: list[Any] | None = None
+    """What its second ROLE was answered."""
     look_s: float = 0.0
 
 
@@ -261,19 +263,28 @@ class World:
             return
         if not store.answers:
             return
-        if writer.mark is None:
-            store.write(("mark", next(self.numbers)))
-            data = store.data
-            writer.mark, writer.offset = [data.view, data.seq, data.says.encode()], len(data.log)
-            writer.look_s = self.now_s + self.rng.choice((0.005, 0.01, 0.06))
+        if writer.offset is None:
+            self.marks(writer, store)
             return
-        answers = writer.mark, [b"master", writer.offset, []], 0, store.info()
+        if writer.role is None:
+            writer.role = store.role_answer()
+            if self.rng.random() < 0.5:  # else what is behind it is answered at once
+                writer.look_s = self.now_s + self.rng.choice((0.005, 0.02))
+                return
+        data = store.data
+        seen = [str(data.view).encode(), data.says.encode(), data.author.encode()]
+        answers = None, [b"master", writer.offset, []], 0, writer.role, seen
         if self.confirmed(answers, writer, store):
             self.oked |= dict.fromkeys(writer.ids, writer.view)
             self.answered_s.append(self.now_s)
             writer.known, writer.next_s = None, self.now_s + self.rng.uniform(0.005, 0.03)
             return
-        writer.mark = None
+        writer.offset = writer.role = None
+
+    def marks(self, writer: Writer, store: SimulatedStore) -> None:
+        """What stands before a flight's WAIT: the mark and the first ROLE."""
+        writer.offset = store.write(("mark", next(self.numbers)))
+        writer.look_s = self.now_s + self.rng.choice((0.005, 0.01, 0.06))
 
     def begins_group(self, writer: Writer) -> None:
         facts = self.nodes[writer.node].facts
@@ -293,8 +304,9 @@ class World:
         for number in writer.ids:
             store.write(("write", number))
         writer.known, writer.store, writer.start = known, store, store.start
-        writer.view, writer.until_s, writer.mark = data.view, self.now_s + COMMIT_S, None
+        writer.view, writer.until_s, writer.role = data.view, self.now_s + COMMIT_S, None
         writer.next_s = writer.look_s = self.now_s
+        self.marks(writer, store)  # with the writes, as they were sent
 
     def confirmed(self, answers: Any, writer: Writer, store: SimulatedStore) -> bool:
         if self.bad == "count":

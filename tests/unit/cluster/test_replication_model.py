@@ -79,6 +79,9 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], State, Limits]] = {
     "floor": ({"empty_below": False}, begun(3, 2), Limits(starts=1, deaths=1)),
     "empty_below": ({}, unfounded(3, None), Limits(starts=1, deaths=1, resorts=True)),
     "set_in_data": ({}, begun(3, 2), Limits(starts=1, versions=3)),
+    "set_behind": ({}, begun(3, 2), Limits(starts=1)),
+    "place_behind": ({}, begun(3, 3), Limits(starts=1)),
+    "same_view": ({}, begun(3, 2), Limits(views=3, versions=1, starts=1)),
     "no_giving_up": ({}, begun(3, 2), Limits(starts=1, versions=3)),
     "lossy_is_other": ({}, begun(3, 2), Limits(crashes=1, lossy=1, starts=2)),
     "whole_loads": ({}, begun(3, 2), Limits(crashes=1, starts=2)),
@@ -94,7 +97,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], State, Limits]] = {
 }
 COSTLY = {
     "incarnations", "elect_members", "keep_set", "floor", "no_giving_up", "whole_loads", "inherit",
-    "stamps", "recover_all",
+    "stamps", "recover_all", "same_view",
 }  # fmt: skip
 
 

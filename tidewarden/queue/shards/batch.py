@@ -70,19 +70,21 @@ class CallOwner(Protocol):
     def on_shard_state(self, now_ms: int, next_ms: int, woke: bool) -> None: ...
     def refused_alone(self, receiver: ReplySink, error: BaseException, *, final: bool) -> None: ...
     def send_next(self) -> None: ...
+    def answered(self) -> None: ...
     def missed(self) -> None: ...
 
 
 class BatchCall:
     """One call of one or several batches under way; it receives the script's reply."""
 
-    __slots__ = ("_batches", "_name", "_shard", "answered", "pending", "run")
+    __slots__ = ("_batches", "_name", "_shard", "answered", "in_order", "pending", "run")
 
     def __init__(self, shard: CallOwner, name: str, batches: Sequence[Batch]) -> None:
         self._shard = shard
         self._name = name
         self._batches = batches
         self.answered = False
+        self.in_order = False  # the shard hears of its end
         self.pending: PendingReply | None = None  # what holds the answers back
         self.run: ScriptRun | None = None  # once it was sent
 
@@ -113,6 +115,8 @@ class BatchCall:
         self.answered = True
         now_ms, next_ms, woke, items = result
         self._shard.on_reply(now_ms, next_ms, bool(woke))
+        if self.in_order:
+            self._shard.answered()
         return items if self._name == "queue.batch" else (items,)
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
@@ -144,6 +148,8 @@ class BatchCall:
             return
         self.pending = None
         self.answered = True
+        if self.in_order:
+            self._shard.answered()
         self._shard.refused(exception)
         self._shard.on_error(self._batches, exception)
         self._shard.send_next()
@@ -156,7 +162,7 @@ class SingleCall:
     ``receiver`` gets the whole answer, or that of the item. A refusal of an item is ``final``.
     """
 
-    __slots__ = ("_final", "_item", "_receiver", "_shard", "done", "pending", "run")
+    __slots__ = ("_final", "_item", "_receiver", "_shard", "done", "in_order", "pending", "run")
 
     def __init__(
         self, shard: CallOwner, receiver: ReplySink, *, item: bool, final: bool = False
@@ -166,6 +172,7 @@ class SingleCall:
         self._item = item
         self._final = item or final
         self.done = never
+        self.in_order = False  # the shard hears of its end
         self.pending: PendingReply | None = None  # what holds the answer back
         self.run: ScriptRun | None = None  # once it was sent
 
@@ -188,6 +195,8 @@ class SingleCall:
         """What the reply says of the shard; its items."""
         now_ms, next_ms, woke, items = result
         self._shard.on_shard_state(now_ms, next_ms, bool(woke))
+        if self.in_order:
+            self._shard.answered()
         return items
 
     def leases(self, _items: Any, /) -> tuple[()]:
@@ -207,6 +216,8 @@ class SingleCall:
         if self.run is not None and self.run.again(exception, self):
             return
         self.pending = None
+        if self.in_order:
+            self._shard.answered()
         self._shard.refused(exception)
         self._shard.refused_alone(self._receiver, exception, final=self._final)
 

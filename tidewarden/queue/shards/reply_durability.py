@@ -7,11 +7,12 @@ firm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
 from tidewarden.store.durability.durability import AnyCommit, Unavailable
+from tidewarden.store.durability.set_commit import Flight, SetCommit
 
 
 class Unconfirmed(NoQuorum):
@@ -43,17 +44,26 @@ class PendingReply:
     """
     Holds the answers of a script back until its group commit confirms them.
 
-    Then ``landing`` hands them out. It stands among ``waiting`` meanwhile.
+    Then ``landing`` hands them out. It stands among ``waiting`` meanwhile. ``flight``: by which the
+    script is sent, where the store's in-sync set confirms it.
     """
 
-    __slots__ = ("_answers", "_commit", "_ground", "_landing", "_waiting", "sent_by")
+    __slots__ = ("_add", "_answers", "_ground", "_landing", "_waiting", "sent_by")
 
     def __init__(
-        self, commit: AnyCommit, landing: Landing, waiting: dict[PendingReply, None]
+        self,
+        commit: AnyCommit,
+        landing: Landing,
+        waiting: dict[PendingReply, None],
+        flight: Flight | None = None,
     ) -> None:
-        self._commit: Any = commit
         self._waiting = waiting
-        self._ground = commit.ground()
+        self._ground: Any
+        self._add: Callable[..., None]
+        if flight is not None:
+            self._ground, self._add = flight.ground, flight.add
+        else:
+            self._ground, self._add = commit.ground(), commit.add
         self.sent_by = self._ground.sent_by
         self._landing = landing
         self._answers: Any = None
@@ -62,7 +72,7 @@ class PendingReply:
         """The script has run at the primary, and answered this."""
         self._answers = answers
         self._waiting[self] = None
-        self._commit.add(self._ground, self)
+        self._add(self._ground, self)
 
     def leases(self) -> Iterable[tuple[str, int]]:
         """Return ids and lease numbers of the tasks in the answers."""
@@ -98,11 +108,25 @@ class DurabilityGate:
         self.commit: AnyCommit | Unavailable | None = None
         self.system: AnyCommit | Unavailable | None = None
 
-    def pending(self, durability: str, landing: Landing) -> PendingReply | None:
+    @property
+    def flies(self) -> bool:
+        """Whether calls go with their confirmation, where there is room."""
+        return isinstance(self.commit, SetCommit)
+
+    def flight(self, durability: str) -> Flight | None:
+        """Return the flight by which a script of that durability may go; None: there is none."""
+        if durability == "none":
+            return None
+        commit = self.system if durability == "system" else self.commit
+        return commit.board() if isinstance(commit, SetCommit) else None
+
+    def pending(
+        self, durability: str, landing: Landing, flight: Flight | None = None
+    ) -> PendingReply | None:
         """
         Return what holds the answers of a script of that durability back; None: nothing need.
 
-        Call it just before the script is sent.
+        Call it just before the script is sent, by ``flight`` where there is one.
 
         Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
         """
@@ -118,7 +142,7 @@ class DurabilityGate:
             setattr(self, "system" if durability == "system" else "commit", commit)
             if commit is None:
                 return None
-        return PendingReply(commit, landing, self._waiting)
+        return PendingReply(commit, landing, self._waiting, flight)
 
     def leases(self) -> Iterator[tuple[str, int]]:
         """

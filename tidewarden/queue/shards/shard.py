@@ -15,6 +15,7 @@ from tidewarden.queue.partitioning import split_prefix
 from tidewarden.store import Scripts
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import Arg
+from tidewarden.store.durability.set_commit import Flight
 from tidewarden.store.memory import StoreMemory
 from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply
@@ -32,6 +33,8 @@ BYTES_MAX = 4_000_000
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
 # calls of one shard under way: the store works at one while the other's answers are handed out
 FLYING_MAX = 2
+# likewise, where calls go by several lanes, which have no order: see docs/decisions/0052-flights.md
+IN_ORDER_MAX = 1
 # after an answer was lost: what the store had not read by then is run late, or never will be
 LOOKS_S = (1.0, 5.0)
 # go in one call, in this order: see lua/batch.lua
@@ -60,6 +63,8 @@ class Shard:
     __slots__ = (
         "__dict__",
         "__weakref__",
+        "_behind",
+        "_flight",
         "_flying",
         "_looks",
         "_next_at",
@@ -68,6 +73,7 @@ class Shard:
         "_timer",
         "_timer_at",
         "_told_at",
+        "_unanswered",
         "_woken",
         "now_ms",
         "wakes",
@@ -107,6 +113,10 @@ class Shard:
         self._batches: dict[str, Batch] = {}
         self._scheduled = False
         self._flying = 0  # calls of batches under way
+        self._unanswered = 0  # calls under way whose order counts: all but those of run_by
+        self._flight: Flight | None = None  # they went by, None: by the link
+        # what waits for their answers, as a rule nothing: a deque is 0.6 KB for each shard
+        self._behind: list[tuple[str, Sequence[Arg], BatchCall | SingleCall, int]] = []
         self._waiters = Waitlist(self)
         self._woken = False  # by an answer that is being handed out
         self.parked = self._waiters.parked
@@ -223,7 +233,7 @@ class Shard:
             batch.receivers.append(receiver)
         if len(batch.receivers) >= ITEMS_MAX:
             self._send_all()
-        elif not self._scheduled and self._flying < FLYING_MAX:
+        elif not self._scheduled and self._may_send:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -233,8 +243,15 @@ class Shard:
         what gathers until then.
         """
         self._scheduled = False
-        if self._flying < FLYING_MAX and self._batches:
+        if self._batches and self._may_send:
             self._send_all()
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether a batch need not wait for the answer of one before it."""
+        if self._flying == 0:
+            return True
+        return self._flying < (IN_ORDER_MAX if self.holding.flies else FLYING_MAX)
 
     def _take_along(self, puts: Batch) -> None:
         """
@@ -315,8 +332,31 @@ class Shard:
             self._woken = False
             if self.parked:
                 self._waiters.wake()
-        if self._batches and self._flying < FLYING_MAX:
+        if self._batches and self._may_send:
             self._send_all()
+
+    # --- the order of calls
+
+    @property
+    def flies(self) -> bool:
+        """Whether calls are under way that may run after one that is sent by the link now."""
+        return self._flight is not None
+
+    def sent(self) -> None:
+        """
+        Note that a call of this shard goes by the link.
+
+        Until :meth:`answered`, what follows goes by the link, too, and so stays behind it.
+        """
+        self._unanswered += 1
+
+    def answered(self) -> None:
+        """Note the answer of such a call, or its end; send what had to stay behind it."""
+        self._unanswered -= 1
+        if self._unanswered == 0:
+            self._flight = None
+        while self._behind and (self._flight is None or self._flight.boards):
+            self._call(*self._behind.pop(0))
 
     def _call(
         self,
@@ -326,24 +366,36 @@ class Shard:
         now_ms: int = 0,
         link: CallSender | None = None,
     ) -> None:
+        flight = self._flight
+        if link is None and flight is not None and not flight.boards:
+            self._behind.append((name, args, landing, now_ms))
+            return
         try:
             script = self._scripts[name]
             if script.grows:
                 self._store_memory.check(self.keys[0])
             if link is None:
-                landing.pending = self.holding.pending(script.durability, landing)
+                if not self._unanswered:
+                    flight = self.holding.flight(script.durability)
+                landing.pending = self.holding.pending(script.durability, landing, flight)
+                link = flight or self._link
+                landing.in_order = True
             said = (self.stamped(now_ms), self.holder(), *args)
-            self._scripts.send(link or self._link, name, self.keys, said, landing)
+            self._scripts.send(link, name, self.keys, said, landing)
+            if landing.in_order:
+                self._flight = flight
+                self._unanswered += 1
         except UnicodeEncodeError as error:
             self._refuse(landing, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
             self._refuse(landing, error)
 
-    def _refuse(self, receiver: ReplySink, error: Error) -> None:
+    def _refuse(self, receiver: BatchCall | SingleCall, error: Error) -> None:
         """
         In a turn of its own: whoever adds an item is not through with it yet, and others' items are
         refused, too.
         """
+        receiver.in_order = False  # nothing was sent
         self._loop.call_soon(receiver.set_exception, error)
 
     # --- a queue that was cut anew

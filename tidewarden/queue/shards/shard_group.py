@@ -30,10 +30,16 @@ class ShardGroup:
         One that has refused finds out by itself what that means.
         """
         replies: list[Any] = [StoreDown("it was not asked")] * len(shards)
-        if not self._link.clustered and len(shards) > 1:
+        if not self._link.clustered and len(shards) > 1 and not any(one.flies for one in shards):
             keys = (*(shard.keys[0] for shard in shards), *shards[0].keys[1:])
             said = (len(shards), shards[0].stamped(0), self._holder(), *args)
-            replies = await self._scripts.run(self._link, name + EACH, keys, said)
+            for shard in shards:
+                shard.sent()
+            try:
+                replies = await self._scripts.run(self._link, name + EACH, keys, said)
+            finally:
+                for shard in shards:
+                    shard.answered()
         found: list[Any] = [None] * len(shards)
         alone: dict[int, asyncio.Future[Any]] = {}
         for place, (shard, reply) in enumerate(zip(shards, replies, strict=True)):

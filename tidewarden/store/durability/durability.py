@@ -21,7 +21,7 @@ from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from .cluster_commit import ClusterCommit, PrimaryCommit
 from .fsync_commit import FsyncCommit
 from .group_commit import GroupCommit, Requirement
-from .set_commit import GROUPS_MAX, SetCommit
+from .set_commit import LANES, SetCommit
 
 log = logging.getLogger("tidewarden.store")
 
@@ -243,7 +243,7 @@ class Durability:
         commit = self._by_set.get(link)
         if commit is None:
             assert self._connect is not None, "without further connections nothing waits"
-            links = [self._connect(link) for _ in range(GROUPS_MAX)]
+            links = [self._connect(link) for _ in range(LANES)]
             for one in links:
                 one.launch()
             commit = self._by_set[link] = SetCommit(

@@ -63,7 +63,8 @@ class HeldAnswers:
     Keeps the answers that wait for groups: those that gather, and a line for each group under way.
 
     Each line is in the order of its ends, for all wait equally long, and a group that failed keeps
-    its answers in front of those that it takes over next.
+    its answers in front of those that it takes over next. (Where answers join a group under way, it
+    is so but for the time in which a call is answered.)
 
     ``demand()`` says in a message what was not had. ``overdue`` is called when an answer's time was
     over, with the time since which it had waited.
@@ -86,10 +87,10 @@ class HeldAnswers:
         self.missed = 0
         self.why = ""  # the latest group failed
 
-    def add(self, answer: HeldAnswer, identity: object) -> None:
-        """Let an answer gather with those of the next group."""
+    def add(self, answer: HeldAnswer, identity: object, line: Line | None = None) -> None:
+        """Let an answer gather with those of the next group, or wait in the ``line`` of its own."""
         call = WaitingCall(answer, identity, self._loop.time() + self.limit_ms / 1000)
-        self.gathered.append(call)
+        (self.gathered if line is None else line).append(call)
         if self._timer is None:
             self._timer = self._loop.call_at(call.until, self.expire)
 

@@ -1,12 +1,15 @@
 """
 Group commit by the in-sync set: answers leave once every store that may take over has their writes.
 
-A group (see :mod:`tidewarden.store.durability.set_reading`) is sent after the answers were read, on
-a connection of its own, and asks the primary's own data who has to confirm. Several are under way
-at a time, each on its own connection, so that no answer waits for the group before its own.
+A **flight** is the calls of one turn of the loop and, in the same write behind them, what confirms
+them (see :mod:`tidewarden.store.durability.set_reading`): who has to confirm is asked of the
+primary's own data. It has a connection to itself, a lane, until it has landed, for its WAIT holds
+up whatever is sent behind it. Each call is answered before the WAIT; only its answer is held. What
+was answered on another connection goes along, or in a flight without calls. So does what a flight
+did not confirm.
 
 While the set is known to be too small, or nothing was confirmed for as long as an answer may wait,
-whatever needs it is refused before it is sent. Groups without answers go on until one is complete.
+whatever needs it is refused before it is sent. Flights without calls go on until one is complete.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoQuorum
 from tidewarden.histograms import COMMITS, Family
-from tidewarden.store.connection import StoreConnection, pack
+from tidewarden.store.connection import Arg, StoreConnection, pack
+from tidewarden.store.reply_errors import NotSent, unanswered
+from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line
 from .server_identity import INFO, MOVED, ServerIdentity, ServerQuestion
@@ -29,8 +35,11 @@ from .view_library import mark_command, primary_key
 
 log = logging.getLogger("tidewarden.store")
 
+LANES = 4
+"""Connections for flights. A call takes a third of its flight's time, so the fourth is in reserve
+for calls of other queues."""
 GROUPS_MAX = 2
-"""Groups under way at a time."""
+"""With so many flights under way, none begins for answers alone: they gather for the next one."""
 WAIT_MS = 60
 """A WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
 RETRY_FIRST_S, RETRY_S = 0.001, 0.05
@@ -40,6 +49,8 @@ RETRY_LAST_S = 0.25
 AWHILE_S = 2.0
 WARN_S = 60.0
 ROLE = pack(("ROLE",))
+ANSWERS = 5
+"""Those of a confirmation: mark, ROLE, WAIT, ROLE, HMGET."""
 WHOM = "every store in sync"
 TOO_FEW = "fewer than a majority of the stores have every write"
 
@@ -48,7 +59,7 @@ class SetCommit:
     """
     The group commit, by the in-sync set, of what scripts wrote by the link ``data``.
 
-    ``links`` lead to the same primary and do nothing else; each carries one group at a time. They
+    ``links`` lead to the same primary and do nothing else; each carries one flight at a time. They
     are launched, and stop with this.
 
     ``limit_ms``: an answer whose group is not through by then fails.
@@ -63,12 +74,18 @@ class SetCommit:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._data = data
-        asked = pack(("HMGET", primary_key(cluster), "view", "node"))
-        self._server = ServerQuestion(data, (INFO, asked), primaryship_of)
+        key = primary_key(cluster)
+        asked = INFO, pack(("HMGET", key, "view", "node"))
+        self._server = ServerQuestion(data, asked, primaryship_of)
         self._held = HeldAnswers(len(links), limit_ms, lambda: WHOM, self._overdue)
-        self._lanes = [Lane(link, line) for link, line in zip(links, self._held.lines, strict=True)]
+        self._lanes = [
+            Lane(link, ServerQuestion(link, asked, primaryship_of), line)
+            for link, line in zip(links, self._held.lines, strict=True)
+        ]
         self._idle = self._lanes[::-1]
-        self._mark = pack(mark_command(cluster))
+        self._boarding: Flight | None = None  # of this turn of the loop
+        self._mark = pack(mark_command(cluster)) + ROLE
+        self._seen = ROLE + pack(("HMGET", key, "view", "set", "node"))
         self._waits_for = 1
         self._starting = False
         self._stopped = False
@@ -105,17 +122,40 @@ class SetCommit:
             raise NoQuorum(f"{self._trouble()} ({self._reason()}); nothing was done")
         return self._server.asked()
 
-    def add(self, ground: ServerIdentity[Primaryship], answer: HeldAnswer) -> None:
+    def board(self) -> Flight | None:
+        """
+        Return the flight that leaves at the end of this turn, for calls to go by.
+
+        None: no lane is free now, or nothing can be confirmed. Then the calls go by ``data``.
+        """
+        if self._boarding is None and not (self._refuses or self._stopped):
+            for lane in reversed(self._idle):
+                if lane.is_known:
+                    self._idle.remove(lane)
+                    self._boarding = Flight(self, lane)
+                    self._loop.call_soon(self._depart, self._boarding)
+                    break
+        return self._boarding
+
+    def add(
+        self,
+        ground: ServerIdentity[Primaryship],
+        answer: HeldAnswer,
+        flight: Flight | None = None,
+    ) -> None:
         """
         Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
 
-        ``ground``: of before it was sent.
+        ``ground``: of before it was sent. ``flight``: by which it was.
         """
         if self._stopped or not ground.stands:
             self._held.miss(answer, DOWN if self._stopped else ground.why)
             return
+        if flight is not None and not flight.done():
+            self._held.add(answer, ground.identity, flight.lane.line)
+            return
         self._held.add(answer, ground.identity)
-        if self._idle and not self._starting:
+        if not self._starting:
             self._starting = True
             self._loop.call_soon(self._start)
 
@@ -139,7 +179,7 @@ class SetCommit:
 
     async def stop(self) -> None:
         """
-        Stop, and close the groups' connections.
+        Stop, and close the flights' connections.
 
         Waiting answers, and all from now on, are told that nobody knows.
         """
@@ -161,39 +201,58 @@ class SetCommit:
         since_s = self._loop.time() - self._trouble_since if self._trouble_since else 0.0
         return f"{self._held.why}; for {since_s:.1f} s"
 
-    # --- the groups
+    # --- the flights
 
     def _start(self) -> None:
-        """Begin a group for what has gathered, if a connection is free."""
+        """Begin a flight for what has gathered, unless enough are under way that will end."""
         self._starting = False
-        if self._idle and self._held.gathered and not self._stopped:
+        if self._held.gathered and len(self._lanes) - len(self._idle) < GROUPS_MAX:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        if self._boarding is None and not self._stopped:
             self._begin(self._idle.pop())
 
     def _begin(self, lane: Lane) -> None:
+        """Begin a flight without calls, if it is needed."""
         lane.rest()
-        self._held.take_over(lane.line)
-        if not lane.line and not self._trouble_since:
+        if self._held.gathered or lane.line or self._trouble_since:
+            self._send(Flight(self, lane))
+        else:
             self._idle.append(lane)
-            return
-        self._server.asked()  # the group is compared with it
+
+    def _depart(self, flight: Flight) -> None:
+        """Begin the flight that has boarded in this turn."""
+        self._boarding = None
+        if self._stopped:
+            flight.set_exception(NotSent(f"nothing was sent: {DOWN}"))
+        elif flight.calls:
+            self._data.calls += len(flight.calls)
+            self._send(flight)
+        else:
+            self._begin(flight.lane)
+
+    def _send(self, flight: Flight) -> None:
+        lane = flight.lane
+        lane.server.asked()  # what the flight finds is compared with it
+        self._held.take_over(lane.line)
         lane.began_at = self._loop.time()
         lane.began_s = SystemClock.monotonic()
         self.groups += 1
-        group = SetGroup(self, lane)
-        lane.link.send_together(self._mark + wait_for(self._waits_for), group, 4)
+        flight.leave(self._mark + wait_for(self._waits_for) + self._seen)
 
     def ended(self, lane: Lane, answers: Sequence[Any]) -> None:
-        """All answers of the group on ``lane`` are there."""
+        """All answers of the confirmation on ``lane`` are there."""
         if self._stopped:
             return
         took_s = SystemClock.monotonic() - lane.began_s
-        known = self._server.asked().identity
+        known = lane.server.asked().identity
         if known is None:
-            self._failed(lane, self._data.why or "the primary has not said yet who it is")
+            self._failed(lane, lane.link.why or "the primary has not said yet who it is")
             return
         reading = read_group(answers, known)
         if reading.other:
-            self._server.forget(known)
+            lane.server.forget(known)
             self._failed(lane, MOVED)
         elif reading.too_few:
             self._too_few = True
@@ -209,7 +268,7 @@ class SetCommit:
                 self._incomplete(lane, reading.missing)
 
     def _incomplete(self, lane: Lane, missing: Iterable[bytes]) -> None:
-        """Some members have not confirmed: the next group may read another set."""
+        """Some members have not confirmed: the next flight may read another set."""
         now = self._loop.time()
         self._missing = {one: self._missing.get(one, lane.began_at) for one in missing}
         names = ", ".join(
@@ -219,12 +278,12 @@ class SetCommit:
         self._failed(lane, f"not confirmed by {names}")
 
     def failed(self, lane: Lane, error: BaseException) -> None:
-        """The group on ``lane`` was refused, or its connection lost."""
+        """The confirmation on ``lane`` was refused, or its connection lost."""
         if not self._stopped:
             self._failed(lane, str(error))
 
     def _failed(self, lane: Lane, why: str, *, refuse: bool = False) -> None:
-        """Note that a group failed, and begin another one on ``lane`` in a while."""
+        """Note that a flight was not confirmed, and begin another one on ``lane`` in a while."""
         now = self._loop.time()
         # the first one may have met with a change, and one whose WAIT was in vain has waited
         waited = now - lane.began_at > RETRY_S
@@ -263,7 +322,7 @@ class SetCommit:
             log.error("%s (%s)", self._trouble(), self._held.why)
 
     def _confirm(self, lane: Lane, known: Primaryship) -> None:
-        """Confirm every answer of the group that came from the primary that is known."""
+        """Confirm every answer of the flight that came from the primary that is known."""
         now = self._loop.time()
         self._confirmed_at = now
         lane.failures = 0
@@ -276,9 +335,10 @@ class SetCommit:
                 one.answer.confirmed()
             else:
                 self._held.miss(one.answer, MOVED)
+                self._server.forget(one.identity)
         self._idle.append(lane)
-        if self._held.gathered and not self._stopped:
-            self._begin(self._idle.pop())
+        if self._held.gathered:
+            self._begin_next()
 
     def _recovered(self, now: float) -> None:
         if self._refuses:
@@ -293,53 +353,106 @@ class SetCommit:
 
 @functools.cache
 def wait_for(replicas: int) -> bytes:
-    """Return what follows a mark: so many replicas confirm now, and which did is told."""
-    return ROLE + pack(("WAIT", replicas, WAIT_MS)) + INFO
+    """Return the command by which so many replicas confirm now."""
+    return pack(("WAIT", replicas, WAIT_MS))
 
 
 class Lane:
-    """One connection for groups, and the answers that wait for the group under way on it."""
+    """One connection for flights, and the answers that wait for the one under way on it."""
 
-    __slots__ = ("again", "began_at", "began_s", "failures", "line", "link")
+    __slots__ = ("again", "began_at", "began_s", "failures", "line", "link", "server")
 
-    def __init__(self, link: StoreConnection, line: Line) -> None:
+    def __init__(
+        self, link: StoreConnection, server: ServerQuestion[Primaryship], line: Line
+    ) -> None:
         self.link = link
+        self.server = server
         self.line = line
         self.began_at = 0.0
         self.began_s = 0.0  # likewise, by a clock that is finer than the loop's
-        self.failures = 0  # of its groups, since the last that was complete
+        self.failures = 0  # of its flights, since the last that was complete
         self.again: asyncio.Handle | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the server behind the connection has said who it is; if not, it is asked."""
+        return self.link.up and self.server.asked().identity is not None
+
     def rest(self) -> None:
-        """Begin no group again."""
+        """Begin no flight again."""
         if self.again is not None:
             self.again.cancel()
             self.again = None
 
 
-class SetGroup:
-    """Receives the answers of one group (as a :class:`tidewarden.store.reply_sink.ReplySink`)."""
+class Flight:
+    """
+    Sends calls and their confirmation in one write, and receives the answers.
 
-    __slots__ = ("_answers", "_commit", "_lane", "_over")
+    It is what the calls are sent by (a :class:`tidewarden.store.client.CallSender`), and whom all
+    answers go to (a :class:`tidewarden.store.reply_sink.ReplySink`).
+
+    ``boards``: calls that are sent now stand before its confirmation, in their order. ``ground``:
+    of what is sent by it.
+    """
+
+    __slots__ = ("_answers", "_commit", "_over", "_packed", "boards", "calls", "ground", "lane")
+    clustered = False
 
     def __init__(self, commit: SetCommit, lane: Lane) -> None:
         self._commit = commit
-        self._lane = lane
+        self.lane = lane
+        self.ground = lane.server.asked()
+        self.boards = True
+        self.calls: deque[ReplySink] = deque()
+        self._packed: list[bytes] = []
         self._answers: list[Any] = []
         self._over = False
 
+    def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
+        """
+        Send a call with this flight.
+
+        One that comes later, for the server refused it in another way, goes behind it.
+        """
+        if self.boards:
+            self._packed.append(packed)
+            self.calls.append(receiver)
+        else:
+            self.lane.link.send(packed, receiver)
+
+    def add(self, ground: ServerIdentity[Primaryship], answer: HeldAnswer) -> None:
+        """Do as :meth:`SetCommit.add` for the answer of a call that was sent by this."""
+        self._commit.add(ground, answer, self)
+
+    def leave(self, confirmation: bytes) -> None:
+        """Send what has boarded, and the confirmation behind it."""
+        self.boards = False
+        packed, self._packed = b"".join((*self._packed, confirmation)), []
+        self.lane.link.send_together(packed, self, len(self.calls) + ANSWERS)
+
     def done(self) -> bool:
-        """Whether the group has ended, perhaps before all answers came."""
+        """Whether the flight has ended, perhaps before all answers came."""
         return self._over
 
     def set_result(self, answer: Any, /) -> None:
         """Receive the next answer."""
+        if self.calls:
+            receiver = self.calls.popleft()
+            if not receiver.done():
+                receiver.set_result(answer)
+            return
         self._answers.append(answer)
-        if len(self._answers) == 4:
+        if len(self._answers) == ANSWERS:
             self._over = True
-            self._commit.ended(self._lane, self._answers)
+            self._commit.ended(self.lane, self._answers)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Receive the first error, after which nothing of the group counts."""
+        """Receive a call's error, or the first one of the confirmation, after which none counts."""
+        lost = unanswered(error) or isinstance(error, NotSent)
+        while self.calls:
+            fail_reply(self.calls.popleft(), error)
+            if not lost:
+                return
         self._over = True
-        self._commit.failed(self._lane, error)
+        self._commit.failed(self.lane, error)

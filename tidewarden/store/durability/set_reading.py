@@ -1,23 +1,25 @@
 """
-What the answers of one group say: who is primary, who has to confirm, and who has not.
+What the answers of one confirmation say: who is primary, who has to confirm, and who has not.
 
-Pure decisions. A group is ``FCALL mark``, ``ROLE``, ``WAIT`` and ``INFO replication`` on one
-connection, sent together: the mark is written behind everything that ran at that server before, and
-what the marks' function returns is the set that counts for it. WAIT only makes the replicas answer
-now; its count is not believed, for it may be of stores that are not in the set. INFO says whose
-answers there are, by incarnation.
+Pure decisions. A confirmation is ``FCALL mark``, ``ROLE``, ``WAIT``, ``ROLE`` and ``HMGET …:primary
+view set node`` on one connection, sent together behind the calls whose answers it confirms, or by
+itself. The mark is written behind everything that ran at that server before, and the first ROLE
+gives a place behind it. WAIT only makes the replicas answer now; its count is not believed, for it
+may be of stores that are not in the set. The second ROLE says whose answers there are, by
+incarnation.
+
+View and set are read last. Any set that is read behind the calls will do (see docs/replication.md),
+and if the data are of the same view then, nothing has taken their place: the server was not made a
+replica, and the primary again without the calls' writes, while the replicas were waited for.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .server_identity import identity_of
-
-_ACK = re.compile(rb"slave\d+:ip=([^,]*),port=\d+,state=online,offset=(\d+)")
 
 
 class Primaryship(NamedTuple):
@@ -51,14 +53,14 @@ def others_of(in_sync: bytes, own: bytes) -> frozenset[bytes] | None:
 
 
 class GroupReading(NamedTuple):
-    """Says what one group found."""
+    """Says what one confirmation found."""
 
     complete: bool
     """Every member of the set has the mark, and all that stands before it."""
     missing: Sequence[bytes] = ()
     """The members that have not."""
     waits_for: int = 1
-    """How many replicas the next group's WAIT is for."""
+    """How many replicas the next WAIT is for."""
     other: bool = False
     """It was at another primaryship than the one that is known."""
     too_few: bool = False
@@ -66,17 +68,19 @@ class GroupReading(NamedTuple):
 
 
 def read_group(answers: Sequence[Any], known: Primaryship) -> GroupReading:
-    """Return what the answers of a group say to whom ``known`` is the primary."""
-    (view, _, in_sync), (role, offset, *_), _, info = answers
-    if role != b"master" or view != known.view or identity_of(info) != known.replication_id:
+    """Return what the answers of a confirmation say to whom ``known`` is the primary."""
+    _, (role, offset, *_), _, (role_then, _, *replicas), (view, in_sync, member) = answers
+    if role != b"master" or role_then != b"master":
         return GroupReading(False, other=True)
-    others = others_of(in_sync, known.member)
+    if view is None or int(view) != known.view or member != known.member:
+        return GroupReading(False, other=True)
+    others = others_of(in_sync or b"", known.member)
     if others is None:
         return GroupReading(False, too_few=True)
     acks: dict[bytes, int] = {}
-    for member, ack in _ACK.findall(info):
-        acks[member] = max(int(ack), acks.get(member, 0))
-    missing = [member for member in others if acks.get(member, -1) < offset]
+    for replica, _, ack in replicas[0]:
+        acks[replica] = max(int(ack), acks.get(replica, 0))
+    missing = [one for one in others if acks.get(one, -1) < offset]
     # Learners that keep up are counted by WAIT, which would return before the last of the set.
     beside = 0
     if len(acks) > len(others):

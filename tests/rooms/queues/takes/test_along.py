@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.sessions import lost_takes
 from tidewarden.queue.shards import known_empty
+from tidewarden.queue.shards.reply_durability import DurabilityGate
 from tidewarden.store import Scripts
 
 
@@ -105,14 +105,15 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
     (shard,) = shards_of(n0.queues, "q")
-    pending, refusing = shard.holding.pending, True
+    refusing = True
 
-    def impossible(durability: str, landing: Any) -> Any:
-        if refusing:
-            raise NoQuorum("no replica")
-        return pending(durability, landing)
+    class Refusing(DurabilityGate):
+        def pending(self, *about: Any) -> Any:
+            if refusing:
+                raise NoQuorum("no replica")
+            return super().pending(*about)
 
-    shard.holding = SimpleNamespace(pending=impossible, commit=None, system=None)
+    shard.holding = Refusing()
     with pytest.raises(NoQuorum):
         await n0.queues.put("q", TaskSpec(id="a"))
     assert not any(take.done() for take in takes)

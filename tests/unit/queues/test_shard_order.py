@@ -1,0 +1,194 @@
+"""Calls of one shard by flights and by the link run in the order in which they were made."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.queues.desk import queue_scripts
+from support.store.lanes import HandLink, Lanes
+
+from tidewarden.errors import StoreDown
+from tidewarden.queue.shards.shard import Shard
+from tidewarden.queue.shards.shard_group import ShardGroup
+from tidewarden.store import StoreConnection
+
+NOTHING = [7, -1, 0, [1]]
+
+
+async def turn(times: int = 3) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+class Seat:
+    """Shards of a durable queue, whose calls are answered by hand."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self.lanes = Lanes()
+        self.data = self.lanes.data
+        link = cast(Any, SimpleNamespace(refused=lambda _: None, send=self.data.send, clustered=0))
+        self.scripts = queue_scripts()
+        self.scripts.uses_library = True
+        self.link = link
+        self.shards = [
+            Shard(link, self.scripts, (f"{{tw:q:{n}}}",), lambda: "n0.1", lambda *_: None)
+            for n in range(shards)
+        ]
+        for shard in self.shards:
+            shard.holding.commit = shard.holding.system = self.lanes.commit
+
+    @property
+    def shard(self) -> Shard:
+        return self.shards[0]
+
+    @property
+    def lane(self) -> HandLink:
+        """The only one that owes answers."""
+        (lane,) = self.lanes.under_way
+        return lane
+
+
+@pytest.fixture
+async def seat() -> Seat:
+    return Seat()
+
+
+async def test_a_batch_waits_for_the_answer_of_the_one_before_it_and_not_for_its_group(
+    seat: Seat,
+) -> None:
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    before = seat.lane
+    second = seat.shard.ack("b", 5)
+    await turn()
+    assert (seat.lane, len(before.sent), seat.data.sent) == (before, 1, [])
+    before.answer(NOTHING)
+    await turn()
+    assert not first.done(), "its answer is held"
+    (after,) = (lane for lane in seat.lanes.under_way if lane is not before)
+    assert b"queue_ack" in after.sent[0]
+    after.answer(NOTHING)
+    after.confirm()
+    assert (await second, first.done()) == (1, False)
+    before.confirm()
+    assert await first == 1
+
+
+async def test_what_promises_nothing_stays_behind_what_was_asked_before_it(seat: Seat) -> None:
+    """Else a PEEK that follows a PUT on a connection would not find it."""
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    peek, later = seat.shard.run("queue.peek", ("a",)), seat.shard.run("queue.stats", ())
+    await turn()
+    assert not seat.data.sent
+    lane = seat.lane
+    lane.answer(NOTHING)
+    assert [b"queue_peek" in seat.data.sent[0], b"queue_stats" in seat.data.sent[1]] == [True] * 2
+    seat.data.answer([8, -1, 0, "seen"], [9, -1, 0, "counted"])
+    assert [await peek, await later] == ["seen", "counted"]
+    lane.confirm()
+    assert await put == 1
+
+
+async def test_calls_of_one_turn_share_a_flight_in_their_order(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    peek = seat.shard.run("queue.peek", ("a",))
+    end = seat.shard.end("b", 6, "release")
+    await turn()
+    (sent,) = seat.lane.sent
+    assert sent.index(b"queue_put") < sent.index(b"queue_peek")
+    assert b"queue_end" not in sent, "it was not batched when the flight left"
+    lane = seat.lane
+    lane.answer(NOTHING, [8, -1, 0, "seen"])
+    lane.confirm()
+    assert [await put, await peek] == [1, "seen"]
+    await turn()
+    lane = seat.lane
+    lane.answer(NOTHING)
+    lane.confirm()
+    assert await end == 1
+
+
+async def test_behind_a_call_by_the_link_nothing_flies(seat: Seat) -> None:
+    peek = seat.shard.run("queue.peek", ("a",))
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    assert not seat.lanes.under_way
+    assert [b"queue_peek" in seat.data.sent[0], b"queue_put" in seat.data.sent[1]] == [True] * 2
+    seat.data.answer([8, -1, 0, "seen"], NOTHING)
+    ack = seat.shard.ack("a", 5)
+    await turn()
+    lanes = seat.lanes.under_way
+    assert [b"queue_ack" in lane.sent[0] for lane in lanes].count(True) == 1
+    for lane in lanes:
+        if b"queue_ack" in lane.sent[0]:
+            lane.answer(NOTHING)
+        lane.confirm()
+    assert [await peek, await put, await ack] == ["seen", 1, 1]
+
+
+async def test_without_a_free_lane_calls_go_by_the_link(seat: Seat) -> None:
+    for link in seat.lanes.links:
+        link.up = False
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    assert b"queue_put" in seat.data.sent[0]
+    seat.data.answer(NOTHING)
+    await turn()
+    seat.lane.confirm()
+    assert await put == 1
+
+
+async def test_a_lost_connection_holds_nothing_up(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    peek = seat.shard.run("queue.peek", ("a",))
+    seat.lane.lose()
+    assert b"queue_peek" in seat.data.sent[0]
+    seat.data.answer([8, -1, 0, "seen"])
+    assert await peek == "seen"
+    with pytest.raises(StoreDown):
+        await put
+
+
+async def test_a_queue_that_waits_for_nobody_goes_by_the_link(seat: Seat) -> None:
+    seat.shard.holding.commit = None
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.data.answer(NOTHING)
+    assert await put == 1
+    assert not any(link.sent for link in seat.lanes.links)
+
+
+async def test_shards_asked_together_stay_behind_their_flights_and_before_the_next() -> None:
+    """
+    A reply that is older than another is told by the clock, which shows whole milliseconds.
+    """
+    seat = Seat(2)
+    group = ShardGroup(cast(StoreConnection, seat.link), seat.scripts, lambda: "n0.1")
+    put = seat.shards[1].put("a", "", b"1")
+    await turn()
+    asked = asyncio.ensure_future(group.run(seat.shards, "queue.stats", ()))
+    await turn()
+    assert len(seat.data.sent) == 1, "of the shard that is in no flight"
+    lane = seat.lane
+    lane.answer(NOTHING)
+    seat.data.answer([8, -1, 0, "s0"], [8, -1, 0, "s1"])
+    assert await asked == ["s0", "s1"]
+    lane.confirm()
+    assert await put == 1
+
+    asked = asyncio.ensure_future(group.run(seat.shards, "queue.stats", ()))
+    await turn()
+    ack = seat.shards[0].ack("a", 5)
+    await turn()
+    assert not seat.lanes.under_way
+    assert [b"queue_stats" in seat.data.sent[-2], b"queue_ack" in seat.data.sent[-1]] == [True] * 2
+    seat.data.answer([[9, -1, 0, "s0"], [9, -1, 0, "s1"]], NOTHING)
+    assert await asked == ["s0", "s1"]
+    await turn()
+    seat.lane.confirm()
+    assert await ack == 1
