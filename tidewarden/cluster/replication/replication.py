@@ -65,6 +65,7 @@ class Replication:
         config: Config,
         clock: Clock,
         duties: Duties,
+        library: bytes,
         *,
         on_change: Callable[[StoreChange], None] | None = None,
         recover_s: float = 0.0,
@@ -74,6 +75,7 @@ class Replication:
             folder: of this node's store, which runs, or is about to, whoever supervises it.
             address: ``host:port`` at which other nodes reach it.
             duties: keep this node's part going.
+            library: the scripts that the store has as the primary, for ``FUNCTION LOAD``.
             on_change: told of each change of the primary or the set.
             recover_s: so long after no store fits, a majority of the stores is enough; 0: never.
         """
@@ -107,7 +109,14 @@ class Replication:
         self._route = StoreRoute(config.node, folder)
         name = config.cluster.name
         store = LocalStore(
-            folder, socket_path, name, credentials.daemon, config.store, pace, self._woken.set
+            folder,
+            socket_path,
+            name,
+            credentials.daemon,
+            config.store,
+            pace,
+            library,
+            self._woken.set,
         )
         self._store = store
         awake = AwakeTime(clock, pace)
