@@ -93,6 +93,9 @@ class PlayedSeat:
     def voters(self) -> frozenset[str]:
         return self.raft.voters
 
+    def ended(self) -> frozenset[str]:
+        return frozenset()
+
     def quorum_fault(self) -> str:
         return ""
 
