@@ -211,6 +211,11 @@ GUARDS = (
         ("live/failover/test_workers",),
     ),
     Guard(
+        "witnesses",
+        (("raft/state.py", "if agree == witnesses and len(agree) >= majority_of(voters):", "if agree:"),),
+        ("unit/raft/test_deaths", "unit/raft/test_simulation_lease"),
+    ),
+    Guard(
         "stickiness",
         (
             (

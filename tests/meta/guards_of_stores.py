@@ -33,6 +33,20 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("unit/cluster/test_chooser",),
     ),
     (
+        "detached-before",
+        "cluster/replication/set_keeper.py",
+        "detached = (late & self._attached) - acks.keys()",
+        "detached = late - acks.keys()",
+        ("unit/cluster/test_set_keeper",),
+    ),
+    (
+        "settled-after-a-death",
+        "cluster/replication/election.py",
+        "silent = silent_s > self.times.dead_s and not has_ended",
+        "silent = silent_s > self.times.dead_s or has_ended",
+        ("unit/cluster/test_election",),
+    ),
+    (
         "hold-again",
         "store/durability/set_commit.py",
         "            if self._too_few:\n",

@@ -52,6 +52,7 @@ from .doors import DRAIN_S, Doors
 from .leader_parts import LeaderParts, build_leader
 from .os_process import ConnectionBudget, calm_collector, tell_supervisor, tell_watchdog
 from .process_parts import ProcessParts, links_to, open_queues
+from .product_scripts import product_scripts
 from .secondaries import Secondaries
 from .status import Status
 from .store_access import StoreAccess, store_access
@@ -96,6 +97,7 @@ class Daemon:
         self._budget = budget
         self._name = config.cluster.name
         self._secret = cluster_secret(config)
+        self._scripts = product_scripts()
         self._doors: Doors | None = None
         """None while the node starts, which may be told to reload already."""
         self._tokens: Tokens | None = None
@@ -118,7 +120,14 @@ class Daemon:
         check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
             access = await stack.enter_async_context(
-                store_access(self.config, self._secret, self.clock, self.stopping, self._duties)
+                store_access(
+                    self.config,
+                    self._secret,
+                    self.clock,
+                    self.stopping,
+                    self._duties,
+                    self._scripts.library,
+                )
             )
             if self.stopping.is_set():  # told to while it waited for a primary
                 return
@@ -226,7 +235,7 @@ class Daemon:
 
     async def _build(self, stack: contextlib.AsyncExitStack, access: StoreAccess) -> Rooms:
         config, clock = self.config, self.clock
-        links = links_to(access.url, config, config.node.name, clock, access.finder)
+        links = links_to(access.url, config, config.node.name, clock, self._scripts, access.finder)
         data, control, sweeping, accounts = [
             await stack.enter_async_context(links.open(purpose))
             for purpose in ("data", "control", "sweep", "accounts")

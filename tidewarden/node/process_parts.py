@@ -20,6 +20,7 @@ from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.histograms import Family
 from tidewarden.queue import Queues
+from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.durability.durability import Durability
 from tidewarden.store.endpoint import PrimaryFinder
@@ -27,7 +28,6 @@ from tidewarden.store.near_copy import NearCopy
 from tidewarden.store.preflight import StoreServer
 from tidewarden.tokens.system_queues import system_queues
 
-from .product_scripts import product_scripts
 from .store_links import StoreLinks
 from .subscriber import Subscriber
 
@@ -39,10 +39,11 @@ def links_to(
     config: Config,
     registered: str,
     clock: Clock,
+    scripts: Scripts,
     finder: PrimaryFinder | None = None,
 ) -> StoreLinks:
     """Return the maker of connections of the process that is called ``registered``."""
-    return StoreLinks(url, config.cluster.name, registered, clock, product_scripts(), finder)
+    return StoreLinks(url, config.cluster.name, registered, clock, scripts, finder)
 
 
 async def open_queues(

@@ -45,6 +45,7 @@ from .os_process import (
     raise_file_limit,
 )
 from .process_parts import ProcessParts, links_to, open_queues
+from .product_scripts import product_scripts
 
 log = logging.getLogger("tidewarden.front")
 
@@ -208,7 +209,7 @@ async def run(orders: Orders, wire: socket.socket, clock: Clock, stopping: async
     config = orders.config
     registered = f"{config.node.name}/{orders.number}"
     async with contextlib.AsyncExitStack() as stack:
-        links = links_to(orders.url, config, registered, clock)
+        links = links_to(orders.url, config, registered, clock, product_scripts())
         data = await stack.enter_async_context(links.open("data"))
         control = await stack.enter_async_context(links.open("control"))
         near, server = links.near(orders.near_url), orders.server

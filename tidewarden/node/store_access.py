@@ -65,10 +65,17 @@ class StoreAccess:
 
 @contextlib.asynccontextmanager
 async def store_access(
-    config: Config, secret: str, clock: Clock, stopping: asyncio.Event, duties: Duties
+    config: Config,
+    secret: str,
+    clock: Clock,
+    stopping: asyncio.Event,
+    duties: Duties,
+    library: bytes,
 ) -> AsyncIterator[StoreAccess]:
     """
     Start what this node runs of the store, and stop it last.
+
+    ``library``: the scripts that a store which replicates has before it lets clients in.
 
     Where stores replicate it returns once one of them takes the writes, or ``stopping`` is set.
 
@@ -81,7 +88,7 @@ async def store_access(
     async with contextlib.AsyncExitStack() as stack:
         if config.replicated and member is not None:
             url = stores_url(config, secret)
-            access = _OneOfSeveral(config, secret, clock, stopping, duties, member, signal)
+            access = _OneOfSeveral(config, secret, clock, stopping, duties, library, member, signal)
             yield await access.open(stack, url)
         elif config.replicated:
             yield StoreAccess(stores_url(config, secret), None, signal)
@@ -137,10 +144,12 @@ class _OneOfSeveral:
         clock: Clock,
         stopping: asyncio.Event,
         duties: Duties,
+        library: bytes,
         member: RaftMember,
         signal: RaftSignal,
     ) -> None:
         self._config, self._clock, self._stopping = config, clock, stopping
+        self._library = library
         self._credentials = StoreCredentials.of(secret)
         self._duties, self._member, self._signal = duties, member, signal
 
@@ -162,6 +171,7 @@ class _OneOfSeveral:
             config,
             self._clock,
             self._duties,
+            self._library,
             on_change=changes.put_nowait,
             recover_s=config.store.recover_s,
         )

@@ -78,14 +78,14 @@ class StoreLinks:
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
         """Connect for calls, and stay connected. Raises: StoreDown: not in time."""
-        name, on_up = self.name(purpose), self.scripts.load_commands
+        name = self.name(purpose)
         client: StoreConnection | ClusterClient
         if self.topology is None:
             client = StoreConnection(
-                self._url, name, self._clock, finder=self._finder, on_up=on_up, told=self._told
+                self._url, name, self._clock, finder=self._finder, told=self._told
             )
         else:
-            client = ClusterClient(self.topology, name, self._clock, on_up=on_up)
+            client = ClusterClient(self.topology, name, self._clock)
         try:
             await client.start(wait_s=self.wait_s)
             yield client

@@ -82,8 +82,9 @@ class RaftMember:
         self.name = config.node.name
         self.on_stores = on_stores
         """
-        Called in the loop when the facts about the stores, the voters or what any member reports of
-        its store changed, and once after the start; another may be put here at any time.
+        Called in the loop when the facts about the stores, the voters, who has ended or what any
+        member reports of its store changed, and once after the start; another may be put here at
+        any time.
         """
         self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
         self._times = state.Times.at(config.raft.pace)
@@ -454,6 +455,10 @@ class RaftMember:
         Timeout: its fate is unknown, it may be committed also later. Draining: Raft is stopped.
         """
         return await self._stores().command(command)
+
+    def ended(self) -> frozenset[str]:
+        """Return the members whose processes are known to have ended."""
+        return frozenset() if self._running is None else self._running.stores.ended
 
     def say_store(self, report: tuple[Any, ...], now: bool = False) -> None:
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,7 +22,7 @@ from tidewarden.config.load import NAME, NAME_ALLOWED, Config
 from tidewarden.errors import BadArg, ConfigError
 
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
-from .store_facts import StoreFacts
+from .store_facts import StoreFacts, majority_of
 
 Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
 State = Literal["leader", "follower", "candidate"]
@@ -63,6 +63,11 @@ class Times:
     """Longest wait for a proposal's commit."""
     orphan_s: float = 2.0
     """A node that heard no leader for so long, two election times, is an orphan."""
+    turn_s: float = 0.05
+    """
+    Between two members that ask for votes when their leader's process has ended: a round trip, the
+    disk, and what a busy host adds.
+    """
     wedge_s: float = 1.0
     """An event loop that did not turn for so long cannot do a leader's work."""
     stranger_s: float = 5.0
@@ -195,6 +200,46 @@ def peer_heard_s(view: RaftView, now: float, name: str) -> float:
     if last is None:
         return math.inf
     return now - (max(last, view.led_since) if view.state == "leader" else last)
+
+
+def ended_members(
+    own: str,
+    found: Collection[str],
+    said: Mapping[str, Collection[str]],
+    linked: Collection[str],
+    voters: Collection[str],
+) -> frozenset[str]:
+    """
+    Return the members whose processes have ended, as far as the member ``own`` can know.
+
+    A member *found* that another has ended when their link had ended, that one's port refused to be
+    connected to, and nothing was heard of it since. A process that died leaves this behind; one
+    that is stopped, slow or cut off does not. But a firewall between two hosts may, so a majority
+    of the voters must have found it, and every voter that this member is linked to.
+
+    Args:
+        own: this member's name.
+        found: whom this member found to have ended.
+        said: whom each other member said that it found, by name.
+        linked: the other members to which there is a link.
+        voters: those who vote.
+    """
+    gone = set()
+    for name in found:
+        witnesses = ({own, *linked} & set(voters)) - {name}
+        agree = {one for one in witnesses if one == own or name in said.get(one, ())}
+        if agree == witnesses and len(agree) >= majority_of(voters):
+            gone.add(name)
+    return frozenset(gone)
+
+
+def turn_to_ask(own: str, voters: Collection[str], gone: Collection[str]) -> int:
+    """
+    Return how many others ask for votes before this member, after their leader has ended.
+
+    All notice it at once, and two who stand at once have half of the votes each.
+    """
+    return sorted({*voters, own} - set(gone)).index(own)
 
 
 def seeds_differ_because(members: Members, seeds: Mapping[str, str]) -> str:

@@ -62,6 +62,11 @@ class Stores:
         members = self._voter.members
         return frozenset() if members is None else members.voters
 
+    @property
+    def ended(self) -> frozenset[str]:
+        """The members whose processes are known to have ended."""
+        return self._voter.ended
+
     def notice(self) -> None:
         """Say so if something changed."""
         told = self._seen()
@@ -71,7 +76,7 @@ class Stores:
 
     def _seen(self) -> tuple[Any, ...]:
         own = None if self._own is None else self._own[1]
-        return self.facts, self.voters, self._voter.reports.changes, own
+        return self.facts, self.voters, self._voter.reports.changes, self.ended, own
 
     # Reports.
 

@@ -158,6 +158,7 @@ class Ticker:
             view.refusal,
             view.stores,
             view.reports,
+            voter.ended,
         )
         if news != self._posted:
             self._posted = news

@@ -47,7 +47,7 @@ from . import files, membership
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
 from .reports import Report, Reports
-from .state import Committed, RaftView, State, Times
+from .state import Committed, RaftView, State, Times, ended_members, turn_to_ask
 from .store_facts import StoreFacts, applied, read_facts
 from .wire import Message, RaftTransport
 
@@ -114,7 +114,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         leadership up.
         """
         # a restart forgets whom it followed, so it counts as having heard a leader
-        self._followed = now
+        self._followed, self._followed_name = now, ""
         self._acked: dict[str, float] = {}  # by member: when what it last acknowledged was sent
         self._echo: float | None = None
         self._verified: int | None = None
@@ -144,6 +144,10 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._passing_on = False
         self.seat_waits = ""
         """Who has joined and gets no vote yet, and why, as this leader sees it."""
+        self.ended: frozenset[str] = frozenset()
+        """Those whose processes have ended: see :func:`.state.ended_members`."""
+        self._found_ended: frozenset[str] = frozenset()
+        self._said_ended: dict[str, frozenset[str]] = {}
         self.reports = Reports()
         """What the other members say of their stores."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
@@ -273,8 +277,15 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return not self._joining if self._adopted is None else self.own in self._adopted.voters
 
     def is_sticky(self) -> bool:
-        """Whether a leader was heard, here or by a majority, too recently to vote for another."""
+        """
+        Whether a leader was heard, here or by a majority, too recently to vote for another.
+
+        One whose process has ended does not count: who is wrong about that costs a lease, which is
+        shown to people alone.
+        """
         now = self.clock.monotonic()
+        if self._followed_name in self.ended and not self.leads():
+            return False
         return now < self.lease_until or now - self._followed < self.times.election_min_s
 
     # Messages: what goes out, and who is heard.
@@ -388,6 +399,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _judge(self, node: Node, message: Message) -> None:
         self.heard[node.id] = self.clock.monotonic()
+        self._lives(self._names.get(node.id, ""))
         rule = RULES.get(message["type"])
         judged = message if rule is None else rule(self, node, message)
         try:
@@ -403,6 +415,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self._tell_term(node)
             return None
         self.leader_heard = self._followed = self.clock.monotonic()
+        self._followed_name = self._names.get(node.id, "")
         self._polling = False
         if message["term"] >= self._forced_term:
             self._stand = False
@@ -522,6 +535,68 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         for node in sorted(others, key=lambda node: str(node.id)):
             self._SyncObj__transport.send(node, {"type": "store_report", "report": report})
 
+    # Deaths of members.
+
+    def on_port_refused(self, node: Node) -> None:
+        """Note that no process has a member's port, whose link has ended."""
+        name = self._names.get(node.id)
+        if name is not None and node not in self._SyncObj__connectedNodes:
+            self._find_ended(self._found_ended | {name})
+
+    def _lives(self, name: str) -> None:
+        """Note that a member is heard: it has not ended, or has begun anew."""
+        if name in self._found_ended:
+            self._find_ended(self._found_ended - {name})
+
+    def _find_ended(self, found: frozenset[str]) -> None:
+        if found != self._found_ended:
+            self._found_ended = found
+            for node in sorted(self._SyncObj__otherNodes, key=lambda node: str(node.id)):
+                self._say_ended(node)
+            self._judge_ended()
+
+    def _say_ended(self, node: Node) -> None:
+        found = sorted(self._found_ended)
+        self._SyncObj__transport.send(node, {"type": "ended", "names": found})
+
+    def _on_ended(self, node: Node, message: Message) -> None:
+        names = message.get("names")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            self._said_ended[self._names[node.id]] = frozenset(names) & set(self._names.values())
+            self._judge_ended()
+
+    def _SyncObj__onNodeConnected(self, node: Node) -> None:
+        super()._SyncObj__onNodeConnected(node)
+        self._lives(self._names.get(node.id, ""))
+        if self._found_ended:
+            self._say_ended(node)
+
+    def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
+        super()._SyncObj__onNodeDisconnected(node)
+        self._said_ended.pop(self._names.get(node.id, ""), None)
+        self._judge_ended()
+
+    def _judge_ended(self) -> None:
+        linked = {self._names.get(node.id, "") for node in self._SyncObj__connectedNodes}
+        gone = ended_members(
+            self.own, self._found_ended, self._said_ended, linked, self._voters_counted()
+        )
+        if gone == self.ended:
+            return
+        if more := gone - self.ended:
+            logger.warning("the process of %s has ended", " and ".join(sorted(more)))
+        self.ended = gone
+        if self._followed_name in gone and self._SyncObj__raftState != LEADER:
+            self._SyncObj__raftElectionDeadline = library_now() + self._turn_s()
+
+    def _voters_counted(self) -> frozenset[str]:
+        return frozenset(self._seeds) if self._adopted is None else self._adopted.voters
+
+    def _turn_s(self) -> float:
+        """Return the seconds until it is this member's turn to ask: its leader has ended."""
+        turn = turn_to_ask(self.own, self._voters_counted(), self.ended)
+        return turn * self.times.turn_s
+
     def _tell_term(self, node: Node) -> None:
         self._SyncObj__transport.send(node, {"type": "stale_term", "term": self.raftCurrentTerm})
 
@@ -554,7 +629,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             # stock names a leader that has long been silent for ever
             self._SyncObj__raftLeader = None
             self._ask()
-            deadline = now + self._SyncObj__generateRaftTimeout() / 2
+            deadline = now + (
+                self.times.turn_s + self._turn_s()
+                if self._followed_name in self.ended
+                else self._SyncObj__generateRaftTimeout() / 2
+            )
         self._SyncObj__raftElectionDeadline = math.inf  # the library must not stand on its own
         try:
             super()._onTick(timeToWait)
@@ -685,6 +764,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._addresses = dict(addresses)
         self._names = {address: name for name, address in addresses.items()}
         self.reports.keep(addresses)
+        self._found_ended &= addresses.keys()
         seats = {} if newest is None else newest.seats
         # Who joined anew is known by what it says from now on.
         self._marks = {
@@ -916,5 +996,6 @@ RULES: dict[str, Callable[[Voter, Node, Message], Message | None]] = {
     "timeout_now": Voter._on_timeout_now,
     "wish": Voter._on_wish,
     "store_report": Voter._on_store_report,
+    "ended": Voter._on_ended,
     "stale_term": Voter._on_stale_term,
 }

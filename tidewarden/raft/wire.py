@@ -27,6 +27,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.addresses import ANY_PORT_MAX, parse_address
 from tidewarden.log import OncePer
 
+from .port_probes import PortProbes
 from .state import Times
 
 logger = logging.getLogger("tidewarden.raft")
@@ -74,6 +75,9 @@ class LinkOwner(Protocol):
 
     clock: Clock
     times: Times
+
+    def on_port_refused(self, node: TCPNode) -> None:
+        """Note that no process has a member's port, whose link has ended."""
 
 
 class BoundedZlib:
@@ -204,6 +208,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self._apart: dict[Node, float] = {}
         self._guests: set[Node] = set()
         super().__init__(voter, own, others)
+        self._probes = PortProbes(self._syncObj._poller, self._clock, voter.on_port_refused)
         self._ready = False
 
     def _maybeBind(self) -> None:
@@ -281,11 +286,13 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
 
     def dropNode(self, node: Node) -> None:
         super().dropNode(node)
+        self._probes.end(node)
         for known in (self._said, self._fresh, self._apart):
             known.pop(node, None)
 
     def destroy(self) -> None:
         super().destroy()
+        self._probes.close()
         for guest in list(self._guests):
             self._hang_up(self._connections.pop(guest))
         self._guests.clear()
@@ -366,7 +373,13 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
 
     def _onNodeConnected(self, node: Node) -> None:
         self._fresh[node] = self._clock.monotonic()
+        self._probes.end(node)
         super()._onNodeConnected(node)
+
+    def _onNodeDisconnected(self, node: Node) -> None:
+        super()._onNodeDisconnected(node)
+        if node in self._nodes:
+            self._probes.begin(node)
 
     def _reach_out(self, now: float) -> None:
         """
@@ -433,6 +446,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         super()._onTick()
         now = self._clock.monotonic()
         self._go_on(now)
+        self._probes.tick(now)
         for conn, since in list(self._strangers.items()):
             if conn not in self._unknownConnections:
                 del self._strangers[conn]

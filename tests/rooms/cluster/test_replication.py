@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.replicating import ReplicatingNodes, replicating
+from support.queues.desk import queue_scripts
 
 from tidewarden.cluster.replication.follower import Follower
 from tidewarden.cluster.replication.set_keeper import SetKeeper
@@ -53,6 +54,16 @@ async def test_a_killed_store_is_replaced_and_comes_back(nodes: ReplicatingNodes
     assert await nodes.primary.call("MGET", "a", "b") == ["1", "2"]
     await nodes.in_sync(*nodes.nodes)
     assert await old.call("MGET", "a", "b") == ["1", "2"]
+
+
+async def test_a_store_that_takes_over_has_the_scripts(nodes: ReplicatingNodes) -> None:
+    """Else each link of each node would send them to it, before the first put is answered."""
+    old = nodes.primary
+    old.kill_store()
+    await nodes.until(lambda: nodes.is_open(2))
+    assert nodes.primary is not old
+    listed = await nodes.primary.call("FUNCTION", "LIST", "LIBRARYNAME", "tidewarden_*")
+    assert queue_scripts()["queue.put"].function in str(listed)
 
 
 async def test_a_defect_in_a_duty_ends_no_node(

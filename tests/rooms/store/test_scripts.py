@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import redis
 from support.inspect import scripts_of, shards_of
-from support.queues.desk import SENT, queue_scripts
+from support.queues.desk import CLUSTER, SENT, queue_scripts
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full
+from tidewarden.node.store_links import StoreLinks
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts
@@ -188,6 +190,32 @@ async def test_a_server_that_forgot_its_scripts_is_sent_them_again(node: Any) ->
     await n0.queues.put("q", TaskSpec(b"x"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
     assert n0.link.calls == calls + 2 + 3  # put was forgotten too, take is known again
+
+
+CONNECT_BYTES_MAX = 1000
+"""What a connect may send to a server: a login, a name, a question or two."""
+
+
+async def connected_sending_no_scripts(url: str, servers: list[Any], library: bool) -> None:
+    """Two links of a process open, and ``servers`` were sent next to nothing."""
+    links = StoreLinks(url, CLUSTER, "n0", SystemClock(), queue_scripts(library=library))
+    for client in servers:
+        client.config_resetstat()
+    async with links.open("data"), links.open("control"):
+        for client in servers:
+            assert not [name for name in client.info("commandstats") if name.endswith("|load")]
+            assert client.info("stats")["total_net_input_bytes"] < 2 * CONNECT_BYTES_MAX
+
+
+@pytest.mark.parametrize("library", [False, True])
+async def test_a_connect_sends_no_scripts(valkey: Any, *, library: bool) -> None:
+    """All links of all nodes come at once to a store that has just taken over."""
+    await connected_sending_no_scripts(valkey.url, [valkey.client], library)
+
+
+async def test_a_connect_sends_no_scripts_to_a_cluster(three_primaries: Any) -> None:
+    servers = [three_primaries.client(port) for port in three_primaries.ports]
+    await connected_sending_no_scripts(three_primaries.url(), servers, False)
 
 
 async def test_a_refusal_is_the_error_of_its_word_and_nothing_more(node: Any) -> None:

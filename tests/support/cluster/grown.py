@@ -10,9 +10,8 @@ import io
 
 from support.cluster.nursery import link_password
 
-import tidewarden.node.daemon  # noqa: F401 - a node's verb imports it when it is run
 from tidewarden import cli
-from tidewarden.node import process_parts
+from tidewarden.node import daemon
 from tidewarden.raft import member
 
 member.link_password = link_password
@@ -20,8 +19,8 @@ member.link_password = link_password
 with contextlib.redirect_stdout(io.StringIO()):
     cli.command_line("node")(["node", "--check"], standalone_mode=False)
 # And each would put the same Lua together anew.
-process_parts.product_scripts = functools.cache(process_parts.product_scripts)
-process_parts.product_scripts()
+daemon.product_scripts = functools.cache(daemon.product_scripts)
+daemon.product_scripts()
 
 gc.collect()
 gc.freeze()

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from support.queues.desk import queue_scripts
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -92,6 +93,9 @@ class PlayedSeat:
     def voters(self) -> frozenset[str]:
         return self.raft.voters
 
+    def ended(self) -> frozenset[str]:
+        return frozenset()
+
     def quorum_fault(self) -> str:
         return ""
 
@@ -166,6 +170,7 @@ class ReplicatingNode:
             config,
             self.clock,
             Duties(self.clock),
+            queue_scripts().library,
         )
         await self.replication.start()
 

@@ -43,6 +43,8 @@ class Wire(Transport):
                 del self.lives[node.id]
                 self.guests.pop(node.id, None)
                 self._onNodeDisconnected(node)
+                if isinstance(self.voter, Voter) and self.world.refuses(self.own, node.id):
+                    self.voter.on_port_refused(node)
             if life is not None and node.id not in self.lives:
                 self.lives[node.id] = life
                 self._onNodeConnected(node)

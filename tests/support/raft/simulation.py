@@ -248,6 +248,12 @@ class World:
                 return None
         return member.life
 
+    def refuses(self, own: str, other: str) -> bool:
+        """Whether the host of ``other`` answers ``own``, and that nobody has the port."""
+        member = self.members.get(other)
+        cut = (own, other) in self.cuts or (other, own) in self.cuts
+        return member is not None and member.voter is None and not cut
+
     def send(self, sender: str, receiver: str, message: Any) -> None:
         link = (sender, receiver)
         if receiver not in self.members:

@@ -215,14 +215,14 @@ class SimulatedNode:
 
     # The Raft leader's part.
 
-    def choose(self, now_s: float) -> tuple[Any, ...] | None:
+    def choose(self, now_s: float, ended: frozenset[str]) -> tuple[Any, ...] | None:
         if self.facts is None:
             return None
         if self.election is None:
             self.election = Election(now_s)
         reports = {node: report for node, (_, report) in self.heard.items()}
         silence = {node: now_s - at_s for node, (at_s, _) in self.heard.items()}
-        choice = self.election.decide(self.facts, self.voters, reports, silence, now_s)
+        choice = self.election.decide(self.facts, self.voters, reports, silence, now_s, ended=ended)
         command = choice.command
         if self.worst and command is not None and command[0] == "elect":
             heard = {node: one for node, one in reports.items() if silence[node] < SILENT_S}

@@ -57,8 +57,11 @@ class World:
         bad: str = "",
         faults: tuple[str, ...] = FAULTS,
         worst: bool = False,
+        deceived: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
+        self.deceived, self.deceptions = deceived, random.Random(f"{seed} deceptions")
+        self.deceived_until, self.dead_in_name, self.misled = 2.5, "", 0
         self.bad, self.faults = bad, faults
         self.now_s = 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -122,10 +125,23 @@ class World:
         return one == other or not {one, other} & self.cut
 
     def in_raft(self, name: str) -> bool:
-        return self.nodes[name].awake and name not in self.raft_cut | self.cut
+        return self.nodes[name].awake and self.reached(name)
 
     def quorum(self) -> list[str]:
         return [name for name in sorted(self.nodes) if self.in_raft(name)]
+
+    def ended(self) -> frozenset[str]:
+        """Whose processes are known to have ended; if ``deceived``, now and then one that lives."""
+        gone = {name for name in self.nodes if not self.nodes[name].up and self.reached(name)}
+        if self.deceived and self.now_s > self.deceived_until + 1.0:
+            chosen = self.deceptions.choice([*sorted(self.nodes), self.log[-1].primary])
+            self.dead_in_name, self.deceived_until = chosen, self.now_s + 0.2
+        if self.now_s < self.deceived_until:
+            gone.add(self.dead_in_name)
+        return frozenset((gone & self.nodes.keys()) - {self.leader})
+
+    def reached(self, name: str) -> bool:
+        return name not in self.raft_cut | self.cut
 
     def replicates(self, store: SimulatedStore) -> None:
         master = store.master
@@ -158,7 +174,7 @@ class World:
         self.tell(f"commit {command}")
         for member in after.in_sync:
             store = self.stores[member.node]
-            if member.incarnation in (str(store.start), *store.continues):
+            if store.up and member.incarnation in (str(store.start), *store.continues):
                 self.failed.discard(member.node)
         if after.loss and command[0] == "recover":
             kept = self.stores[after.primary].data.writes
@@ -191,8 +207,10 @@ class World:
             self.nodes[self.leader].election = None
         self.leaderless_s = 0.0
         node = self.nodes[self.leader]
-        command = node.choose(self.now_s)
+        command = node.choose(self.now_s, self.ended())
         if command is not None:
+            primary = self.log[-1].primary
+            self.misled += primary in self.ended() and self.nodes[primary].up
             self.tell(f"{self.leader} proposes {command}")
             self.propose(node, command)
 

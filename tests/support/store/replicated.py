@@ -139,7 +139,7 @@ class ReplicatedSeat:
         self.scripts = queue_scripts()
         self.finder = ToldFinder(stores.servers.url(stores.primary))
         self.commit_links: list[StoreConnection] = []
-        self.data = self.link("data", on_up=self.scripts.load_commands)
+        self.data = self.link("data")
 
     def link(self, name: str, **more: Any) -> StoreConnection:
         """A connection to the primary."""

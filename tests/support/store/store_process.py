@@ -13,6 +13,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
 from tidewarden.duties import Duties
 from tidewarden.node.process_parts import ProcessParts, links_to, open_queues
+from tidewarden.node.product_scripts import product_scripts
 from tidewarden.store.preflight import check_store
 
 Process = ProcessParts
@@ -27,7 +28,7 @@ async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Pro
     flags = {f"store.{key}": value for key, value in store.items()}
     config, clock = load(None, {}, {"store.url": url} | flags), SystemClock()
     async with AsyncExitStack() as stack:
-        links = links_to(url, config, name, clock)
+        links = links_to(url, config, name, clock, product_scripts())
         data = await stack.enter_async_context(links.open("data"))
         control = await stack.enter_async_context(links.open("control"))
         server = await check_store(control, config.cluster.name)

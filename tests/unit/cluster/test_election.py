@@ -29,10 +29,11 @@ def decide(
     election: Election | None = None,
     silence: dict[str, float] | None = None,
     word: str | None = None,
+    ended: frozenset[str] = frozenset(),
 ) -> Choice:
     chooser = election or Election(0.0)
     heard = dict.fromkeys(reports, 0.0) | (silence or {})
-    return chooser.decide(facts, VOTERS, reports, heard, now_s, word)
+    return chooser.decide(facts, VOTERS, reports, heard, now_s, word, ended)
 
 
 def taken(facts: StoreFacts, choice: Choice) -> StoreFacts:
@@ -53,6 +54,31 @@ def test_the_member_that_came_furthest_takes_over_from_a_silent_primary_which_is
     choice = decide(WHOLE, said, silence={"n0": 0.8})
     assert choice.command == ("elect", 4, "n2", "c", "c", "n0", 4)
     assert taken(WHOLE, choice).nodes_in_sync == {"n1", "n2"}
+
+
+def test_a_primary_whose_process_has_ended_is_replaced_once_the_followers_have_said_so() -> None:
+    """What they said before may be old: the one that is ahead of the winner copies everything."""
+    followers = {"n1": report("b", 50, follows="n0.a"), "n2": report("c", 40, follows="n0.a")}
+    said = {"n0": report("a", 60), **followers}
+    election, ended = Election(0.0), frozenset({"n0"})
+    assert decide(WHOLE, said, 100.0, election, ended=ended) == Choice()
+    said |= {"n1": report("b", 50), "n2": report("c", 60)}
+    choice = decide(WHOLE, said, 100.02, election, ended=ended)
+    assert choice.command == ("elect", 4, "n2", "c", "c", "n0", 4)
+    assert choice.why == "the process of n0, whose store is the primary, has ended: n2 takes over"
+
+
+def test_followers_that_stay_linked_to_a_store_without_a_node_are_not_waited_for_long() -> None:
+    said = {"n1": report("b", 50, follows="n0.a"), "n2": report("c", 40, follows="n0.a")}
+    election, ended = Election(0.0), frozenset({"n0"})
+    assert decide(WHOLE, said, 100.0, election, ended=ended) == Choice()
+    assert decide(WHOLE, said, 100.11, election, ended=ended).command is not None
+
+
+def test_a_store_whose_node_has_ended_does_not_take_over() -> None:
+    said = {"n1": report("b", 50), "n2": report("c", 60)}
+    choice = decide(WHOLE, said, silence={"n0": 5}, ended=frozenset({"n2"}))
+    assert choice.command == ("elect", 4, "n1", "b", "b", "n0", 4)
 
 
 def test_a_learner_does_not_take_over_however_far_it_came() -> None:

@@ -17,9 +17,19 @@ SOAK_SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 HEALS_S = 12.0
 
 
-def storm(seed: int, hosts: int, seconds: float, bad: str = "", worst: bool = False) -> World:
-    """Any fault at any host; ``worst``: who came least far is elected on purpose."""
-    world = World(seed, hosts, bad, worst=worst)
+def storm(
+    seed: int,
+    hosts: int,
+    seconds: float,
+    bad: str = "",
+    worst: bool = False,
+    deceived: bool = False,
+) -> World:
+    """
+    Any fault at any host; ``worst``: who came least far is elected on purpose; ``deceived``: nodes
+    that live are taken for dead now and then.
+    """
+    world = World(seed, hosts, bad, worst=worst, deceived=deceived)
     world.run(2.5)
     world.storm(seconds, world.harm, (0.5, 2.5))
     return world
@@ -48,6 +58,16 @@ def heals(world: World, seed: int) -> None:
 @pytest.mark.parametrize("hosts", [3, 5])
 def test_a_storm_loses_no_answered_write_and_all_heals(seed: int, hosts: int) -> None:
     heals(storm(seed, hosts, 15.0, worst=seed % 2 == 1), seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(2))
+def test_who_lives_and_is_taken_for_dead_loses_nothing(seed: int) -> None:
+    """Firewalls may make a death look real: that costs elections alone."""
+    world = storm(seed, 3, 15.0, worst=True, deceived=True)
+    assert world.misled, "it did happen"
+    world.deceived = False
+    heals(world, seed)
 
 
 @pytest.mark.thorough

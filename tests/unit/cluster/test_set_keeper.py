@@ -90,6 +90,32 @@ def test_a_member_that_is_silent_for_longer_than_the_limit_is_taken_out_but_only
     assert Open("n0.a n1.b") in world.play() or read_set(world.text) == {N0, N1}
 
 
+def test_a_member_whose_link_was_closed_is_taken_out_at_once() -> None:
+    """As that of a store that was killed is, and that of one which is frozen is not."""
+    world = Rounds(facts(N0, N1, N2))
+    world.quiet(3)
+    world.attached = (N1,)
+    (action,) = world.play(0.04)
+    assert proposed(action) == {N0, N1}
+
+
+def test_a_member_that_has_not_attached_yet_has_its_time() -> None:
+    """A primary's first rounds are before the others have come to it."""
+    world = Rounds(facts(N0, N1, N2), attached=(N1,))
+    for _ in range(8):
+        assert world.play(0.04) == []
+    world.until(Propose, 2)
+
+
+def test_one_whose_link_was_closed_before_it_was_a_member_has_its_time_too() -> None:
+    world = Rounds(facts(N0, N1), attached=(N1, N2), deaf=frozenset({N2}))
+    world.play(0.04)
+    world.attached = (N1,)
+    world.play(0.04)
+    world.facts = facts(N0, N1, N2)
+    assert world.play(0.04) == []
+
+
 def test_the_same_is_proposed_again_after_a_second_and_nothing_else() -> None:
     world = Rounds(facts(N0, N1, N2), deaf=frozenset({N2}))
     first = world.until(Propose)

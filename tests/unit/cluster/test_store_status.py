@@ -49,6 +49,9 @@ class Cluster:
             self.says(node)
         self.says("n0", serves_view=3)
 
+    def ended(self) -> frozenset[str]:
+        return frozenset()
+
     def quorum_fault(self) -> str:
         return ""
 

@@ -27,6 +27,7 @@ class RecordingVoter:
         self.error: Exception | None = None
         self.state: Any = "leader"
         self.otherNodes = {"n1"}
+        self.ended: frozenset[str] = frozenset()
 
     def doTick(self, wait_s: float) -> None:
         if self.error is not None:

@@ -87,7 +87,9 @@ class Chooser:
         asked = Election(now_s - 10 * self._times.continuation_s, self._times)
         for at_s in (now_s - 5 * self._times.continuation_s, now_s):
             # twice: a store that restarted whole is waited for, and has been
-            choice = asked.decide(facts, self._member.voters(), reports, silence, at_s, word)
+            choice = asked.decide(
+                facts, self._member.voters(), reports, silence, at_s, word, self._member.ended()
+            )
             if choice.command is not None:
                 break
         dead_s = self._times.dead_s
@@ -107,6 +109,7 @@ class Chooser:
             self.reports(),
             self.silence(self._began_s),
             now_s,
+            ended=self._member.ended(),
         )
         why = "" if choice.command is not None else choice.why
         if why != self.why:

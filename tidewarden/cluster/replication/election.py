@@ -23,7 +23,10 @@ class ElectionTimes:
     dead_s: float = 0.7
     """A node that was not heard for so long is given up."""
     settle_s: float = 0.1
-    """When the primary gives up by itself: followers have so long to say how far they came."""
+    """
+    When the primary gives up by itself, or its node's process has ended: followers have so long to
+    say how far they came.
+    """
     continuation_s: float = 1.0
     """So long a store that restarted waits for one that did not."""
     again_s: float = 0.25
@@ -207,6 +210,7 @@ class Election:
         silence: Mapping[str, float],
         now_s: float,
         word: str | None = None,
+        ended: frozenset[str] = frozenset(),
     ) -> Choice:
         """
         Return what to propose now, if anything.
@@ -214,12 +218,13 @@ class Election:
         ``reports``: what each node said last of its store; old ones may be left out. ``silence``:
         seconds since each node was heard, by whatever message; 0 for this one. ``now_s``: monotonic
         seconds. ``word``: what an operator said by ``cluster recover``: the node to take, or empty
-        for the fullest; None: no operator said anything.
+        for the fullest; None: no operator said anything. ``ended``: nodes whose processes are known
+        to have ended, which need not be silent for long.
         """
         heard = {
             node: report
             for node, report in reports.items()
-            if silence.get(node, now_s - self.began_s) <= self.times.dead_s
+            if silence.get(node, now_s - self.began_s) <= self.times.dead_s and node not in ended
         }
         stores = Stores(facts, voters, heard)
         if facts.view != self._view:
@@ -233,7 +238,9 @@ class Election:
             silent_s = max(
                 silence.get(facts.primary, now_s - self.began_s), now_s - self._reported_s
             )
-            choice = self._replace(stores, silent_s > self.times.dead_s, now_s, word)
+            has_ended = facts.primary in ended
+            silent = silent_s > self.times.dead_s and not has_ended
+            choice = self._replace(stores, _trouble(stores, silent, has_ended), silent, now_s, word)
         if choice.command is None:
             return choice
         if facts == self._asked and now_s - self._asked_s < self.times.again_s:
@@ -270,8 +277,10 @@ class Election:
 
     # Another primary.
 
-    def _replace(self, stores: Stores, silent: bool, now_s: float, word: str | None) -> Choice:
-        trouble = _trouble(stores, silent)
+    def _replace(
+        self, stores: Stores, trouble: str, silent: bool, now_s: float, word: str | None
+    ) -> Choice:
+        """``trouble``: why the primary must be replaced; ``silent``: it was not heard for long."""
         if not trouble:
             self._troubled_s = self._unfit_s = None
             return Choice()
@@ -298,13 +307,15 @@ class Election:
         return _last_resort(stores, trouble, late, word)
 
 
-def _trouble(stores: Stores, silent: bool) -> str:
+def _trouble(stores: Stores, silent: bool, has_ended: bool) -> str:
     """Say why the primary must be replaced; empty: it need not be."""
     facts = stores.facts
     node = facts.primary
     report = stores.reports.get(node)
     if node not in stores.voters:
         return f"{node}, whose store is the primary, does not vote"
+    if has_ended:
+        return f"the process of {node}, whose store is the primary, has ended"
     if silent:
         return f"{node}, whose store is the primary, is silent"
     if report is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,15 @@ from tidewarden.config.settings import Store
 from tidewarden.raft.store_facts import StoreMember
 from tidewarden.store.durability.view_library import LIBRARY, open_command
 from tidewarden.store.embedded import lineage
-from tidewarden.store.embedded.control_link import ControlLink, refuse_errors
+from tidewarden.store.embedded.control_link import ControlLink, ReplyError, refuse_errors
 from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 
 from .store_look import NOBODY, StoreLook, look_commands, read_look
 from .store_report import DISK_FULL
 
+log = logging.getLogger("tidewarden.cluster")
+
+LET_IN = ("ACL", "SETUSER", "default", "on")
 LOOK_S = 0.25
 """A look takes at most so long, at pace 1 or below."""
 FREE_BYTES_MIN = 16 * 2**20
@@ -43,17 +47,19 @@ class LocalStore:
         password: str,
         config: Store,
         pace: float,
+        library: bytes,
         on_lost: Callable[[], None],
     ) -> None:
         """
         Args:
             folder: the store's own.
             password: of the user ``daemon``.
+            library: the scripts of this version, which a primary has before clients come.
             on_lost: called when the store has closed the connection: it ended, as a rule.
         """
         self.folder = folder
         self._cluster = cluster
-        self._config = config
+        self._config, self._library = config, library
         slow = max(1.0, pace)
         self._look_s, self._order_s = LOOK_S * slow, ORDER_S * slow
         self._link = ControlLink(socket_path, password, "control", on_lost)
@@ -84,25 +90,32 @@ class LocalStore:
         """
         Make it the primary of ``view``, and let clients in.
 
+        The scripts are there before anybody comes: each link of each node would send them. Nobody
+        needs them, so a store that refuses them is opened all the same.
+
         Raises: StoreDown: it refused, or did not answer; look again before anything else.
         """
         tag = f"{{{self._cluster}}}"
-        await self._order(
+        *answers, loaded = await self._link.ask(
             ("REPLICAOF", "NO", "ONE"),
             ("CONFIG", "SET", "min-replicas-to-write", 0, "maxmemory", 0),
-            # nodes load theirs; those of former versions would stay for ever
+            # those of former versions would stay for ever
             ("FUNCTION", "FLUSH"),
             ("FUNCTION", "LOAD", LIBRARY),
             open_command(self._cluster, view, 1, in_sync, ".".join(member)),
             ("SET", f"{tag}:format", FORMATS[-1]),
             ("SET", f"{tag}{FSYNC_KEY}", self._config.fsync),
-            ("CONFIG", "SET", "maxmemory", self._config.maxmemory_bytes),
+            ("FUNCTION", "LOAD", self._library),
+            limit_s=self._order_s,
         )
-        await self.let_in()
+        refuse_errors(answers)
+        if isinstance(loaded, ReplyError):
+            log.warning("the store takes no script library, so scripts cost it more: %s", loaded)
+        await self._order(("CONFIG", "SET", "maxmemory", self._config.maxmemory_bytes), LET_IN)
 
     async def let_in(self) -> None:
         """Let clients in. Raises: StoreDown."""
-        await self._order(("ACL", "SETUSER", "default", "on"))
+        await self._order(LET_IN)
 
     async def demote(self) -> None:
         """Make a replica of nobody of it, and end its clients' connections. Raises: StoreDown."""

@@ -18,7 +18,7 @@ class RaftStores(Protocol):
 
     name: str
     on_stores: Callable[[], None]
-    """Called in the loop when facts, voters or the content of any report have changed."""
+    """Called in the loop when facts, voters, who has ended or any report's content changed."""
 
     def is_leader(self) -> bool:
         """Whether this node believes that it leads Raft."""
@@ -31,6 +31,9 @@ class RaftStores(Protocol):
 
     def voters(self) -> frozenset[str]:
         """The members that vote."""
+
+    def ended(self) -> frozenset[str]:
+        """The members whose processes are known to have ended."""
 
     def quorum_fault(self) -> str:
         """Who is missing for a majority of the members, for people; empty: one can be heard."""

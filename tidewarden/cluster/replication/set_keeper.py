@@ -119,6 +119,8 @@ class SetKeeper:
     """Of the round before."""
     _complete_s: float | None = None
     """When all members last acknowledged a round."""
+    _attached: set[StoreMember] = field(default_factory=set)
+    """The stores that were attached in the round before, or are members and were attached once."""
     _late: set[StoreMember] = field(default_factory=set)
     """The members that did not acknowledge the round before."""
     _round_s: float | None = None
@@ -212,7 +214,9 @@ class SetKeeper:
         Note who acknowledged this round, and return the members that are to be taken out.
 
         Silence counts from the last success, but a pause of the rounds themselves is nobody's
-        silence: at the first miss at most the time of a quick round has passed.
+        silence: at the first miss at most the time of a quick round has passed. Who was attached
+        and is not is silent at once: its end of the link was closed, as that of a process that died
+        is, and that of one which is stopped, slow or cut off is not.
         """
         slack_s = 2.5 * self.times.round_s
         if self._round_s is not None and now_s - self._round_s > 2 * slack_s:
@@ -239,7 +243,9 @@ class SetKeeper:
                 del self._tried[gone]
         self._late = late
         silent = {one for one in late if now_s - self._acked_s[one] > self.times.member_s}
-        return frozenset(silent | {one for one in others if one.node not in may})
+        detached = (late & self._attached) - acks.keys()
+        self._attached = (self._attached & others) | acks.keys()
+        return frozenset(silent | detached | {one for one in others if one.node not in may})
 
     def _settle(self, facts: StoreFacts) -> None:
         """Forget a change whose fate is known: a later version was committed."""

@@ -21,7 +21,7 @@ from tidewarden.errors import StoreDown
 
 from .credentials import DAEMON
 
-Command = Sequence[str | int]
+Command = Sequence[str | bytes | int]
 ReplyError = hiredis.ReplyError
 PREFIX = "tidewarden-"
 CONTROL = f"{PREFIX}control"

@@ -377,10 +377,7 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
     three_primaries: ClusterSet, queue_scripts: Any, eventually: Any
 ) -> None:
     topology, clock = Topology(three_primaries.url(), "t", SystemClock()), SystemClock()
-    routes = [
-        ClusterClient(topology, name, clock, on_up=queue_scripts.load_commands)
-        for name in ("data", "look")
-    ]
+    routes = [ClusterClient(topology, name, clock) for name in ("data", "look")]
     for route in routes:
         await route.start()
     route, look = routes
