@@ -33,7 +33,7 @@ BYTES_MAX = 4_000_000
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
 # calls of one shard under way: the store works at one while the other's answers are handed out
 FLYING_MAX = 2
-# likewise, where calls go by several lanes, which have no order: see docs/decisions/0053-flights.md
+# likewise, where calls go by several lanes, which have no order: see docs/decisions/0054-flights.md
 IN_ORDER_MAX = 1
 # after an answer was lost: what the store had not read by then is run late, or never will be
 LOOKS_S = (1.0, 5.0)
