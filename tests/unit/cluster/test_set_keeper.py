@@ -126,6 +126,22 @@ def test_the_same_is_proposed_again_after_a_second_and_nothing_else() -> None:
     assert 0.9 < world.now_s - began_s < 1.2
 
 
+def test_a_proposal_that_no_leader_took_is_made_again_in_the_next_round() -> None:
+    """Raft's leader died with the member: another leads after a tenth of a second."""
+    world = Rounds(facts(N0, N1, N2), deaf=frozenset({N2}))
+    first = world.until(Propose)
+    assert isinstance(first, Propose)
+    for _ in range(10):
+        assert world.play(0.04) == []
+        world.keeper.unanswered(first.command)
+        assert world.play(0.04) == [first], "however often: it was not refused"
+    world.commit(first)
+    world.play(0.04)
+    assert world.keeper.pending == ""
+    world.keeper.unanswered(first.command)
+    world.quiet(3)
+
+
 def test_who_is_cut_off_itself_takes_nobody_out_and_yields() -> None:
     world = Rounds(facts(N0, N1, N2))
     world.quiet(3)

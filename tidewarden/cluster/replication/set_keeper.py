@@ -42,7 +42,7 @@ class KeeperTimes:
     fresh_s: float = 0.2
     """Who is to be taken in has acknowledged so lately, and acknowledges the next round in this."""
     propose_s: float = 1.0
-    """A proposal of unknown fate is made again after this."""
+    """A proposal of which nothing is heard is made again after this."""
     yield_s: float = 1.0
     """Without a complete round for so long, another store had better be primary."""
     retry_s: float = 1.0
@@ -168,6 +168,17 @@ class SetKeeper:
         if why := self._gives_up(now_s):
             actions.append(Yield(why))
         return actions
+
+    def unanswered(self, command: tuple[Any, ...]) -> None:
+        """
+        Note that nobody will say what became of a proposal: Raft has no leader, or another.
+
+        The next round makes it again, for it is the same; it may be committed yet.
+        """
+        pending = self._pending
+        if pending is not None and command == self._command(pending):
+            pending.proposed_s = None
+            pending.times_proposed -= 1
 
     def next_s(self, busy: bool) -> float:
         """Return the seconds to the next round; ``busy``: whether groups run."""
@@ -339,11 +350,14 @@ class SetKeeper:
             return []
         pending.proposed_s = now_s
         pending.times_proposed += 1
+        if pending.times_proposed <= PROPOSALS_MAX:
+            return [Propose(self._command(pending))]
         # Refused each time: the members that vote have changed since. The set as it is, committed
         # anew, makes the proposal impossible; until then the data go on naming both.
-        refused = pending.times_proposed > PROPOSALS_MAX
-        members = facts.in_sync if refused else pending.members
-        return [Propose(("change", self.view, pending.version, set_text(members)))]
+        return [Propose(("change", self.view, pending.version, set_text(facts.in_sync)))]
+
+    def _command(self, pending: Pending) -> tuple[Any, ...]:
+        return "change", self.view, pending.version, set_text(pending.members)
 
 
 def written_set(

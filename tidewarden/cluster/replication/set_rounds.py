@@ -190,15 +190,15 @@ class SetRounds:
             joining=[name for name, seat in self._member.seats().items() if not seat.votes],
         )
         await self._guard(facts, voters, acks, offset)
-        return self._act(actions)
+        return self._act(keeper, actions)
 
-    def _act(self, actions: Collection[Any]) -> bool:
+    def _act(self, keeper: SetKeeper, actions: Collection[Any]) -> bool:
         again, why = False, ""
         for action in actions:
             if isinstance(action, Open):
                 again = True
             elif isinstance(action, Propose):
-                self._propose(action.command)
+                self._propose(keeper, action.command)
             elif isinstance(action, Yield):
                 why = action.why
         began, self.gives_up = bool(why and not self.gives_up), why
@@ -206,17 +206,18 @@ class SetRounds:
             self._on_yield(why)
         return again
 
-    def _propose(self, command: tuple[Any, ...]) -> None:
+    def _propose(self, keeper: SetKeeper, command: tuple[Any, ...]) -> None:
         """Propose without waiting: rounds go on meanwhile, and its fate shows in the facts."""
         if self._proposing is not None:
             self._proposing.cancel()
-        self._proposing = asyncio.ensure_future(self._proposed(command))
+        self._proposing = asyncio.ensure_future(self._proposed(keeper, command))
 
-    async def _proposed(self, command: tuple[Any, ...]) -> None:
+    async def _proposed(self, keeper: SetKeeper, command: tuple[Any, ...]) -> None:
         try:
             await self._member.store_command(command)
         except Error as error:
             log.info("the in-sync set: %s was proposed, its fate is unknown: %s", command, error)
+            keeper.unanswered(command)
             return
         self._wake.set()
 
