@@ -223,6 +223,7 @@ async def test_it_waits_for_so_long_and_nothing_was_sent(
     with pytest.raises(StoreDown, match="nothing was sent"):
         await link.call("INCR", "n")
     assert not backlog_of(link), "what nobody waits for is not kept"
+    quick(monkeypatch, PATIENCE_S=20.0)
     server = await double()
     assert await link.call("PING") == b"PONG"
     assert server.requests == [PING]

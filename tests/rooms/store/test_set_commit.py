@@ -233,6 +233,20 @@ async def test_below_a_majority_it_is_refused_before_it_is_sent_until_the_set_ha
     assert task.id == first
 
 
+async def test_a_set_that_is_too_small_for_a_moment_is_a_wait(
+    one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
+) -> None:
+    """As in the first seconds of a cluster: the other stores are about to be taken in."""
+    stores.open("")
+    waiting = [asyncio.ensure_future(one.write("k1"))]
+    groups = one.commit.groups
+    await eventually(lambda: one.commit.groups > groups + 2)
+    assert one.commits.confirms
+    waiting.append(asyncio.ensure_future(one.write("k2")))
+    stores.open(N0, N1)
+    await asyncio.gather(*waiting)
+
+
 async def test_once_the_set_has_grown_to_a_majority_a_write_waits_instead_of_being_refused(
     one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:

@@ -8,8 +8,8 @@ up whatever is sent behind it. Each call is answered before the WAIT; only its a
 was answered on another connection goes along, or in a flight without calls. So does what a flight
 did not confirm.
 
-While the set is known to be too small, or nothing was confirmed for as long as an answer may wait,
-whatever needs it is refused before it is sent. Flights without calls go on until one is complete.
+While nothing was confirmed for as long as an answer may wait, as where the set is too small, what
+needs it is refused before it is sent. Flights without calls go on until one is complete.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class SetCommit:
             self._failed(lane, MOVED)
         elif reading.too_few:
             self._too_few = True
-            self._failed(lane, TOO_FEW, refuse=True)
+            self._failed(lane, TOO_FEW)
         else:
             if self._too_few:
                 self._hold_again()
@@ -282,7 +282,7 @@ class SetCommit:
         if not self._stopped:
             self._failed(lane, str(error))
 
-    def _failed(self, lane: Lane, why: str, *, refuse: bool = False) -> None:
+    def _failed(self, lane: Lane, why: str) -> None:
         """Note that a flight was not confirmed, and begin another one on ``lane`` in a while."""
         now = self._loop.time()
         # the first one may have met with a change, and one whose WAIT was in vain has waited
@@ -291,7 +291,7 @@ class SetCommit:
         lane.failures += 1
         self._held.why, self._failed_at = self._data.fault or why, now
         self._trouble_since = self._trouble_since or now
-        if refuse or now - self._trouble_since >= self._held.limit_ms / 1000:
+        if now - self._trouble_since >= self._held.limit_ms / 1000:
             self._refuse()
         if not lane.line and now - self._trouble_since > AWHILE_S:
             if len(self._idle) < len(self._lanes) - 1:
