@@ -158,7 +158,7 @@ class World:
         self.tell(f"commit {command}")
         for member in after.in_sync:
             store = self.stores[member.node]
-            if member.incarnation in (str(store.start), *store.continues):
+            if store.up and member.incarnation in (str(store.start), *store.continues):
                 self.failed.discard(member.node)
         if after.loss and command[0] == "recover":
             kept = self.stores[after.primary].data.writes
