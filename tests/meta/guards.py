@@ -321,8 +321,11 @@ GUARDS = (
     ),
     Guard(
         "shard-order",
-        (("queue/shards/shard.py", "if link is None and flight is not None and not flight.boards:", "if False:"),),
-        ("unit/queues/test_shard_order", "rooms/store/test_set_commit"),
+        (
+            ("queue/shards/shard.py", "if link is None and flight is not None and not flight.boards:", "if False:"),
+            ("queue/shards/shard.py", "link = flight or self._link", "link = flight if flight and flight.boards else self._link"),
+        ),
+        ("unit/queues/test_shard_order",),
     ),
     Guard(
         "shards-together",
