@@ -36,7 +36,7 @@ class Keys(Bench):
 @pytest.fixture
 async def bench(valkey: Any, audit: Callable[[Any], int], tmp_path: Path) -> AsyncIterator[Keys]:
     async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
+        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False, clustered=True
     ) as side:
         yield Keys(side, lambda: audit(valkey))
 

@@ -192,8 +192,8 @@ class SimulatedStore:
         self.partial, self.note = True, True
 
     def info(self) -> bytes:
-        """``INFO replication``, as far as a server is known by it."""
-        return f"role:{self.role}\r\nmaster_replid:{self.replid}\r\n".encode()
+        """``INFO server replication``, as far as a server is known by it."""
+        return f"run_id:{self.node}{self.start}\r\nrole:{self.role}\r\n".encode()
 
     def role_answer(self) -> list[Any]:
         """``ROLE``."""

@@ -19,19 +19,19 @@ class HandLink:
     """
     A connection (as far as a :class:`SetCommit` asks of one) that keeps what is sent.
 
-    ``view`` and ``replid`` are those of the server behind it; who it is, it says at once.
+    ``view`` and ``run_id`` are those of the server behind it; who it is, it says at once.
     """
 
     def __init__(self) -> None:
         self.up, self.why, self.fault = True, "", ""
         self.calls = self.reconnects = 1
-        self.view, self.replid = 1, "r1"
+        self.view, self.run_id = 1, "r1"
         self.sent: list[bytes] = []
         self.waiting: deque[ReplySink] = deque()
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Any = "", /) -> None:
         if b"INFO" in packed and b"FCALL" not in packed:
-            receiver.set_result(f"role:master\r\nmaster_replid:{self.replid}\r\n".encode())
+            receiver.set_result(f"run_id:{self.run_id}\r\nrole:master\r\n".encode())
         elif b"HMGET" in packed and b"FCALL" not in packed:
             receiver.set_result([str(self.view).encode(), MEMBER])
         else:

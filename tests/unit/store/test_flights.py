@@ -104,7 +104,7 @@ async def test_behind_a_lost_connection_another_server_confirms_nothing(
     await turn()
     (lane,) = lanes.under_way
     lane.answer("a")
-    lane.replid = "r2"
+    lane.run_id = "r2"
     lane.lose()
     await eventually(lambda: lanes.under_way)
     lane.confirm()

@@ -17,13 +17,14 @@ from tidewarden.store.durability.set_reading import (
 PRIMARY = Primaryship(7, "abc1", b"n.0.aa")
 
 
-def info(*replicas: tuple[str, int], role: str = "master", replid: str = "abc1") -> bytes:
-    lines = ["# Replication", f"role:{role}", f"connected_slaves:{len(replicas)}"]
+def info(*replicas: tuple[str, int], role: str = "master", run_id: str = "abc1") -> bytes:
+    lines = ["# Server", "redis_version:7.2.4", f"run_id:{run_id}", "tcp_port:0", ""]
+    lines += ["# Replication", f"role:{role}", f"connected_slaves:{len(replicas)}"]
     lines += [
         f"slave{i}:ip={member},port=6379,state=online,offset={offset},lag=0,type=replica"
         for i, (member, offset) in enumerate(replicas)
     ]
-    lines += ["replicas_waiting_psync:0", f"master_replid:{replid}", "master_repl_offset:100"]
+    lines += ["replicas_waiting_psync:0", "master_repl_offset:100"]
     return "\r\n".join(lines).encode() + b"\r\n"
 
 
@@ -48,6 +49,14 @@ ALL = "n.0.aa n1.bb n2.cc"
 
 def test_it_is_complete_once_every_member_has_the_mark() -> None:
     assert read_group(group(ALL, B, ("n2.cc", 101)), PRIMARY) == GroupReading(True, [], 2)
+
+
+def test_a_replica_that_joins_makes_no_other_server_of_a_primary() -> None:
+    """The first that joins changes the replication id."""
+    seen = [b"7", b"n.0.aa"]
+    before, behind = (info() + b"master_replid:%b\r\n" % replid for replid in (b"aa", b"bb"))
+    assert primaryship_of([before, seen]) == primaryship_of([behind, seen]) == PRIMARY
+    assert primaryship_of([info(run_id="abc2"), seen]) != PRIMARY
 
 
 def test_a_primary_alone_in_the_set_waits_for_nobody() -> None:

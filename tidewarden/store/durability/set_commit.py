@@ -29,8 +29,8 @@ from tidewarden.store.reply_errors import NotSent, unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line
-from .server_identity import INFO, MOVED, ServerIdentity, ServerQuestion
-from .set_reading import Primaryship, node_of, primaryship_of, read_group
+from .server_identity import MOVED, ServerIdentity, ServerQuestion
+from .set_reading import PROCESS, Primaryship, node_of, primaryship_of, read_group
 from .view_library import mark_command, primary_key
 
 log = logging.getLogger("tidewarden.store")
@@ -75,7 +75,7 @@ class SetCommit:
         self._loop = asyncio.get_running_loop()
         self._data = data
         key = primary_key(cluster)
-        asked = INFO, pack(("HMGET", key, "view", "node"))
+        asked = PROCESS, pack(("HMGET", key, "view", "node"))
         self._server = ServerQuestion(data, asked, primaryship_of)
         self._held = HeldAnswers(len(links), limit_ms, lambda: WHOM, self._overdue)
         self._lanes = [

@@ -16,33 +16,40 @@ replica, and the primary again without the calls' writes, while the replicas wer
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .server_identity import identity_of
+from tidewarden.store.connection import pack
+
+PROCESS = pack(("INFO", "server", "replication"))
+_PRIMARY = re.compile(rb"run_id:(\w+)\r\n(?:.*\r\n)*?role:master\r\n")
 
 
 class Primaryship(NamedTuple):
     """Names one time of being primary."""
 
     view: int
-    replication_id: str
-    """Drawn anew at each start of a server and at each promotion."""
+    run_id: str
+    """
+    Of the server's process. Its replication id would not do: it changes when a replica joins a lone
+    primary, and two connections that asked before and behind that would never agree.
+    """
     member: bytes
     """The primary, as ``node.incarnation``."""
 
 
 def primaryship_of(answers: Sequence[Any]) -> Primaryship | None:
     """
-    Return whose answers to ``INFO replication`` and ``HMGET …:primary view node`` these are.
+    Return whose answers to :data:`PROCESS` and ``HMGET …:primary view node`` these are.
 
     None: the server is no primary, or not open yet.
     """
     info, (view, member) = answers
-    replication_id = identity_of(info)
-    if not replication_id or not view or not member:
+    found = _PRIMARY.search(info)
+    if found is None or not view or not member:
         return None
-    return Primaryship(int(view), replication_id, member)
+    return Primaryship(int(view), found[1].decode(), member)
 
 
 @functools.lru_cache(maxsize=16)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tidewarden import errors
+from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
@@ -33,6 +34,8 @@ Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Puts the fields of ``provider/account``; False: nothing was new."""
 Told = Callable[[str], None]
 """Is told each account, ``provider/name``, that was exported or put."""
+READ_MAX = 200
+"""Accounts that one call of the store reads: more would hold the loop for too long."""
 Page = tuple[list[bytes], str, list[str]]
 Results = list[int | str]
 Sealing = tuple[bytes, bytes, int]
@@ -93,9 +96,10 @@ class Export:
                     looked >= LOOKED_MAX and not exported.every
                 ):
                     return lines, str(Cursor(name, shard, scan)), unreadable
-                scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
+                queue, wanted = self._queue_of[name], min(READ_MAX, count)
+                scan, found = await self._ledger.pairs(queue, shard, scan, wanted)
                 looked += bool(found)
-                for pair in found:
+                async for pair in in_turns(found, 1):
                     if not exported.allow(f"{name}/{pair.account}"):
                         continue
                     try:
