@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from support.cluster.harness import TROUBLE, Cluster, Node, until
 from support.cluster.node_processes import PROCESSES, everywhere, processes
+from support.run.processes import alive
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +38,6 @@ def made(
 def n0(made: Cluster) -> Node:
     made.heal()
     return made.nodes["n0"]
-
-
-def gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -122,7 +118,7 @@ def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node
 def test_a_process_that_hangs_is_killed_and_started_again(n0: Node) -> None:
     pid = processes(n0)[0]["pid"]
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: gone(pid))
+    until(lambda: not alive(pid))
     until(lambda: len([p for p in processes(n0) if p["ready"]]) == PROCESSES - 1, what="it is back")
 
 
@@ -135,7 +131,7 @@ def test_they_die_with_the_first_and_their_leases_end(made: Cluster, n0: Node) -
         for client in clients:
             assert len(client.execute_command("Q.TAKE", "FROM", "left")) == 1
         n0.kill()
-        until(lambda: all(map(gone, pids)))
+        until(lambda: not any(map(alive, pids)))
         n0.start()  # two nodes have no majority without it
         found = 0
         with n1.client(socket_timeout=80) as client:
@@ -151,7 +147,7 @@ def test_told_to_end_they_end_together(made: Cluster, n0: Node) -> None:
     pids = [process["pid"] for process in processes(n0)]
     with everywhere(n0) as clients:
         assert n0.terminate() == 0
-        assert all(map(gone, pids))
+        assert not any(map(alive, pids))
         for client in clients:
             with pytest.raises(TROUBLE):
                 client.ping()

@@ -21,6 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.inspect import RAISE_VIEW, launch_store
+from support.run.processes import alive
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -37,14 +38,6 @@ from tidewarden.store.preflight import check_store
 
 ONCE = Retry(NoBackoff(), 0)
 PASSWORD = store_password("a cluster secret")
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
 
 
 async def eventually(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:

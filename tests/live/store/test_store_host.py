@@ -18,6 +18,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.run.processes import alive
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -91,13 +92,6 @@ async def restarted(host: StoreHost, times: int) -> None:
 async def ended(pid: int | None) -> None:
     assert pid is not None
     await eventually(lambda: not alive(pid))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
 
 
 async def test_it_starts_as_a_replica_of_nobody_with_what_replication_needs(make: Maker) -> None:
