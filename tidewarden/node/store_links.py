@@ -79,13 +79,16 @@ class StoreLinks:
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
         """Connect for calls, and stay connected. Raises: StoreDown: not in time."""
         name = self.name(purpose)
+        # Else calls that are sent together would run in the order in which the server gets their
+        # scripts. One of several stores has the library before it lets clients in.
+        on_up = None if self.replicated else self.scripts.load_commands
         client: StoreConnection | ClusterClient
         if self.topology is None:
             client = StoreConnection(
-                self._url, name, self._clock, finder=self._finder, told=self._told
+                self._url, name, self._clock, finder=self._finder, on_up=on_up, told=self._told
             )
         else:
-            client = ClusterClient(self.topology, name, self._clock)
+            client = ClusterClient(self.topology, name, self._clock, on_up=on_up)
         try:
             await client.start(wait_s=self.wait_s)
             yield client

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
@@ -48,7 +48,7 @@ class ClusterClient:
     What is not executed where it was sent is sent again for five seconds, as is what finds no
     connection: in the order of each slot, one of them first to try. Nothing else is.
 
-    ``on_message`` and ``on_ready`` are every link's; ``on_ready`` is told which.
+    ``on_up`` and ``on_ready`` are every link's; ``on_ready`` is told which.
     """
 
     clustered = True
@@ -59,6 +59,7 @@ class ClusterClient:
         name: str,
         clock: Clock,
         *,
+        on_up: Callable[[StoreConnection], Sequence[Sequence[Arg]]] | None = None,
         on_message: Callable[[Any], None] | None = None,
         on_ready: Callable[[StoreConnection], None] | None = None,
     ) -> None:
@@ -67,6 +68,7 @@ class ClusterClient:
         self.calls = 0
         self._name = name
         self._clock = clock
+        self._on_up = on_up
         self._on_message = on_message
         self._on_ready = on_ready
         self._links: dict[str, StoreConnection] = {}
@@ -202,6 +204,7 @@ class ClusterClient:
             self.topology.url_of(place),
             self._name,
             self._clock,
+            on_up=self._on_up,
             on_ready=lambda: self._ready(link),
             on_message=self._on_message,
         )

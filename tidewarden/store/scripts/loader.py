@@ -1,8 +1,7 @@
 """
 Lua scripts by name, from the packages' ``lua`` folders.
 
-They run from a library or by EVALSHA. A connect sends none: a server says what it lacks, and is
-sent that.
+They run from a library or by EVALSHA, and are sent again where a server forgot them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, Full
 from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
-from tidewarden.store.connection import Arg, pack
+from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import known_already
 from tidewarden.store.reply_sink import ReplySink
 
@@ -327,6 +326,13 @@ class Scripts:
 
     def __iter__(self) -> Iterator[Script]:
         return iter(self._scripts.values())
+
+    def load_commands(self, _link: StoreConnection) -> list[Sequence[Arg]]:
+        """Return the commands that load every script after connecting, for EVALSHA and FCALL."""
+        library: list[Sequence[Arg]] = (
+            [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
+        )
+        return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
 
     async def use_library(self, link: StoreClient, embedded: bool) -> None:
         """
