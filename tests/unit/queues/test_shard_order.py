@@ -30,8 +30,7 @@ class Seat:
         self.lanes = Lanes()
         self.data = self.lanes.data
         link = cast(Any, SimpleNamespace(refused=lambda _: None, send=self.data.send, clustered=0))
-        self.scripts = queue_scripts()
-        self.scripts.uses_library = True
+        self.scripts = queue_scripts(library=True)
         self.link = link
         self.shards = [
             Shard(link, self.scripts, (f"{{tw:q:{n}}}",), lambda: "n0.1", lambda *_: None)
