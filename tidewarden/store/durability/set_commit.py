@@ -36,8 +36,10 @@ from .view_library import mark_command, primary_key
 log = logging.getLogger("tidewarden.store")
 
 LANES = 4
-"""Connections for flights. A call takes a third of its flight's time, so the fourth is in reserve
-for calls of other queues."""
+"""
+Connections for flights. A call takes a third of its flight's time, so the fourth is in reserve for
+calls of other queues.
+"""
 GROUPS_MAX = 2
 """With so many flights under way, none begins for answers alone: they gather for the next one."""
 WAIT_MS = 60

@@ -86,18 +86,18 @@ class Export:
         key, file_id, number = sealing
         lines: list[bytes] = []
         unreadable: list[str] = []
-        at = await parse_cursor(after, names, self._shards_of)
+        at = await parse_cursor(after, names, self._ledger, self._queue_of)
         shard, scan = at.shard, at.scan
         looked = 0
         for name in names[names.index(at.provider) :]:
-            shards = await self._shards_of(name)
+            queue = self._queue_of[name]
+            shards = await self._ledger.shards(queue)
             while shard < shards:
                 if len(lines) + len(unreadable) >= count or (
                     looked >= LOOKED_MAX and not exported.every
                 ):
                     return lines, str(Cursor(name, shard, scan)), unreadable
-                queue, wanted = self._queue_of[name], min(READ_MAX, count)
-                scan, found = await self._ledger.pairs(queue, shard, scan, wanted)
+                scan, found = await self._ledger.pairs(queue, shard, scan, min(READ_MAX, count))
                 looked += bool(found)
                 async for pair in in_turns(found, 1):
                     if not exported.allow(f"{name}/{pair.account}"):
@@ -112,9 +112,6 @@ class Export:
                 shard += scan == 0
             shard = 0
         return lines, "", unreadable
-
-    async def _shards_of(self, provider: str) -> int:
-        return await self._ledger.shards(self._queue_of[provider])
 
     async def _opened(self, name: str, pair: Pairs) -> bytes:
         row = parse_row(pair.row, pair.details)

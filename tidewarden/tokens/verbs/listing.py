@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ class Listing:
             )
         if not 1 <= count <= PAGE_MAX:
             raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
-        at = await parse_cursor(after, names, self._shards_of)
+        at = await parse_cursor(after, names, self._ledger, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
         chosen = bool(state) or not seen.every
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
@@ -77,7 +77,7 @@ class Listing:
                 return found, str(Cursor(name))
             small = await self._small(queue, troubled) if scan == 0 else {}
             looked += bool(small)
-            shards = await self._shards_of(name)
+            shards = await self._ledger.shards(queue)
             while shard < shards:
                 room = count - len(found)
                 if slack and found and room <= slack:
@@ -111,9 +111,6 @@ class Listing:
                     return found, str(Cursor(name, shard, scan))
             shard = 0
         return found, ""
-
-    async def _shards_of(self, provider: str) -> int:
-        return await self._ledger.shards(self._queue_of[provider])
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
         """
@@ -214,13 +211,13 @@ class Cursor:
 
 
 async def parse_cursor(
-    after: str, names: list[str], shards_of: Callable[[str], Awaitable[int]]
+    after: str, names: list[str], ledger: AccountStore, queue_of: Mapping[str, str]
 ) -> Cursor:
     """
     Read the text of a cursor; an empty one is the start.
 
-    ``shards_of``: how many shards the queue of a provider has. Raises: BadArg, NotFound, and what
-    ``shards_of`` raises.
+    ``queue_of``: the queues of ``ledger`` by provider. Raises: BadArg, NotFound, and what the store
+    raises.
     """
     if not names:
         raise errors.NotFound("no provider is configured")
@@ -230,7 +227,7 @@ async def parse_cursor(
     shard, scan, end, asked = (
         int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers
     )
-    known = provider in names and 0 <= shard < await shards_of(provider)
+    known = provider in names and 0 <= shard < await ledger.shards(queue_of[provider])
     scans = 0 <= scan < 1 << 64 and 0 <= end < 1 << 64 and 0 <= asked <= PAGE_MAX
     if not (known and scans) or (last and not asked):
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
