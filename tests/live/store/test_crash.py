@@ -38,7 +38,9 @@ class Crashing:
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
         config = load(None, {}, {"cluster.name": "tw"})
-        self.link = StoreConnection(f"unix://{folder}/s", "data", SystemClock())
+        self.link = StoreConnection(
+            f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands
+        )
         self.queues = Queues(
             config, self.link, scripts, SystemClock(), views=False, system_queues=system_queues()
         )

@@ -32,7 +32,7 @@ async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(
 
     clock, scripts = SystemClock(), product_scripts()
     topology = Topology(three_primaries.url(), "x", clock)
-    route = ClusterClient(topology, "x", clock)
+    route = ClusterClient(topology, "x", clock, on_up=scripts.load_commands)
     await route.start(wait_s=60)
     try:
         n0 = Registration("tidewarden", "n0", route, scripts, clock, lambda _: None)

@@ -57,20 +57,19 @@ def loading(
     server: StoreServer, scripts: Scripts, url: str = ""
 ) -> Callable[[StoreConnection], list[Sequence[Arg]]]:
     """
-    What a link to a server says after connecting, so that tests may count calls; ``url``: it leads
-    to another.
+    What a link to a server says after connecting (``url``: to another):
+    :meth:`Scripts.load_commands`.
 
-    A server that lasts the session is sent the scripts once, which it keeps when it is emptied. One
-    that has forgotten them says so, and gets them by EVAL, as one that no test has prepared does.
+    A server that lasts the session is sent the scripts once: more than a megabyte, which it keeps
+    when it is emptied. One that has forgotten them says so, and gets them by EVAL.
     """
 
-    def commands(_: StoreConnection) -> list[Sequence[Arg]]:
-        library = [("FUNCTION", "LOAD", scripts.library)] if scripts.uses_library else []
+    def commands(link: StoreConnection) -> list[Sequence[Arg]]:
         key = (server.path, scripts.library)
         if url or not server.lasts or key not in SENT:
             SENT.add(key)
-            return [*library, *(("SCRIPT", "LOAD", script.source) for script in scripts)]
-        return library
+            return scripts.load_commands(link)
+        return [("FUNCTION", "LOAD", scripts.library)] if scripts.uses_library else []
 
     return commands
 

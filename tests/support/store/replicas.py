@@ -114,7 +114,7 @@ class Seat:
         self.config = load(None, {}, {"cluster.name": CLUSTER, "store.url": url} | flags)
         self.clock = SystemClock()
         self.scripts = queue_scripts()
-        self.data = StoreConnection(url, "data", self.clock)
+        self.data = StoreConnection(url, "data", self.clock, on_up=self.scripts.load_commands)
         self._commit_url = commit_url or url
 
     async def start(self) -> None:

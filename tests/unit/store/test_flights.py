@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.store.lanes import ACKS, ALL, Answer, Call, Lanes
+from support.store.lanes import ACKS, ALL, Answer, Call, HandLink, Lanes
 
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.durability.set_commit import ANSWERS, GROUPS_MAX, LANES
@@ -24,6 +24,15 @@ async def turn(times: int = 2) -> None:
 @pytest.fixture
 async def lanes() -> Lanes:
     return Lanes()
+
+
+async def answered(lanes: Lanes) -> tuple[Call, HandLink]:
+    """A call that has its answer, and the lane that owes the confirmation."""
+    call = Call(lanes)
+    await turn()
+    (lane,) = lanes.under_way
+    lane.answer("a")
+    return call, lane
 
 
 async def test_calls_of_one_turn_go_in_one_write_in_their_order(lanes: Lanes) -> None:
@@ -61,10 +70,7 @@ async def test_the_next_turn_takes_another_lane_until_none_is_left(lanes: Lanes)
 async def test_what_a_flight_does_not_confirm_the_next_one_on_its_lane_does(
     lanes: Lanes, eventually: Eventually
 ) -> None:
-    call = Call(lanes)
-    await turn()
-    (lane,) = lanes.under_way
-    lane.answer("a")
+    call, lane = await answered(lanes)
     lane.confirm(ACKS | {b"n2.cc": 99})
     assert not call.answer.end
     await eventually(lambda: lanes.under_way)
@@ -100,10 +106,7 @@ async def test_a_connection_lost_before_the_answer_ends_every_call(
 async def test_behind_a_lost_connection_another_server_confirms_nothing(
     lanes: Lanes, eventually: Eventually
 ) -> None:
-    call = Call(lanes)
-    await turn()
-    (lane,) = lanes.under_way
-    lane.answer("a")
+    call, lane = await answered(lanes)
     lane.run_id = "r2"
     lane.lose()
     await eventually(lambda: lanes.under_way)
@@ -115,10 +118,7 @@ async def test_a_view_that_has_changed_behind_the_wait_confirms_nothing(
     lanes: Lanes, eventually: Eventually
 ) -> None:
     """The server may have been made a replica, and the primary again, without this write."""
-    call = Call(lanes)
-    await turn()
-    (lane,) = lanes.under_way
-    lane.answer("a")
+    call, lane = await answered(lanes)
     lane.view = 3
     lane.confirm()
     assert not call.answer.end
@@ -186,10 +186,7 @@ async def test_while_the_set_confirms_nothing_for_long_no_call_boards(
     eventually: Eventually,
 ) -> None:
     lanes = Lanes(limit_ms=50)
-    call = Call(lanes)
-    await turn()
-    (lane,) = lanes.under_way
-    lane.answer("a")
+    call, lane = await answered(lanes)
     lane.confirm(in_sync=b"")
     assert lanes.commit.board() is not None, "it may be a moment's trouble"
 

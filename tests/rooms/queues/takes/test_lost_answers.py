@@ -377,7 +377,10 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
     three_primaries: ClusterSet, queue_scripts: Any, eventually: Any
 ) -> None:
     topology, clock = Topology(three_primaries.url(), "t", SystemClock()), SystemClock()
-    routes = [ClusterClient(topology, name, clock) for name in ("data", "look")]
+    routes = [
+        ClusterClient(topology, name, clock, on_up=queue_scripts.load_commands)
+        for name in ("data", "look")
+    ]
     for route in routes:
         await route.start()
     route, look = routes
@@ -396,8 +399,6 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
         takes = [queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)]
         await parked(eventually, queues)
         prefix = f"{{tw:q:{at}}}"
-        for script in queue_scripts:  # else the answer that is lost says that the server lacks it
-            await look.link_of(prefix).call("SCRIPT", "LOAD", script.source)
         async with losing_answers(route.link_of(prefix)):
             putting = asyncio.ensure_future(queues.put("q", TaskSpec(id=name)))
             await until_said(SimpleNamespace(link=look), bool, "HGET", f"{prefix}:shard", "puts")
