@@ -328,6 +328,14 @@ GUARDS = (
         ("unit/queues/test_shard_order",),
     ),
     Guard(
+        "name-order",
+        (
+            ("queue/put.py", "if shards is not None and queue not in self.lookups.lines:", "if shards is not None:"),
+            ("queue/fast_path.py", " or shard.queue in self._lookups:", ":"),
+        ),
+        ("rooms/queues/test_queues",),
+    ),
+    Guard(
         "shards-together",
         (("queue/shards/shard_group.py", " and not any(one.flies for one in shards)", ""),),
         ("unit/queues/test_shard_order",),

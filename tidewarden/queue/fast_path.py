@@ -71,6 +71,7 @@ class FastPath:
         self._plain = catalog.plain
         self._catalog = catalog
         self._producer = producer
+        self._lookups = producer.lookups.lines
         self._consumer = consumer
         self._sessions = sessions
         self._drain = drain
@@ -87,7 +88,7 @@ class FastPath:
         """
         shard = self._plain.get(queue) or self._plain_shard(queue)
         size = len(payload)
-        if shard is None or size > self._payload_max:
+        if shard is None or size > self._payload_max or shard.queue in self._lookups:
             return None
         task_id = self._producer.new_id()
         shard.add("queue.put", (task_id, "", payload), receiver, (), size)

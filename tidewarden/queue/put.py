@@ -9,8 +9,10 @@ from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.errors import BY_CODE, Error, Exists, Full, Internal, NotHeld
+from tidewarden.store.reply_sink import fail_reply
 
 from .catalog import Catalog
+from .name_lookups import NameLookups
 from .partitioning import in_lane, shard_for
 from .shards.shard import Shard
 from .task import IdMaker, TaskSpec, check_name
@@ -35,6 +37,7 @@ class Producer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._ids = IdMaker()
+        self.lookups = NameLookups(catalog)
         self.payload_max = payload_max
 
     def new_id(self) -> str:
@@ -63,10 +66,25 @@ class Producer:
         """
         task.check(self.payload_max)
         shards = self._catalog.shards.get(queue)
-        if shards is None:
-            return self._loop.create_task(self._put_by_name(check_name(queue), task))
-        task_id, shard = self.target(queue, shards, task)
         future: asyncio.Future[str] = self._loop.create_future()
+        if shards is not None and queue not in self.lookups.lines:
+            self._put(queue, shards, task, future)
+            return future
+
+        def begin(links: tuple[str, ...] | None) -> None:
+            if links is None:
+                self._put(queue, self._catalog.shards[queue], task, future)
+            else:
+                copies = self._loop.create_task(self.put_to_each(queue, links, task, self.put))
+                copies.add_done_callback(lambda copies: hand_on(copies, future))
+
+        self.lookups.join(check_name(queue), begin, future)
+        return future
+
+    def _put(
+        self, queue: str, shards: Sequence[Shard], task: TaskSpec, future: asyncio.Future[str]
+    ) -> None:
+        task_id, shard = self.target(queue, shards, task)
 
         def answered(done: asyncio.Future[Any]) -> None:
             if future.done() or done.cancelled():
@@ -82,14 +100,6 @@ class Producer:
                 future.set_result(task_id)
 
         shard.put(task_id, task.options(own=not task.id), task.payload).add_done_callback(answered)
-        return future
-
-    async def _put_by_name(self, name: str, task: TaskSpec) -> str:
-        """A put into a topic, or into a queue that this node does not know yet."""
-        links = await self._catalog.links_of(name)
-        if links is None:
-            return await self.put(name, task)
-        return await self.put_to_each(name, links, task, self.put)
 
     async def put_to_each(
         self,
@@ -117,6 +127,16 @@ class Producer:
                 f" whoever may see them. A put with ID {copy.id} may be repeated"
             )
         return copy.id
+
+
+def hand_on(done: asyncio.Future[str], future: asyncio.Future[str]) -> None:
+    """``future`` gets the outcome of ``done``, unless nobody waits for it."""
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        fail_reply(future, error)
+    elif not future.done():
+        future.set_result(done.result())
 
 
 async def _caught(

@@ -6,13 +6,15 @@ words.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from typing import Any
 
 import pytest
 
-from tidewarden.errors import BadArg, Exists, Full, NotHeld, Stale, TooBig
+from tidewarden.errors import BadArg, Exists, Full, NotHeld, Stale, StoreDown, TooBig
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.task import LEASE_NUMBER_MAX
+from tidewarden.user_limits import ACTING
 
 
 async def one(queues: Any, session: Any, queue: str = "q", **options: Any) -> Any:
@@ -350,3 +352,84 @@ async def test_the_systems_own_takes_are_under_no_limit_of_the_users(node: Any) 
     async with asyncio.timeout(5):
         assert [task.id for task in await taking] == ["a"]
         assert await waiting == []
+
+
+@pytest.mark.parametrize("name", ["q", "topic"])
+@pytest.mark.parametrize("way", ["plain", "fast", "waiting"])
+async def test_puts_keep_their_order_while_their_name_becomes_known(
+    node: Any, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
+    """As when a client sends a thousand puts at once to a queue that is new to the node."""
+    n0 = await node()
+    queues, catalog = n0.queues, n0.queues.catalog
+    if name == "topic":
+        await queues.topics.link("topic", "q")
+        catalog.topics.clear()
+    real, may_go_on, known = catalog.links_of, asyncio.Event(), asyncio.Event()
+
+    async def links_of(asked: str) -> Any:
+        links = await real(asked)
+        known.set()
+        await may_go_on.wait()  # other callbacks of the same turn come before whoever asked
+        return links
+
+    monkeypatch.setattr(catalog, "links_of", links_of)
+    earlier = [queues.put(name, TaskSpec(b"%d" % n)) for n in range(3)]
+    await known.wait()
+    later: Any
+    if way == "waiting":
+        later = asyncio.ensure_future(queues.put_waiting(name, TaskSpec(b"3"), 1000))
+    elif way == "fast":
+        later = asyncio.get_running_loop().create_future()
+        if queues.fast_path.put(name.encode(), b"3", later) is None:
+            later = queues.put(name, TaskSpec(b"3"))
+    else:
+        later = queues.put(name, TaskSpec(b"3"))
+    await asyncio.sleep(0.05)  # so that a put which goes now is due before the others
+    may_go_on.set()
+    await asyncio.gather(*earlier, later)
+    tasks = await queues.take(queues.open_session(), ["q"], count=10)
+    assert [task.payload for task in tasks] == [b"0", b"1", b"2", b"3"]
+
+
+async def test_one_users_refusal_is_not_the_next_ones(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each user looks up for himself whether he may make the queue."""
+    queues = (await node()).queues
+    real = queues.catalog.links_of
+
+    async def links_of(name: str) -> Any:
+        if ACTING.get() == "poor":
+            raise Full("your share is used up")
+        return await real(name)
+
+    monkeypatch.setattr(queues.catalog, "links_of", links_of)
+    acting = {user: contextvars.copy_context() for user in ("poor", "rich")}
+    for user, context in acting.items():
+        context.run(ACTING.set, user)
+    refused = acting["poor"].run(queues.put, "q", TaskSpec())
+    made = acting["rich"].run(queues.put, "q", TaskSpec(id="a"))
+    with pytest.raises(Full, match="your share"):
+        await refused
+    assert await made == "a"
+
+
+async def test_who_puts_to_a_new_name_is_told_at_once_that_the_store_is_down(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one behind the other, each after the time that a store has."""
+    queues = (await node()).queues
+    asked: list[str] = []
+
+    async def links_of(name: str) -> None:
+        asked.append(name)
+        raise StoreDown("it is not heard")
+
+    monkeypatch.setattr(queues.catalog, "links_of", links_of)
+    puts = [queues.put("q", TaskSpec()) for _ in range(100)]
+    told = await asyncio.gather(*puts, return_exceptions=True)
+    assert all(isinstance(error, StoreDown) for error in told)
+    assert asked == ["q"]
+    monkeypatch.undo()
+    await queues.put("q", TaskSpec())

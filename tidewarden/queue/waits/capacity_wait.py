@@ -40,7 +40,7 @@ class CapacityWait:
         """
         check_range(wait_ms, "WAIT", 0, self._wait_max_ms)
         task.check(self._producer.payload_max)
-        links = await self._catalog.links_of(check_name(queue))
+        links = await self._producer.lookups.links_of(check_name(queue))
         if links is not None:
             end = self._loop.time() + wait_ms / 1000
 
@@ -48,7 +48,8 @@ class CapacityWait:
                 return self.put(one, copy, max(0, round((end - self._loop.time()) * 1000)))
 
             return await self._producer.put_to_each(queue, links, task, waiting)
-        task_id, shard = self._producer.target(queue, self._catalog.shards[queue], task)
+        shards = await self._catalog.open(queue)
+        task_id, shard = self._producer.target(queue, shards, task)
         if self.lines.waiting >= self._waiting_max:
             raise Full("too many puts wait for room on this node (limits.waiting_max)")
         with self.lines.join((queue, shard.index)) as turn:
