@@ -125,7 +125,7 @@ async def test_an_incident_of_everybody_ends_nobody(
     Long enough for a first refusal of each and a second ten minutes later, and for every access
     token to end.
     """
-    await incident(oidc, tmp_path, 20, 30)
+    await incident(oidc, tmp_path, 20, 120)
 
 
 @pytest.mark.soak

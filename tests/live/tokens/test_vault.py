@@ -23,6 +23,13 @@ from typer.testing import CliRunner
 from tidewarden.config.key_file import prepend_key
 
 ACCOUNTS = 400
+# Where all that fail are taken for the client's trouble, no account's failure is told.
+FAILING = (
+    "account.failing",
+    "provider.breaker_open",
+    "provider.quarantine_begun",
+    "provider.silent",
+)
 MARK = "s3cr3t" + secrets.token_hex(4)
 HOOK = base64.b64encode(secrets.token_bytes(32)).decode()
 
@@ -201,14 +208,14 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
 
 
 def told(node: Node) -> str:
-    """What the node's stream has, to the first event of an account that fails."""
+    """What the node's stream has, to the first event of an account, or its provider, that fails."""
     text = ""
     with node._http.stream(
         "GET", f"http://127.0.0.1:{node.base_port + 1}/v1/events?after=0", timeout=60
     ) as response:
         for line in response.iter_lines():
             text += line + "\n"
-            if line.startswith("data: ") and "event: account.failing" in text:
+            if line.startswith("data: ") and any(f"event: {kind}" in text for kind in FAILING):
                 return text
     pytest.fail(f"no event of an account that fails: {text}")
 
