@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink
 
 from .sessions.session import Session, gone
+from .shards.call_sequence import AGAIN_S
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -63,6 +65,7 @@ class Take:
     _time_is_over = False
     _ended = False
     _timer: asyncio.TimerHandle | None = None
+    _lost_until = 0.0  # so long it asks again, though it does not wait; 0: no answer was lost
     _busy = False
     _position = 0  # of the question under way
     _tries: Tries | None = None
@@ -274,12 +277,29 @@ class Take:
             self._trouble = error
             if self._known or self._may_wait(error):
                 self._ask_later()
+        elif self._lost(error):
+            # What it may have got is released: see .sessions.lost_takes.
+            if not self._known:
+                self._join()
+            asyncio.get_running_loop().call_later(RETRY_S, self._ask_all)
         else:
             self._trouble = error
             shared = self._session.shared
             if shared is not None and shared.lost and not self._known:
                 error = gone(shared) if isinstance(error, StoreDown | Stale) else error
             self._end(error=error)
+
+    def _lost(self, error: BaseException) -> bool:
+        """Whether a take that does not wait asks again, for its answer was lost."""
+        if self._waits or self._got or self._over or self._session.closed:
+            return False
+        if self._under_way.drain.started or not (
+            unanswered(error) or isinstance(error, Unconfirmed)
+        ):
+            return False
+        now = asyncio.get_running_loop().time()
+        self._lost_until = self._lost_until or now + AGAIN_S
+        return now < self._lost_until
 
     def _ask_later(self) -> None:
         """
