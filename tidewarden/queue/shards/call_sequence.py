@@ -126,7 +126,9 @@ class CallSequence:
         self._again.sort(key=lambda call: call.order)
         first = self._again.pop(0)
         if first.serial is None and first.name in NUMBERED:
-            # It did not run, so none behind it can have.
+            # It did not run, so none behind it can have. Only now, when nothing is under way, may
+            # another stream begin: what is sent before finds a gap, and keeps its place.
+            self._stream = 0
             for call in self._again:
                 call.serial = call.doubt = call.parts = None
         self._shard.send_again(first)
@@ -150,26 +152,23 @@ class CallSequence:
             again = again and call.name in NUMBERED | REPEATABLE
             call.doubt, call.parts = error, call.parts if parts is None else parts
         elif not self._refused_for_now(error):
-            # It has used no number, and what was sent behind it has found a gap.
-            self._stream = 0
-            again = False
+            again = False  # it has used no number: what was sent behind it finds a gap
         if again:
             self._again.append(call)
             return None
         self._under.pop(call, None)
+        if not self._under:
+            self._stream = 0
         return call.doubt or error
 
     def _gap(self, call: SequencedCall, error: BaseException) -> bool:
         """
         Note that ``call`` did not run now; return whether that means that it never did.
-
-        The stream ends here: what was sent in it and is lost stands before the call.
         """
         self._latest = int(str(error).split()[1])
         stream = call.serial[0] if call.serial else 0
         if call.doubt is not None and self._latest != stream:
             return False
-        self._stream = 0
         call.serial = call.doubt = call.parts = None
         return True
 

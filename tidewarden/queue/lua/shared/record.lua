@@ -52,7 +52,6 @@ local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/
 local kept = { many = 0 }
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local LATEST = 2 * NEVER -- and than any in a record: an update adds a delay to the time
-local MODES = { keep = true, fail = true, replace = true }
 
 -- Nothing is read yet and nothing to be written: as before the first verb, also after one that was
 -- refused before it wrote.
