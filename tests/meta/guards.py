@@ -336,6 +336,19 @@ GUARDS = (
         ("rooms/queues/test_queues",),
     ),
     Guard(
+        "serial",
+        (
+            ("queue/lua/shared/record.lua", "if stream == by and number <= before then", "if false then"),
+            ("queue/lua/shared/record.lua", "elseif not (stream == by and number == before + 1) and not (stream > by and number == 1) then", "elseif false then"),
+        ),
+        ("scripts/tasks/test_sequence",),
+    ),
+    Guard(
+        "again-in-order",
+        (("queue/shards/call_sequence.py", "if len(self._again) < len(self._under) or not self._shard.idle:", "if not self._shard.idle:"),),
+        ("unit/queues/test_call_sequence",),
+    ),
+    Guard(
         "shards-together",
         (("queue/shards/shard_group.py", " and not any(one.flies for one in shards)", ""),),
         ("unit/queues/test_shard_order",),
@@ -441,7 +454,7 @@ GUARDS = (
     ),
     Guard(
         "unconfirmed-lease",
-        (("queue/sessions/lost_takes.py", "            known.update(one.holding.leases())\n", "            pass\n"),),
+        (("queue/sessions/lost_takes.py", "            known.update(one.leases())\n", "            pass\n"),),
         ("rooms/queues/takes/test_strays",),
     ),
     Guard(

@@ -30,6 +30,7 @@ ELSEWHERE = {
 # Classes whose objects live as long as one request, call or answer.
 SHORT = {
     "Batch",
+    "BatchCall",
     "Finding",
     "Take",
     "Asked",

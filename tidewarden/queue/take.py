@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink
 
 from .sessions.session import Session, gone
+from .shards.call_sequence import AGAIN_S
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -63,6 +65,7 @@ class Take:
     _time_is_over = False
     _ended = False
     _timer: asyncio.TimerHandle | None = None
+    _lost_until = 0.0  # so long it asks again, though it does not wait; 0: no answer was lost
     _busy = False
     _position = 0  # of the question under way
     _tries: Tries | None = None
@@ -266,12 +269,10 @@ class Take:
             # these shards are the queue's no longer: whoever waits here asks again
             self._trouble = None
             self._time_over()
-        elif (
-            isinstance(error, StoreDown | Stale | Unconfirmed)
-            and self._waits
-            and not (self._got or self._time_is_over or self._over)
-        ):
+        elif isinstance(error, StoreDown | Stale | Unconfirmed) and self._asks_again(error):
             self._trouble = error
+            if not self._waits and not self._known:
+                self._join()
             if self._known or self._may_wait(error):
                 self._ask_later()
         else:
@@ -281,6 +282,26 @@ class Take:
                 error = gone(shared) if isinstance(error, StoreDown | Stale) else error
             self._end(error=error)
 
+    def _asks_again(self, error: BaseException) -> bool:
+        """
+        Whether it asks again, though its time be over, or it does not wait.
+
+        Where stores replicate and the primary was lost, it does so for a while. What it may have
+        got there is released: see :mod:`.sessions.lost_takes`.
+        """
+        if self._got or self._over:
+            return False
+        if self._waits and not self._time_is_over:
+            return True
+        if self._session.closed or self._under_way.drain.started:
+            return False
+        if not self._asked.holding.flies:
+            return False
+        now = asyncio.get_running_loop().time()
+        if unanswered(error) or isinstance(error, Unconfirmed):
+            self._lost_until = self._lost_until or now + AGAIN_S
+        return now < self._lost_until
+
     def _ask_later(self) -> None:
         """
         The store is away, or this node has to register again: the take goes on waiting, and asks
@@ -288,7 +309,8 @@ class Take:
         """
         self._unpark()
         self._again = ()
-        self._arm()
+        if self._waits:
+            self._arm()
         asyncio.get_running_loop().call_later(RETRY_S, self._ask_all)
 
     # --- waiting
@@ -356,7 +378,7 @@ class Take:
     def _time_over(self) -> None:
         self._timer = None
         self._time_is_over = True
-        if not self._busy:
+        if not self._busy and not (self._trouble is not None and self._asks_again(self._trouble)):
             self._end(error=self._trouble)
 
     def _end(self, error: BaseException | None = None) -> None:

@@ -51,7 +51,7 @@ def test_an_answered_call_is_freed_by_its_reference_count(kind: str, end: str) -
     if kind == "batch":
         batch = Batch("queue.put")
         batch.receivers.append(caller)
-        call = BatchCall(shard, "queue.put", [batch])  # type: ignore[arg-type]
+        call = BatchCall(shard, "queue.put", [], [batch])  # type: ignore[arg-type]
         del batch
     else:
         call = SingleCall(shard, caller, item=False)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ while at <= #all do
   parts[#parts + 1] = { verb, at + 2, n }
   at = at + 2 + n
 end
+open() -- before its parts: one that may not run at all is refused as a whole
 joined = true
 local reply = {}
 for i = 1, #parts do

@@ -26,6 +26,7 @@ local function fresh(payload)
     payload = payload,
   }
 end
+local MODES = { keep = true, fail = true, replace = true }
 local plain = fresh('') -- every task without options, but for its payload
 local head = encode(plain)
 local tasks, modes, seen = {}, {}, {}

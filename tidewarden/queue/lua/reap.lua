@@ -20,6 +20,11 @@ if dead_boot(node) < boot then
   rest[#rest + 1] = node .. '.' .. text(boot)
   set('dead', table.concat(rest, ' ', math.max(1, #rest - DEAD_MAX + 1)))
 end
+-- It sends no call again. What it sent under a later boot begins a new stream.
+if S['by:' .. node] then
+  redis.call('HDEL', key('shard'), 'by:' .. node, 'at:' .. node)
+  S['by:' .. node], S['at:' .. node] = nil, nil
+end
 -- Nobody there has to be told anything.
 local function survivors(list)
   local rest = {}

@@ -180,7 +180,7 @@ class LostTakes:
             (task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue
         }
         for one in {shard, self._current(shard) or shard}:
-            known.update(one.holding.leases())
+            known.update(one.leases())
         for session in self._sessions():
             held = session.held.items()
             known.update(

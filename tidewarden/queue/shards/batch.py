@@ -12,6 +12,7 @@ from tidewarden.store.connection import Arg, ReplyError, ReplySink, StoreConnect
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.scripts.loader import ScriptRun
 
+from .call_sequence import END_REFUSED, PUT_REFUSED, applied
 from .reply_durability import PendingReply, Unconfirmed
 
 
@@ -39,6 +40,16 @@ class Batch:
         self.args[at * width : at * width] = args
         self.receivers.insert(at, receiver)
         self.first += 1
+
+    def answer_of_applied(self, said: int) -> list[int] | None:
+        """
+        Return the answers of a batch that ran, and whose answers were lost; None: nobody knows.
+
+        ``said``: which of them were refusals.
+        """
+        sure = self.verb == "put" and not said & PUT_REFUSED
+        sure = sure or (self.verb in ("ack", "end") and not said & END_REFUSED)
+        return [1] * len(self.receivers) if sure else None
 
     def answer(self, items: Any) -> None:
         """The script's answer for each item, or its refusal of them all."""
@@ -70,23 +81,53 @@ class CallOwner(Protocol):
     def on_shard_state(self, now_ms: int, next_ms: int, woke: bool) -> None: ...
     def refused_alone(self, receiver: ReplySink, error: BaseException, *, final: bool) -> None: ...
     def send_next(self) -> None: ...
+    def takes_back(
+        self, call: BatchCall, error: BaseException, parts: Sequence[Any] | None = None
+    ) -> BaseException | None: ...
+    def ended(self, call: BatchCall) -> None: ...
     def answered(self) -> None: ...
     def missed(self) -> None: ...
 
 
 class BatchCall:
-    """One call of one or several batches under way; it receives the script's reply."""
+    """
+    One call of one or several batches under way; it receives the script's reply.
 
-    __slots__ = ("_batches", "_name", "_shard", "answered", "in_order", "pending", "run")
+    Its ``serial`` and what follows are its :class:`.call_sequence.SequencedCall`'s.
+    """
 
-    def __init__(self, shard: CallOwner, name: str, batches: Sequence[Batch]) -> None:
+    __slots__ = (
+        "_batches",
+        "_shard",
+        "answered",
+        "args",
+        "doubt",
+        "in_order",
+        "name",
+        "order",
+        "parts",
+        "pending",
+        "run",
+        "serial",
+        "until",
+    )
+
+    def __init__(
+        self, shard: CallOwner, name: str, args: Sequence[Arg], batches: Sequence[Batch]
+    ) -> None:
         self._shard = shard
-        self._name = name
+        self.name = name
+        self.args = args
         self._batches = batches
         self.answered = False
         self.in_order = False  # the shard hears of its end
         self.pending: PendingReply | None = None  # what holds the answers back
         self.run: ScriptRun | None = None  # once it was sent
+        self.serial: tuple[int, int] | None = None
+        self.order = 0
+        self.until = 0.0
+        self.doubt: BaseException | None = None
+        self.parts: Sequence[Any] | None = None
 
     @property
     def sent_by(self) -> Callable[[StoreConnection], None] | None:
@@ -117,7 +158,7 @@ class BatchCall:
         self._shard.on_reply(now_ms, next_ms, bool(woke))
         if self.in_order:
             self._shard.answered()
-        return items if self._name == "queue.batch" else (items,)
+        return items if self.name == "queue.batch" else (items,)
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
         """Of the tasks that were taken."""
@@ -128,6 +169,8 @@ class BatchCall:
 
     def deliver(self, parts: Sequence[Any], /) -> None:
         """Hand out the answers."""
+        if self.order:
+            self._shard.ended(self)
         for batch, part in zip(self._batches, parts, strict=True):
             if isinstance(part, ReplyError):  # which the connection did not see
                 self._shard.part_refused(str(part))
@@ -136,23 +179,53 @@ class BatchCall:
 
     def unconfirmed(self, parts: Sequence[Any], error: NoQuorum, /) -> None:
         """The answers missed their durability."""
-        for batch, part in zip(self._batches, parts, strict=True):
-            if isinstance(part, ReplyError):
-                batch.fail(error)
-                continue
-            for receiver, item in zip(batch.receivers, part, strict=True):
-                fail_reply(receiver, Unconfirmed(str(error), item))
+        told = self._shard.takes_back(self, error, parts)
+        if told is not None:
+            for batch, part in zip(self._batches, parts, strict=True):
+                if isinstance(part, ReplyError):
+                    batch.fail(told)
+                    continue
+                for receiver, item in zip(batch.receivers, part, strict=True):
+                    fail_reply(receiver, Unconfirmed(str(told), item))
+        self._shard.send_next()
 
     def set_exception(self, exception: BaseException, /) -> None:
         if self.run is not None and self.run.again(exception, self):
             return
-        self.pending = None
+        pending, self.pending = self.pending, None
         self.answered = True
         if self.in_order:
             self._shard.answered()
-        self._shard.refused(exception)
-        self._shard.on_error(self._batches, exception)
+        said = applied(exception)
+        if said is not None and self.doubt is not None:
+            self._ran_before(said, pending)
+        else:
+            self._failed(exception)
         self._shard.send_next()
+
+    def _failed(self, error: BaseException) -> None:
+        told = self._shard.takes_back(self, error)
+        if told is None:
+            self._shard.on_error((), error)
+        else:
+            self._shard.refused(told)
+            self._shard.on_error(self._batches, told)
+
+    def _ran_before(self, said: int, pending: PendingReply | None) -> None:
+        """It was sent again, and had run before: most of its answers follow from that."""
+        assert self.doubt is not None
+        lost: list[Batch] = []
+        if self.parts is None:
+            parts = [batch.answer_of_applied(said) for batch in self._batches]
+            lost = [one for one, part in zip(self._batches, parts, strict=True) if part is None]
+            self._batches = [one for one in self._batches if one not in lost]
+            self.parts = [part for part in parts if part is not None]
+        parts_known, self.parts = self.parts, None
+        self._shard.on_error(lost, self.doubt)
+        if pending is not None:
+            pending.hold(parts_known)
+        else:
+            self.deliver(parts_known)
 
 
 class SingleCall:

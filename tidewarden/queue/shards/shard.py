@@ -7,7 +7,7 @@ Requests that arrive together become one script call; waiting takes are woken, n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
@@ -21,6 +21,7 @@ from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply
 
 from .batch import Batch, BatchCall, SingleCall, Whole
+from .call_sequence import CallSequence
 from .known_empty import KnownEmpty
 from .lease_clock import LeaseClock
 from .reply_durability import DurabilityGate
@@ -70,6 +71,7 @@ class Shard:
         "_next_at",
         "_retired",
         "_scheduled",
+        "_sequence",
         "_timer",
         "_timer_at",
         "_told_at",
@@ -115,6 +117,7 @@ class Shard:
         self._flying = 0  # calls of batches under way
         self._unanswered = 0  # calls under way whose order counts: all but those of run_by
         self._flight: Flight | None = None  # they went by, None: by the link
+        self._sequence: CallSequence | None = None  # where calls fly, since the first
         # what waits for their answers, as a rule nothing: a deque is 0.6 KB for each shard
         self._behind: list[tuple[str, Sequence[Arg], BatchCall | SingleCall, int]] = []
         self._waiters = Waitlist(self)
@@ -249,6 +252,8 @@ class Shard:
     @property
     def _may_send(self) -> bool:
         """Whether a batch need not wait for the answer of one before it."""
+        if self._sequence is not None and self._sequence.repeats:
+            return False
         if self._flying == 0:
             return True
         return self._flying < (IN_ORDER_MAX if self.holding.flies else FLYING_MAX)
@@ -290,7 +295,7 @@ class Shard:
 
     def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[Batch]) -> None:
         self._flying += 1
-        self._call(name, args, BatchCall(self, name, batches))
+        self._call(name, args, BatchCall(self, name, args, batches))
 
     def on_reply(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """A call of batches was answered so."""
@@ -309,6 +314,8 @@ class Shard:
         self._flying -= 1
         if unanswered(error):
             self.missed()
+        if not batches:  # all is sent again
+            return
         error = resharded_error(self.queue, error)
         for batch in batches:
             if isinstance(error, Resharded) and self._on_resharded is not None:
@@ -332,8 +339,49 @@ class Shard:
             self._woken = False
             if self.parked:
                 self._waiters.wake()
-        if self._batches and self._may_send:
+        if self._sequence is not None and self._sequence.repeats:
+            self._sequence.go_on()
+        elif self._batches and self._may_send:
             self._send_all()
+
+    # --- calls that are sent again
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is under way."""
+        return self._flying == 0
+
+    @property
+    def retired(self) -> bool:
+        """Whether the queue is resharded."""
+        return self._retired
+
+    def takes_back(
+        self, call: BatchCall, error: BaseException, parts: Sequence[Any] | None = None
+    ) -> BaseException | None:
+        """See :meth:`CallSequence.take_back`."""
+        return error if self._sequence is None else self._sequence.take_back(call, error, parts)
+
+    def ended(self, call: BatchCall) -> None:
+        """The caller of a call that is in the sequence knows its outcome."""
+        assert self._sequence is not None
+        self._sequence.ended(call)
+
+    def send_again(self, call: BatchCall) -> None:
+        """Send a call that was sent before."""
+        self._flying += 1
+        call.answered = False
+        self._call(call.name, call.args, call)
+
+    def leases(self) -> Iterator[tuple[str, int]]:
+        """
+        List ids and lease numbers of tasks in answers that are not handed out yet.
+
+        Only here is it known whose they are.
+        """
+        yield from self.holding.leases()
+        if self._sequence is not None:
+            yield from self._sequence.leases()
 
     # --- the order of calls
 
@@ -380,7 +428,12 @@ class Shard:
                 landing.pending = self.holding.pending(script.durability, landing, flight)
                 link = flight or self._link
                 landing.in_order = True
-            said = (self.stamped(now_ms), self.holder(), *args)
+            holder = self.holder()
+            if self.holding.flies and type(landing) is BatchCall:
+                if self._sequence is None:
+                    self._sequence = CallSequence(self)
+                holder += self._sequence.begun(landing)
+            said = (self.stamped(now_ms), holder, *args)
             self._scripts.send(link, name, self.keys, said, landing)
             if landing.in_order:
                 self._flight = flight

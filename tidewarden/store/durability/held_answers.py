@@ -12,6 +12,10 @@ from tidewarden.errors import NoQuorum
 DOWN = "this node goes down, or the server is no primary any more"
 
 
+class Moved(NoQuorum):
+    """Another server has taken over since the answer was given: what it says may be lost there."""
+
+
 class HeldAnswer(Protocol):
     """An answer that is held back until its write is known to be firm. Its methods do not raise."""
 
@@ -99,11 +103,11 @@ class HeldAnswers:
         line.extend(self.gathered)
         self.gathered.clear()
 
-    def miss(self, answer: HeldAnswer, why: str) -> None:
+    def miss(self, answer: HeldAnswer, why: str, kind: type[NoQuorum] = NoQuorum) -> None:
         """Hand out that an answer's write may or may not last."""
         self.missed += 1
         answer.missed(
-            NoQuorum(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
+            kind(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
         )
 
     def expire(self) -> None:

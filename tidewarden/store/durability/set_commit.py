@@ -28,7 +28,7 @@ from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import NotSent, unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply
 
-from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line
+from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line, Moved
 from .server_identity import MOVED, ServerIdentity, ServerQuestion
 from .set_reading import PROCESS, Primaryship, node_of, primaryship_of, read_group
 from .view_library import mark_command, primary_key
@@ -150,8 +150,11 @@ class SetCommit:
 
         ``ground``: of before it was sent. ``flight``: by which it was.
         """
-        if self._stopped or not ground.stands:
-            self._held.miss(answer, DOWN if self._stopped else ground.why)
+        if self._stopped:
+            self._held.miss(answer, DOWN)
+            return
+        if not ground.stands:
+            self._held.miss(answer, ground.why, Moved)
             return
         if flight is not None and not flight.done():
             self._held.add(answer, ground.identity, flight.lane.line)
@@ -336,7 +339,7 @@ class SetCommit:
             if one.identity == known:
                 one.answer.confirmed()
             else:
-                self._held.miss(one.answer, MOVED)
+                self._held.miss(one.answer, MOVED, Moved)
                 self._server.forget(one.identity)
         self._idle.append(lane)
         if self._held.gathered:

@@ -62,6 +62,13 @@ local function wake()
 end
 
 local function finish(items)
+  for i = 1, sequence and #items or 0 do -- which answers besides 1 there were
+    local answer = items[i]
+    local kind = type(answer)
+    local refused = kind == 'table' and answer.err
+    if refused or kind == 'string' then sequence[4] = true end
+    if refused or kind == 'number' and answer ~= 1 then sequence[5] = true end
+  end
   if effect == 'reads' then
     if next(changed) ~= nil or counted then discard() end
     keep_record()
@@ -77,6 +84,11 @@ local function finish(items)
   if S.paused > now then woke = false end
   if (woke and S.waiting ~= '') or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then
     wake()
+  end
+  if sequence then
+    local node, stream, number, puts, ends = unpack(sequence, 1, 5)
+    if S['by:' .. node] ~= stream then set('by:' .. node, stream) end
+    set('at:' .. node, 4 * number + (puts and 1 or 0) + (ends and 2 or 0))
   end
   if next(changed) ~= nil or counted then
     set('seq', math.max(S.seq + 1, clock_us))

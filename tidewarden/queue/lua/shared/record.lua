@@ -8,9 +8,16 @@
 -- ARGV    1 now_ms (unix; "0": the store's TIME), or `-known` (the store's TIME, and `known` as
 --           below), or all of it as `now_ms~known~steps~lag`, and `/layout` in a queue that was cut
 --           anew
---         2 the caller's holder `node.boot` ("-": none)
+--         2 the caller's holder `node.boot` ("-": none), and `#stream.number` behind it where the
+--           call may be sent again (see `sequence`)
 --         3… the verb's own
 local P, CALLER
+-- Serial numbers of calls, as of the clients of a Raft log (Ongaro 2014, 6.3): the caller's node,
+-- the stream and the number of the call; nil: it has none. A numbered call is run once, and only
+-- behind the one before it in its stream; a stream begins with 1. Of each node the record has the
+-- latest: `by:NODE` is its stream, `at:NODE` four times its number, and what its answers were
+-- besides 1 (1: some put was refused, 2: some end of a lease).
+local sequence
 local now, now_us
 local clock_us -- the store's TIME, whatever the caller says
 -- The leases' clock as the caller's own measures it, never ahead; 0: it does not say (see
@@ -45,7 +52,6 @@ local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/
 local kept = { many = 0 }
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local LATEST = 2 * NEVER -- and than any in a record: an update adds a delay to the time
-local MODES = { keep = true, fail = true, replace = true }
 
 -- Nothing is read yet and nothing to be written: as before the first verb, also after one that was
 -- refused before it wrote.
@@ -61,7 +67,13 @@ local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
   now, now_us, clock_us, known, view = nil, nil, nil, nil, nil
-  joined, effect = false, nil
+  joined, effect, sequence = false, nil, nil
+  local stream = CALLER and string.find(CALLER, '#', 1, true)
+  if stream then
+    local node, boot, by, at = string.match(CALLER, '^(.*)%.(%d+)#(%d+)%.(%d+)$')
+    CALLER = string.sub(CALLER, 1, stream - 1)
+    sequence = { node, tonumber(by), tonumber(at) }
+  end
   afresh()
   pack, unpack_struct = struct.pack, struct.unpack
 end
@@ -348,6 +360,18 @@ local function open(mending)
         .. text(FORMAT)
         .. ' and older: upgrade this node'
     )
+  end
+  if sequence then
+    local node, stream, number = unpack(sequence)
+    local by, at = S['by:' .. node] or 0, S['at:' .. node] or 0
+    local before = math.floor(at / 4)
+    if stream == by and number <= before then
+      S = nil -- no other part of a batch may run either
+      refuse('APPLIED ' .. (number == before and text(at % 4) or '3'))
+    elseif not (stream == by and number == before + 1) and not (stream > by and number == 1) then
+      S = nil
+      refuse('GAP ' .. text(by))
+    end
   end
   if S.layout ~= layout then agree(layout) end
   if steps then step(steps, lag) end

@@ -1,0 +1,266 @@
+"""Calls of which nobody knows whether they ran are sent again, in their order, under their number."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from support.queues.seat import NOTHING, Seat, turn
+from support.store.lanes import HandLink
+
+from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.shards import call_sequence
+from tidewarden.store.durability.set_commit import ANSWERS
+from tidewarden.store.reply_errors import error_of
+
+
+@pytest.fixture
+async def seat() -> Seat:
+    return Seat()
+
+
+def serials(sent: list[bytes]) -> list[tuple[int, int]]:
+    """Stream and number of each numbered call, as they were sent."""
+    found = re.findall(rb"n0\.1#(\d+)\.(\d+)", b"".join(sent))
+    return [(int(stream), int(number)) for stream, number in found]
+
+
+def owing(seat: Seat) -> HandLink:
+    """The one connection on which a numbered call waits for its answer."""
+    links = [seat.data, *seat.lanes.links]
+    (link,) = (one for one in links if len(one.waiting) % ANSWERS and serials(one.sent[-1:]))
+    return link
+
+
+def moved(seat: Seat) -> None:
+    """Another server has taken over, and all connections lead there."""
+    for link in [seat.data, *seat.lanes.links]:
+        link.view, link.run_id = link.view + 1, f"r{link.view + 1}"
+        link.lose()
+
+
+async def settle(seat: Seat) -> None:
+    """Confirm whatever waits for that alone."""
+    for _ in range(5):
+        for link in seat.lanes.under_way:
+            if len(link.waiting) == ANSWERS:
+                link.confirm()
+        await turn()
+
+
+async def test_a_lost_call_is_sent_again_under_its_number(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    first = serials(seat.lane.sent)
+    seat.lane.lose()
+    await turn()
+    again = owing(seat)
+    assert serials(again.sent[-1:]) == first
+    again.answer(NOTHING)
+    await settle(seat)
+    assert await put == 1
+
+
+@pytest.mark.parametrize("answer", ["put", "ack", "end"])
+async def test_one_that_had_run_has_the_answer_that_it_had(seat: Seat, answer: str) -> None:
+    ways: dict[str, Any] = {
+        "put": lambda: seat.shard.put("a", "", b"1"),
+        "ack": lambda: seat.shard.ack("a", 5),
+        "end": lambda: seat.shard.end("a", 5, "release"),
+    }
+    asked = ways[answer]()
+    await turn()
+    seat.lane.lose()
+    await turn()
+    owing(seat).answer(error_of("APPLIED 0"))
+    await turn()
+    assert not asked.done(), "it is not known to last"
+    await settle(seat)
+    assert await asked == 1
+
+
+@pytest.mark.parametrize(("said", "sure"), [(1, "ack"), (2, "put"), (3, "")])
+async def test_what_does_not_follow_is_not_known(seat: Seat, said: int, sure: str) -> None:
+    asked = {"put": seat.shard.put("a", "", b"1"), "ack": seat.shard.ack("b", 5)}
+    await turn()
+    seat.lane.lose()
+    await turn()
+    owing(seat).answer(error_of(f"APPLIED {said}"))
+    await settle(seat)
+    for name, one in asked.items():
+        if name == sure:
+            assert await one == 1
+        else:
+            with pytest.raises(StoreDown, match="the connection was lost"):
+                await one
+
+
+async def test_an_answer_that_a_new_primary_may_lack_is_asked_for_again(seat: Seat) -> None:
+    put, taken = seat.shard.put("a", "", b"1"), asyncio.get_running_loop().create_future()
+    seat.shard.take(taken, 1, 0, 0)
+    await turn()
+    row = [b"a", 5, b"1", 1, 0, 0, 0]
+    lane = seat.lane
+    lane.answer([7, -1, 0, [[1], [[row]]]])
+    await turn()
+    moved(seat)
+    await settle(seat)
+    assert list(seat.shard.leases()) == [("a", 5)], "nobody else may take it for lost"
+    owing(seat).answer(error_of("APPLIED 0"))
+    await settle(seat)
+    assert [await put, await taken] == [1, [row]]
+    assert list(seat.shard.leases()) == []
+
+
+async def test_what_a_new_primary_lacks_is_run_there_in_order(seat: Seat) -> None:
+    """The later one comes there first, finds a gap, and stands behind the earlier."""
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.lane.answer(NOTHING)
+    await turn()
+    moved(seat)
+    second = seat.shard.ack("b", 5)
+    await turn()
+    stream, number = serials(
+        [*seat.data.sent, *(one for link in seat.lanes.links for one in link.sent)]
+    )[-1]
+    assert number == 2
+    owing(seat).answer(error_of("GAP 0"))
+    await settle(seat)
+    again = owing(seat)
+    assert serials(again.sent[-1:]) == [(stream, 1)]
+    assert b"queue_put" in again.sent[-1]
+    again.answer(NOTHING)
+    await settle(seat)
+    assert await first == 1
+    again = owing(seat)
+    ((later, number),) = serials(again.sent[-1:])
+    assert (later > stream, number) == (True, 1)
+    again.answer(NOTHING)
+    await settle(seat)
+    assert await second == 1
+
+
+async def test_nothing_new_is_sent_before_what_is_sent_again(seat: Seat) -> None:
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    lane = seat.lane
+    held = seat.shard.put("b", "", b"1")
+    lane.answer(NOTHING)
+    await turn()
+    (other,) = (link for link in seat.lanes.under_way if link is not lane)
+    other.lose()
+    new = seat.shard.put("c", "", b"1")
+    await turn()
+    sent = b"".join([*seat.data.sent, *(one for link in seat.lanes.links for one in link.sent)])
+    assert (sent.count(b"queue_put"), b"\r\nc\r\n" in sent) == (2, False), (
+        "the first may be lost, too"
+    )
+    lane.confirm()
+    await turn()
+    assert await first == 1
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert b"\r\nc\r\n" in owing(seat).sent[-1]
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert [await held, await new] == [1, 1]
+
+
+async def test_a_server_that_takes_no_writes_is_asked_again(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_sequence, "PAUSE_S", 0.0)
+    put, touch = seat.shard.put("a", "", b"1"), seat.shard.touch("b", 5, 0)
+    await turn()
+    refused = error_of("READONLY You can't write against a read only replica.")
+    seat.lane.answer(refused, refused)
+    await settle(seat)
+    await asyncio.sleep(0.01)
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert await put == 1
+    for link in seat.lanes.links:
+        if link.waiting:
+            link.answer([7, -1, 0, [99]])
+    await settle(seat)
+    assert await touch == 99
+
+
+async def test_a_refusal_is_told_and_the_next_call_begins_a_stream(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    ((stream, _),) = serials(seat.lane.sent)
+    seat.lane.answer(error_of("STALE n0.1 was declared dead"))
+    await settle(seat)
+    with pytest.raises(Stale):
+        await put
+    later = seat.shard.put("b", "", b"1")
+    await turn()
+    ((began, number),) = serials(owing(seat).sent[-1:])
+    assert (began > stream, number) == (True, 1)
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert await later == 1
+
+
+async def test_it_ends_after_a_while_with_what_is_so(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_sequence, "AGAIN_S", 0.05)
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.lane.lose()
+    await turn()
+    await asyncio.sleep(0.06)
+    owing(seat).lose()
+    with pytest.raises(StoreDown, match="the connection was lost"):
+        await put
+    later = seat.shard.put("b", "", b"1")
+    await turn()
+    owing(seat).answer(error_of("GAP 0"))
+    await settle(seat)
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert await later == 1
+
+
+async def test_one_whose_place_in_the_sequence_is_lost_is_not_known(seat: Seat) -> None:
+    """As where the record was emptied, or another of this node began a stream since."""
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.lane.lose()
+    await turn()
+    owing(seat).answer(error_of("GAP 0"))
+    with pytest.raises(StoreDown, match="the connection was lost"):
+        await put
+
+
+async def test_what_is_no_call_of_the_sequence_is_told_as_before(seat: Seat) -> None:
+    lock = seat.shard.batched("queue.lock_release", "a", 5)
+    await turn()
+    assert not serials(seat.lane.sent)
+    seat.lane.lose()
+    with pytest.raises(StoreDown):
+        await lock
+
+
+async def test_a_queue_that_waits_for_nobody_numbers_nothing(seat: Seat) -> None:
+    seat.shard.holding.commit = None
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    assert not serials(seat.data.sent)
+    seat.data.lose()
+    with pytest.raises(StoreDown):
+        await put
+
+
+def test_streams_grow_also_where_the_clock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_sequence.time, "time_ns", lambda: 0)
+    one, other = (call_sequence.CallSequence(Any) for _ in range(2))  # type: ignore[arg-type]
+    first, second = one._new_stream(), other._new_stream()
+    assert second > first
+    other._latest = second + 1000
+    assert other._new_stream() > second + 1000

@@ -1,0 +1,205 @@
+"""
+Numbers the calls of one shard, so that one whose outcome is unknown is sent again and runs once.
+
+As the clients of a Raft log do (Ongaro, Consensus: Bridging Theory and Practice, 2014, 6.3), a node
+gives each call a serial number. The shard's record has the latest number that ran, of each node, so
+it stands or falls with what the call wrote. A call that is sent again runs if it had not, and is
+refused with ``APPLIED`` otherwise. A call whose predecessor did not run is refused with ``GAP``.
+See ``sequence`` in ``lua/shared/record.lua``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from tidewarden.errors import Error
+from tidewarden.store.durability.held_answers import Moved
+from tidewarden.store.reply_errors import NotRun, StoreRefused, takes_no_writes, unanswered
+
+AGAIN_S = 5.0
+"""A call is sent again for so long after its first trouble, as it would wait for a connection."""
+PAUSE_S = 0.05
+"""Before a call is sent again that a server refused for now."""
+NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
+REPEATABLE = frozenset(("queue.touch", "queue.wait", "queue.leases"))
+"""Those that may run twice need no number."""
+PUT_REFUSED, END_REFUSED = 1, 2
+"""What ``APPLIED`` says of the answers that were given: some put, or some end, was refused."""
+
+
+class SequencedCall(Protocol):
+    """A call of a shard, as its sequence sees it."""
+
+    name: str
+    serial: tuple[int, int] | None
+    """Its stream and its number; None: it has none yet."""
+    order: int
+    """Its place among the shard's calls; 0: it was not sent."""
+    until: float
+    """It is sent again until then (the loop's time); 0: it has met with no trouble."""
+    doubt: BaseException | None
+    """Why its outcome is unknown; None: it is known not to have run."""
+    parts: Sequence[Any] | None
+    """The answers that were given, where it ran, and may have been lost since."""
+
+    def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
+        """List ids and lease numbers of the tasks taken."""
+
+
+class Sender(Protocol):
+    """Sends the calls: the shard."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is under way."""
+
+    @property
+    def retired(self) -> bool:
+        """Whether the queue was cut anew since."""
+
+    def send_again(self, call: Any) -> None:
+        """Send a call that was sent before."""
+
+
+class CallSequence:
+    """
+    The calls of one shard that are under way, and those of them that are to be sent again.
+
+    These are sent once no other is under way, in their order, one after the other. Nothing new is
+    batched meanwhile. What is sent all the same finds a gap, and stands behind them then.
+    """
+
+    _latest_stream: ClassVar[int] = 0
+    __slots__ = ("_again", "_latest", "_number", "_order", "_pause", "_shard", "_stream", "_under")
+
+    def __init__(self, shard: Sender) -> None:
+        self._shard = shard
+        self._stream = 0  # 0: the next call begins one
+        self._latest = 0  # of the record, as far as a refusal has told
+        self._number = 0
+        self._order = 0
+        self._under: dict[SequencedCall, None] = {}
+        self._again: list[SequencedCall] = []
+        self._pause: asyncio.TimerHandle | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether calls are to be sent again."""
+        return bool(self._again)
+
+    def leases(self) -> Iterator[tuple[str, int]]:
+        """List ids and lease numbers of tasks that may be handed out once it is sent again."""
+        for call in self._under:
+            if call.parts is not None:
+                yield from call.leases(call.parts)
+
+    def begun(self, call: SequencedCall) -> str:
+        """Return what stands behind the caller's name in ``call``, which is sent now."""
+        self._under[call] = None
+        if not call.order:
+            self._order += 1
+            call.order = self._order
+        if call.name not in NUMBERED:
+            return ""
+        if call.serial is None:
+            if not self._stream:
+                self._stream, self._number = self._new_stream(), 0
+            self._number += 1
+            call.serial = self._stream, self._number
+        return f"#{call.serial[0]}.{call.serial[1]}"
+
+    def ended(self, call: SequencedCall) -> None:
+        """Note that its caller knows what became of ``call``."""
+        self._under.pop(call, None)
+        if self._again:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Send the first call again, if no other is under way."""
+        if not self._again or self._pause is not None:
+            return
+        if len(self._again) < len(self._under) or not self._shard.idle:
+            return
+        self._again.sort(key=lambda call: call.order)
+        first = self._again.pop(0)
+        if first.serial is None and first.name in NUMBERED:
+            # It did not run, so none behind it can have. Only now, when nothing is under way, may
+            # another stream begin: what is sent before finds a gap, and keeps its place.
+            self._stream = 0
+            for call in self._again:
+                call.serial = call.doubt = call.parts = None
+        self._shard.send_again(first)
+
+    def take_back(
+        self, call: SequencedCall, error: BaseException, parts: Sequence[Any] | None = None
+    ) -> BaseException | None:
+        """
+        Take ``call`` back, to send it again; else return the error that its caller is told.
+
+        ``parts``: its answers, where it ran, and what it wrote may be lost.
+        """
+        now = asyncio.get_running_loop().time()
+        if not call.order:
+            return error
+        call.until = call.until or now + AGAIN_S
+        again = now < call.until and not self._shard.retired
+        if is_gap(error):
+            again = again and self._gap(call, error)
+        elif unanswered(error) or isinstance(error, Moved):
+            again = again and call.name in NUMBERED | REPEATABLE
+            call.doubt, call.parts = error, call.parts if parts is None else parts
+        elif not self._refused_for_now(error):
+            again = False  # it has used no number: what was sent behind it finds a gap
+        if again:
+            self._again.append(call)
+            return None
+        self._under.pop(call, None)
+        if not self._under:
+            self._stream = 0
+        return call.doubt or error
+
+    def _gap(self, call: SequencedCall, error: BaseException) -> bool:
+        """
+        Note that ``call`` did not run now; return whether that means that it never did.
+        """
+        self._latest = int(str(error).split()[1])
+        stream = call.serial[0] if call.serial else 0
+        if call.doubt is not None and self._latest != stream:
+            return False
+        call.serial = call.doubt = call.parts = None
+        return True
+
+    def _refused_for_now(self, error: BaseException) -> bool:
+        """Whether the server did nothing, for it takes no writes now."""
+        if isinstance(error, NotRun):
+            now = error.word in ("LOADING", "MASTERDOWN")
+        else:
+            said = str(error).partition("the store refuses: ")[2]
+            now = isinstance(error, StoreRefused) and takes_no_writes(said)
+        if now and self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._pause_over)
+        return now
+
+    def _pause_over(self) -> None:
+        self._pause = None
+        self.go_on()
+
+    def _new_stream(self) -> int:
+        """Return a number above each that this process, or a former one of the node, has used."""
+        least = max(CallSequence._latest_stream, self._latest) + 1
+        CallSequence._latest_stream = max(least, time.time_ns() // 1000)
+        return CallSequence._latest_stream
+
+
+def is_gap(error: BaseException) -> bool:
+    """Whether a call was refused because the one before it had not run."""
+    return type(error) is Error and str(error).startswith("GAP ")
+
+
+def applied(error: BaseException) -> int | None:
+    """Return what a refusal says of the answers of a call that had run before; None: it had not."""
+    word, _, rest = str(error).partition(" ")
+    return int(rest) if word == "APPLIED" and type(error) is Error else None
