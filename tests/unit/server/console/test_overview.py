@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import pytest
-from support.doors.http_site import FixedNode, site
+from support.doors.doubles import Door
+from support.doors.http_site import FixedNode
+
+from tidewarden.clock import ManualClock
+from tidewarden.config.rights import ALL
+from tidewarden.server.console.overview import AGE_S, OverviewPage
+from tidewarden.server.console.recorder import FigureRecorder
 
 
-async def test_each_warning_is_one_problem_however_it_is_written(
+async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    warnings = ["writes wait (not confirmed by n1; for 1.9 s)", "the certificate ends soon"]
-    monkeypatch.setattr(FixedNode, "warnings", lambda _: warnings, raising=False)
-    monkeypatch.setattr(FixedNode, "warning", lambda _: "; ".join(warnings), raising=False)
-    async with site() as there:
-        status, found = await there.ask("GET", "/v1/overview")
-    assert status == 200
-    assert [one["what"] for one in found["problems"]] == [
-        "Writes wait (not confirmed by n1; for 1.9 s).",
-        "The certificate ends soon.",
+    door, clock, node = Door(), ManualClock(), FixedNode()
+    recorder = FigureRecorder("n0", clock, node, door.server.stats, door.queues, None)
+    page, began_ms = OverviewPage("t", node, recorder, clock), clock.unix_ms()
+
+    async def problems(**warnings: str) -> list[tuple[str, int]]:
+        monkeypatch.setattr(FixedNode, "warnings", lambda _: warnings)
+        found = [(one.what, one.since_ms) for one in (await page.of(ALL)).problems]
+        await clock.advance(AGE_S)
+        return found
+
+    assert await problems(
+        durability="writes wait (not confirmed by n1; for 1.9 s)", certificate="it ends soon"
+    ) == [("Writes wait (not confirmed by n1; for 1.9 s).", began_ms), ("It ends soon.", began_ms)]
+    assert await problems(durability="no write is confirmed") == [
+        ("No write is confirmed.", began_ms)
     ]
+    assert await problems() == []
+    assert await problems(durability="writes wait") == [("Writes wait.", began_ms + 3000)]
