@@ -160,9 +160,9 @@ async def test_below_a_majority_is_an_error_and_not_all_is_a_warning(stores: Clu
     await stores.goes_on(5.0, "n2")
     stores.facts_are(in_sync=of("n0", "n1"))
     assert stores.status.fault() == ""
-    assert [*stores.status.warnings().values()] == [
-        "2 of 3 stores are in sync (n2: its node was not heard for 5 s)"
-    ]
+    assert stores.status.warnings() == {
+        "stores in sync": "2 of 3 stores are in sync (n2: its node was not heard for 5 s)"
+    }
     stores.facts_are(in_sync=of("n0"))
     assert stores.status.fault().startswith("1 of 3 stores are in sync (n0), fewer than a majority")
     assert "NOQUORUM" in stores.status.fault()
@@ -187,7 +187,7 @@ def test_a_loss_is_a_warning_until_it_is_confirmed(
     ]  # fmt: skip
     assert caplog.records[0].levelno == logging.CRITICAL
     stores.facts_are(in_sync=of("n0", "n1", "n2"))
-    (warning,) = stores.status.warnings().values()
+    warning = stores.status.warnings()["loss"]
     assert warning.startswith("acknowledged writes may be missing (likely)")
     assert stores.status.problems() == [warning]
     stats = stores.status.stats()
@@ -297,7 +297,8 @@ async def test_where_no_primary_is_open_it_says_what_each_store_lacks(stores: Cl
 def test_what_is_under_way_and_why_nobody_can_be_chosen_are_said(stores: Cluster) -> None:
     stores.proposal, stores.stuck = "n1.a1 n0.a0", "n0 is silent, and no store is heard"
     assert stores.status.shown()["proposal"] == "n0 n1"
-    assert [*stores.status.warnings().values()] == stores.status.problems() == [stores.stuck]
+    assert stores.status.warnings() == {"primary": stores.stuck}
+    assert stores.status.problems() == [stores.stuck]
 
 
 async def test_of_what_the_primary_reports_a_minute_is_kept(stores: Cluster) -> None:

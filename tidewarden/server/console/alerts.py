@@ -94,6 +94,8 @@ class Condition:
     trigger: Trigger
     summary: str
     action: str
+    warning: str = ""
+    """What the node's own warnings call it; empty: they have no word of it."""
 
     def of(self, seen: AlertFigures) -> Iterator[Firing]:
         """Return the cases in words."""
@@ -218,6 +220,7 @@ CONDITIONS = (
         _above("store_full"),
         "The store's memory is full, and puts are refused.",
         "Take and acknowledge, or raise its maxmemory.",
+        "store memory",
     ),
     Condition(
         "TidewardenStoreClockStepped",
@@ -226,6 +229,7 @@ CONDITIONS = (
         _risen("store_clock_steps_total", 15),
         "The store's clock was stepped within 15 minutes. Due times follow it.",
         "Set the clock of the store's host right.",
+        "store clock",
     ),
     Condition(
         "TidewardenStoresBelowMajority",
@@ -249,6 +253,7 @@ CONDITIONS = (
         ),
         "A store has not been in sync for five minutes.",
         "tidewarden cluster status says which, and why.",
+        "stores in sync",
     ),
     Condition(
         "TidewardenStoreLoss",
@@ -257,6 +262,7 @@ CONDITIONS = (
         _above("store_loss"),
         "A last resort chose the primary, and acknowledged writes may be missing.",
         "tidewarden cluster confirm ends this.",
+        "loss",
     ),
     Condition(
         "TidewardenStoreFailovers",
@@ -289,6 +295,7 @@ CONDITIONS = (
         Trigger("tidewarden_node_leader_duty_late_seconds > 30", _duties_late),
         "The leader's {kind} has made no progress for {value:.0f} s.",
         "The log of {node} says what it waits for.",
+        "leader",
     ),
     Condition(
         "TidewardenDurabilityMissed",
@@ -297,6 +304,7 @@ CONDITIONS = (
         _risen("commit_missed_total", 5),
         "Answers of {node} missed their durability (NOQUORUM) within five minutes.",
         "A replica is away or slow: tidewarden cluster status.",
+        "durability",
     ),
     Condition(
         "TidewardenTasksBuried",
@@ -371,6 +379,7 @@ CONDITIONS = (
         ),
         "The certificate of {node} ends within a week.",
         "Replace it, then send SIGHUP.",
+        "certificate",
     ),
 )
 

@@ -11,7 +11,7 @@ from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.config.rights import AccountRights, Rights
 
-from .alerts import Firing
+from .alerts import CONDITIONS, Firing
 from .answers import Alert, NodeLine, Overview, Problem, QueueSums, Severity
 from .recorder import FigureRecorder, NodeView
 from .timeline import heard_ms_of, state_of
@@ -21,6 +21,8 @@ PROBLEMS_MAX = 50
 LOOK = ("token:read", "token:write", "token:admin")
 """Whoever has one of these to all accounts of a provider may see how many are in which state."""
 ACTION = "tidewarden doctor says more, and so does this node's log."
+ACTIONS = {one.warning: one.action for one in CONDITIONS if one.warning}
+"""What to do about a warning that an alert is about, too; :data:`ACTION` about the others."""
 
 
 class OverviewPage:
@@ -80,7 +82,8 @@ class OverviewPage:
             action = f"This node gets no traffic until that is over. {ACTION}"
             found["node"] = ("critical", complaint, action)
         for about, warning in self._node.warnings().items():
-            found[about] = ("warning", warning, ACTION)
+            action = ACTIONS.get(about, ACTION).format(node=status["node"])
+            found[about] = ("warning", warning, action)
         for name in status["members"]:
             if state_of(name, status) == "silent":
                 action = f"Look at the host of {name}, and at its log; start it again."

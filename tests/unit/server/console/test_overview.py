@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from support.doors.doubles import Door
 from support.doors.http_site import FixedNode
 
 from tidewarden.clock import ManualClock
 from tidewarden.config.rights import ALL
-from tidewarden.server.console.overview import AGE_S, OverviewPage
+from tidewarden.node.status import Status
+from tidewarden.server.console.overview import ACTION, ACTIONS, AGE_S, OverviewPage
 from tidewarden.server.console.recorder import FigureRecorder
 
 
@@ -33,3 +37,18 @@ async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
     ]
     assert await problems() == []
     assert await problems(durability="writes wait") == [("Writes wait.", began_ms + 3000)]
+    monkeypatch.setattr(FixedNode, "warnings", lambda _: {"durability": "x", "duties": "y"})
+    found = [one.action for one in (await page.of(ALL)).problems]
+    assert found == ["A replica is away or slow: tidewarden cluster status.", ACTION]
+
+
+def test_what_to_do_about_warnings_is_known_by_their_names() -> None:
+    room = SimpleNamespace(warning=lambda: "wrong")
+    catalog = SimpleNamespace(store_memory=room, durability=room)
+    node: Any = SimpleNamespace(
+        _alone=lambda: "wrong", store=room, stores=None, data=room, tasks=room, store_clock=room,
+        duties=room, queues=SimpleNamespace(catalog=catalog), certificate_expires_s=1.0,
+        clock=ManualClock(),
+    )  # fmt: skip
+    of_stores = {"loss", "stores in sync"}  # unit/cluster/test_store_status
+    assert ACTIONS.keys() - of_stores < Status.warnings(node).keys()
