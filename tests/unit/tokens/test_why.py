@@ -195,6 +195,11 @@ SCENES = {
         ("no refusal counts", "Refusals do not count", "asked again one by one",
          "Nothing for this account", "`token why shop`"), ("it is given up", AGAIN),
     ),
+    "refused before, and in a quarantine": Scene(
+        account(GONE, refused(1, HOUR, MIN, outcome="unsealable", said="no key k7 here"), jumped()),
+        "failing", "token refused_in_quarantine provider_quarantine", "retry",
+        ("no key k7 here", "1 of 3 counted before", "bring it back"), ("Nothing for this account",),
+    ),
     "released": Scene(
         account(GONE, refused(1, 20 * MIN, 4 * S), seen(released_ms=CLOCK_MS - 10 * S)), "failing",
         "token refused", "retry", ("the next refusal is enough", "If it is refused then, it is given up"),

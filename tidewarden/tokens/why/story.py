@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from .facts import Facts
@@ -57,8 +58,8 @@ def provider_story(client: Facts) -> Story:
     rows, counted = [*told("client", client)], [*told("accounts", client)]
     nodes = [(node, [*told("node", node)]) for node in client.quiet]
     state = next(row for row in rows if row.state)
-    asked = [(one.last_ms, one.outcome, f"{one.brief} ({one.node})") for one in client.quiet]
-    asked += [(client.well_ms, "ok", "an account was refreshed")] if client.well_ms else []
+    asked = [(client.well_ms, "ok", "an account was refreshed")] if client.well_ms else []
+    asked += [(one.last_ms, one.outcome, f"{one.brief} ({one.node})") for one in client.quiet]
     concluded = [_findings(rows, client), *(_findings(found, node) for node, found in nodes)]
     advice = [text for node, found in nodes for text in advised(found, node)]
     return {
@@ -67,7 +68,7 @@ def provider_story(client: Facts) -> Story:
         "since_ms": value_of(state.since, client) if state.since else 0,
         "now_ms": client.now_ms,
         "summary": _summary(rows, client),
-        "asked": _asked(sorted(asked)),
+        "asked": _asked(sorted(asked, key=itemgetter(0))),
         "concluded": [*chain(*concluded, _findings(counted, client))],
         "next": _next("client next", client),
         "advice": _stopped([*dict.fromkeys(advice), *advised(rows + counted, client)]),
