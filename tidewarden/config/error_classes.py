@@ -67,7 +67,7 @@ class ErrorClass:
     """What an operator can do while a provider stands so."""
     account_advice: str = ""
     """What can be done about an account that fails so; empty: what the provider's advice says."""
-    alone_advice: str = ALONE
+    alone_advice: str = ""
     """The same, while other accounts are refreshed well; empty: it makes no difference."""
 
 
@@ -80,7 +80,6 @@ def _unsent(name: str, advice: str, scope: Scope = "provider") -> ErrorClass:
         standing="silent",
         story="unsent",
         provider_advice=f"{advice}; its accounts are tried again by themselves",
-        alone_advice="",
     )
 
 
@@ -91,6 +90,7 @@ def _our_client(name: str, advice: str, **particular: object) -> ErrorClass:
         scope="client",
         standing="refusing",
         provider_advice=f"{advice}; no account is harmed, all wait",
+        alone_advice=ALONE if particular.get("answered", True) else "",
         **particular,  # type: ignore[arg-type]
     )
 
@@ -120,7 +120,6 @@ ROWS = (
         ends_grant=True,
         token_spent=True,
         account_advice=AGAIN,
-        alone_advice="",
     ),
     ErrorClass(
         name="invalid_scope",
@@ -130,7 +129,6 @@ ROWS = (
         configurable=True,
         ends_grant=True,
         account_advice=AGAIN,
-        alone_advice="",
     ),
     ErrorClass(
         name="rejected",
@@ -143,7 +141,6 @@ ROWS = (
             "The provider names no known cause: if it means a refused token, say so in"
             " [providers.{name}.errors]"
         ),
-        alone_advice="",
     ),
     _our_client(
         "invalid_client",
@@ -205,7 +202,6 @@ ROWS = (
         story="limited",
         log_level=logging.WARNING,
         account_advice="Nothing: it was asked for too often",
-        alone_advice="",
     ),
     ErrorClass(
         name="too_early",
@@ -214,13 +210,13 @@ ROWS = (
         configurable=True,
         retry="half_life",
         account_advice="Nothing: it is asked again later",
-        alone_advice="",
     ),
     ErrorClass(
         name="unavailable",
         kind="erring",
         codes=("temporarily_unavailable", "server_error"),
         configurable=True,
+        alone_advice=ALONE,
     ),
     ErrorClass(
         name="unknown",
@@ -231,6 +227,7 @@ ROWS = (
             "Ask whoever runs {host}, if it lasts; see timeout_s of [providers.{name}] if it is"
             " slow; its accounts are tried again by themselves"
         ),
+        alone_advice=ALONE,
     ),
     # What was never sent.
     _unsent("refused", REACH),
@@ -261,16 +258,14 @@ ROWS = (
             "Let that node write its tokens.journal again (its rights, the disk): single-use"
             " refresh tokens wait for it, and go on by themselves"
         ),
-        alone_advice="",
     ),
-    ErrorClass(name="late", scope="ours", kind="other", answered=False),
+    ErrorClass(name="late", scope="ours", kind="other", answered=False, alone_advice=ALONE),
     _our_client(
         "bad_url",
         "Look at token_url of [providers.{name}]: it is no address",
         answered=False,
         retry="untouched",
         story="misconfigured",
-        alone_advice="",
     ),
     _our_client(
         "misconfigured",
@@ -278,7 +273,6 @@ ROWS = (
         answered=False,
         retry="untouched",
         story="misconfigured",
-        alone_advice="",
     ),
     ErrorClass(
         name="unfit",
@@ -289,7 +283,6 @@ ROWS = (
             "Put it anew (token import, T.PUT): grant of [providers.{name}] has changed since it"
             " was put"
         ),
-        alone_advice="",
     ),
     ErrorClass(
         name="no_parameters",
@@ -300,7 +293,6 @@ ROWS = (
             "Put it with its parameters (token import, T.PUT): see account_parameters of"
             " [providers.{name}]"
         ),
-        alone_advice="",
     ),
     ErrorClass(
         name="unsealable",
@@ -314,7 +306,6 @@ ROWS = (
             "The key that sealed it is not here: bring it back (docs/operations.md), or put the"
             " grant anew"
         ),
-        alone_advice="",
     ),
 )
 ERROR_CLASSES = {row.name: row for row in ROWS}
@@ -324,4 +315,4 @@ CONFIGURABLE = tuple(row.name for row in ROWS if row.configurable)
 
 def class_of(name: str) -> ErrorClass:
     """The row of a class; a plain one of that name for what another version has written."""
-    return ERROR_CLASSES.get(name) or ErrorClass(name=name)
+    return ERROR_CLASSES.get(name) or ErrorClass(name=name, alone_advice=ALONE)

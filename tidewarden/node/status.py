@@ -181,29 +181,27 @@ class Status:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
 
-    def warnings(self) -> list[str]:
-        """Say what somebody should look at although this node serves."""
-        rooms = (
-            self.data,
-            self.tasks,
-            self.store_clock,
-            self.queues.catalog.store_memory,
-            self.queues.catalog.durability,
-            self.duties,
-        )
+    def warnings(self) -> dict[str, str]:
+        """Say what somebody should look at although this node serves, by what it is about."""
+        catalog = self.queues.catalog
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
-        found = (
-            self._alone(),
-            self.store.warning(),
-            *(self.stores.warnings() if self.stores else ()),
-            expiry,
-            *(room.warning() for room in rooms),
-        )
-        return [warning for warning in found if warning]
+        found = {
+            "members": self._alone(),
+            "store": self.store.warning(),
+            **(self.stores.warnings() if self.stores else {}),
+            "certificate": expiry,
+            "store link": self.data.warning(),
+            "leader": self.tasks.warning(),
+            "store clock": self.store_clock.warning(),
+            "store memory": catalog.store_memory.warning(),
+            "durability": catalog.durability.warning(),
+            "duties": self.duties.warning(),
+        }
+        return {about: warning for about, warning in found.items() if warning}
 
     def warning(self) -> str:
         """Say likewise in one text; empty: nothing."""
-        return "; ".join(self.warnings())
+        return "; ".join(self.warnings().values())
 
     def look_at_certificate(self) -> None:
         """Note when the certificate ends that the doors have begun to use."""

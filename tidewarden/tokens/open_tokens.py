@@ -382,14 +382,8 @@ def _custody(ground: _Ground, grants: Grants) -> VaultAdmin:
 
 
 def _stories(ground: _Ground) -> Stories:
-    return Stories(
-        ground.accounts,
-        ground.directory.queues,
-        ground.cache,
-        ground.clock,
-        confirm_s=ground.patience.confirm_s,
-        give_up_s=ground.patience.give_up_s,
-    )
+    queues = ground.directory.queues
+    return Stories(ground.accounts, queues, ground.cache, ground.clock, ground.patience)
 
 
 def _shared_limits(ground: _Ground, outside: _Outside) -> NodeLimits:

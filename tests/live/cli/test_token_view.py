@@ -155,5 +155,5 @@ def test_stats_name_who_is_in_quarantine(run: Run, node: Any) -> None:
     lines = [" ".join(line.split()) for line in run("token", "stats").stdout.splitlines()]
     assert "p 9 0 0 0 0 0 0 0 quarantined 11-14 22:13:20 -" in lines
     assert "q 2 1 0 0 0 2 1 0 limiting, quarantined 11-14 22:13:20 due" in lines
-    assert "p: far more refresh tokens are refused than usual, so nobody is given up." in lines
+    assert "p is in quarantine: no refusal counts, and nobody is given up." in lines
     assert lines[-1] == "Why, and what comes next: tidewarden token why p, tidewarden token why q"

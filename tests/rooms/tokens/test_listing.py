@@ -241,7 +241,8 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
     small: Any = Small()
     names = [f"p{number:03}" for number in range(999)]
     provider = harness.provider("http://127.0.0.1:9/")
-    listing = Listing(small, {name: f"q{name}" for name in names}, dict.fromkeys(names, provider))
+    providers = {name: replace(provider, name=name) for name in names}
+    listing = Listing(small, {name: f"q{name}" for name in names}, providers)
     found, after = await listing.page(names, "", 1000, "")
     assert ([entry["account"] for entry in found], after) == (
         [f"p{n:02}7/a" for n in range(100)][:100],

@@ -39,8 +39,8 @@ class FixedNode:
     def complaint(self) -> str:
         return ""
 
-    def warnings(self) -> list[str]:
-        return []
+    def warnings(self) -> dict[str, str]:
+        return {}
 
 
 class Site:

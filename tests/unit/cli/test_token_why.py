@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.doors.command_line import Run, node, run
-from support.tokens.story_scenes import SCENES
 
 from tidewarden import errors
 from tidewarden.cli.token.why import lines_of
@@ -67,10 +66,3 @@ def test_a_provider_is_steered_and_its_story_shown(run: Run, node: Any) -> None:
         1,
         True,
     )
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_each_story_fits_a_terminal(scene: str) -> None:
-    story = SCENES[scene]().shown()
-    for width in (60, 80, 110):
-        assert all(len(line) <= max(width, 90) for line in lines_of(story, width))

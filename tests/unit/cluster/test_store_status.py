@@ -95,7 +95,8 @@ def test_a_whole_cluster_has_nothing_to_say(stores: Cluster) -> None:
     assert (shown["primary"], shown["view"], shown["in_sync"]) == ("n0", 3, "n0 n1 n2")
     assert (shown["store_pid"], shown["loss"], shown["last_gap_ms"]) == (7, "", -1)
     assert stores.status.fault() == ""
-    assert stores.status.warnings() == stores.status.problems() == stores.changes == []
+    assert stores.status.warnings() == {}
+    assert stores.status.problems() == stores.changes == []
     copies = stores.status.copies()
     assert [copy["role"] for copy in copies.values()] == ["primary", "member", "member"]
     assert [copy["why"] for copy in copies.values()] == ["", "", ""]
@@ -159,13 +160,13 @@ async def test_below_a_majority_is_an_error_and_not_all_is_a_warning(stores: Clu
     await stores.goes_on(5.0, "n2")
     stores.facts_are(in_sync=of("n0", "n1"))
     assert stores.status.fault() == ""
-    assert stores.status.warnings() == [
-        "2 of 3 stores are in sync (n2: its node was not heard for 5 s)"
-    ]
+    assert stores.status.warnings() == {
+        "stores in sync": "2 of 3 stores are in sync (n2: its node was not heard for 5 s)"
+    }
     stores.facts_are(in_sync=of("n0"))
     assert stores.status.fault().startswith("1 of 3 stores are in sync (n0), fewer than a majority")
     assert "NOQUORUM" in stores.status.fault()
-    assert stores.status.warnings() == []
+    assert stores.status.warnings() == {}
 
 
 def test_a_cluster_that_was_never_founded_names_who_it_waits_for(stores: Cluster) -> None:
@@ -186,13 +187,13 @@ def test_a_loss_is_a_warning_until_it_is_confirmed(
     ]  # fmt: skip
     assert caplog.records[0].levelno == logging.CRITICAL
     stores.facts_are(in_sync=of("n0", "n1", "n2"))
-    (warning,) = stores.status.warnings()
+    warning = stores.status.warnings()["loss"]
     assert warning.startswith("acknowledged writes may be missing (likely)")
     assert stores.status.problems() == [warning]
     stats = stores.status.stats()
     assert (stats["store_recoveries_total"], stats["store_loss"]) == (1, 1)
     stores.facts_are(loss="")
-    assert stores.status.warnings() == []
+    assert stores.status.warnings() == {}
     assert stores.changes[-1].kind == "store.confirmed"
 
 
@@ -296,7 +297,8 @@ async def test_where_no_primary_is_open_it_says_what_each_store_lacks(stores: Cl
 def test_what_is_under_way_and_why_nobody_can_be_chosen_are_said(stores: Cluster) -> None:
     stores.proposal, stores.stuck = "n1.a1 n0.a0", "n0 is silent, and no store is heard"
     assert stores.status.shown()["proposal"] == "n0 n1"
-    assert stores.status.warnings() == stores.status.problems() == [stores.stuck]
+    assert stores.status.warnings() == {"primary": stores.stuck}
+    assert stores.status.problems() == [stores.stuck]
 
 
 async def test_of_what_the_primary_reports_a_minute_is_kept(stores: Cluster) -> None:

@@ -258,9 +258,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         if one.get("advice"):
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
         if one.get("quarantined_since_ms"):
-            typer.echo(
-                f"{name}: far more refresh tokens are refused than usual, so nobody is given up."
-            )
+            typer.echo(f"{name} is in quarantine: no refusal counts, and nobody is given up.")
     if troubled := [name for name, one in answer.items() if _troubled(one)]:
         typer.echo(
             "Why, and what comes next:"

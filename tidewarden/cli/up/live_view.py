@@ -322,7 +322,7 @@ def _stands(stands: Mapping[str, Any]) -> str:
     if stands.get("state", "answers") != "answers":
         return f"is {stands['state']}{_since(stands)}, next try {_clock(stands.get('next_ms'))}: "
     since = _clock(stands["quarantined_since_ms"])
-    return f"is in quarantine since {since}: it refuses far more than usual, and nobody is given up"
+    return f"is in quarantine since {since}: no refusal counts, and nobody is given up"
 
 
 def _since(stands: Mapping[str, Any]) -> str:

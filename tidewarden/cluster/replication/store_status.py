@@ -259,23 +259,30 @@ class StoreStatus:
         lacks = [f"{node}: {copy['why']}" for node, copy in self.copies().items() if copy["why"]]
         return f"one of the stores in sync ({names}) is to open; {'; '.join(lacks) or 'it does'}"
 
-    def warnings(self) -> list[str]:
-        """Return what somebody should look at although writes are confirmed."""
+    def warnings(self) -> dict[str, str]:
+        """Return what to look at although writes are confirmed, by what it is about."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
-        found = [text] if (text := self._stuck()) else []
-        if facts.loss:
-            found.append(_of_loss(facts))
         whole = facts.nodes_in_sync & voters
+        found = self._chosen(facts)
         if facts.view and majority_of(voters) <= len(whole) < len(voters):
-            found.append(
+            found["stores in sync"] = (
                 f"{len(whole)} of {len(voters)} stores are in sync{self._missing(facts, voters)}"
             )
-        return found + self._full_disks(whole)
+        return found | self._full_disks(whole)
 
-    def _full_disks(self, nodes: Collection[str]) -> list[str]:
+    def _chosen(self, facts: StoreFacts) -> dict[str, str]:
+        """Return what is wrong with the choice of the primary, the last or the next."""
+        found = {"primary": self._stuck(), "loss": _of_loss(facts) if facts.loss else ""}
+        return {about: text for about, text in found.items() if text}
+
+    def _full_disks(self, nodes: Collection[str]) -> dict[str, str]:
         """Return which of these nodes' stores have no room on their disks."""
         whys = {node: copy["why"] for node, copy in self.copies().items() if node in nodes}
-        return [f"{node}: {why}" for node, why in whys.items() if why.startswith(DISK_FULL)]
+        return {
+            f"disk of {node}": f"{node}: {why}"
+            for node, why in whys.items()
+            if why.startswith(DISK_FULL)
+        }
 
     def _missing(self, facts: StoreFacts, voters: frozenset[str]) -> str:
         """Why each store that is missing is."""
@@ -289,9 +296,7 @@ class StoreStatus:
     def problems(self) -> list[str]:
         """Return what the doctor says of the stores, a sentence each."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
-        found = [text] if (text := self._stuck()) else []
-        if facts.loss:
-            found.append(_of_loss(facts))
+        found = [*self._chosen(facts).values()]
         now_s = self._clock.monotonic()
         if self._floor_since_s is not None and now_s - self._floor_since_s >= FLOOR_S:
             found.append(
@@ -301,7 +306,7 @@ class StoreStatus:
             )
         if cut_off := self.cut_off():
             found.append(cut_off)
-        found += self._full_disks(voters)
+        found += self._full_disks(voters).values()
         reports = {node: one[1] for node in voters if (one := self._report(node))}
         fsyncs = {node: report.fsync for node, report in reports.items() if report.fsync}
         if len(set(fsyncs.values())) > 1:

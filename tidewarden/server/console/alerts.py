@@ -1,20 +1,20 @@
 """
-The alerts of ``examples/prometheus/alerts.yml``, as one node sees them without Prometheus.
+The alerts, as one node sees them and as Prometheus does: a row for each.
 
-A condition of each name stands here, worked out from what the node has in memory. What Prometheus
-knows of all nodes, a node knows of itself and of those it hears; the figures of queues, accounts
-and stores are those of the whole cluster.
+A node works a condition out from what it has in memory. What Prometheus knows of all nodes, a node
+knows of itself and of those it hears; the figures of queues, accounts and stores are those of the
+whole cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from .history import History
+from .answers import Alert, Severity
+from .history import STEP_S, History
 
-Severity = Literal["critical", "warning"]
 ACCOUNT_STATES = ("late", "failing", "stopped", "dead", "lost_rotation")
 CASES_MAX = 200
 """Of all alerts together: thousands of queues may go wrong at once, and nobody reads that."""
@@ -54,118 +54,125 @@ class AlertFigures:
         return ring.risen(self.slot, seconds) if ring else 0.0
 
 
+Labels = Mapping[str, str | float]
+"""What a case is about, by the names that the texts use."""
+DETAILS = ("value", "growth", "standing")
+"""Those by which a case is not another one."""
+
+
 @dataclass(frozen=True, slots=True)
-class Case:
-    """Says what an alert is about: which queue, provider, node or user; and what to do."""
+class Firing:
+    """Holds an alert that fires, or may."""
 
     about: str
-    summary: str
-    action: str
-    queue: str = ""
-    provider: str = ""
-    of_files: bool = False
+    """By which it is the same one later."""
+    alert: Alert
+    of_files: bool
     """Whether it names what the configuration alone tells: a user, a webhook."""
 
 
 @dataclass(frozen=True, slots=True)
+class Trigger:
+    """Says when there are cases: to Prometheus, and by what a node knows."""
+
+    expr: str
+    cases: Callable[[AlertFigures], Iterable[Labels]]
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
-    """Tells when an alert of a name fires: while there are cases for ``for_s`` seconds."""
+    """
+    Tells when an alert of a name fires: while there are cases for ``for_s`` seconds.
+
+    ``summary`` and ``action`` may name ``{node}`` and the cases' labels. The rules for Prometheus,
+    ``examples/prometheus/alerts.yml``, are made of these rows.
+    """
 
     name: str
     severity: Severity
     for_s: int
-    cases: Callable[[AlertFigures], Iterable[Case]]
+    trigger: Trigger
+    summary: str
+    action: str
+    warning: str = ""
+    """What the node's own warnings call it; empty: they have no word of it."""
+
+    def of(self, seen: AlertFigures) -> Iterator[Firing]:
+        """Return the cases in words."""
+        for labels in self.trigger.cases(seen):
+            names: dict[str, Any] = {"node": seen.node, "queue": "", "provider": ""} | dict(labels)
+            about = [str(value) for name, value in labels.items() if name not in DETAILS]
+            summary, action = self.summary.format(**names), self.action.format(**names)
+            alert = Alert(
+                self.name, self.severity, 0, summary, action, names["queue"], names["provider"]
+            )
+            yield Firing(" ".join(about), alert, bool({"user", "webhook"} & labels.keys()))
 
 
-def _when(
-    holds: Callable[[AlertFigures], bool], summary: str, action: str
-) -> Callable[[AlertFigures], Iterator[Case]]:
-    def cases(seen: AlertFigures) -> Iterator[Case]:
-        if holds(seen):
-            yield Case("", summary.format(node=seen.node), action)
-
-    return cases
+def _when(expr: str, holds: Callable[[AlertFigures], bool]) -> Trigger:
+    return Trigger(expr, lambda seen: [{}] if holds(seen) else [])
 
 
-def _nodes_down(seen: AlertFigures) -> Iterator[Case]:
-    for name in seen.silent:
-        yield Case(
-            name,
-            f"{name} is not heard any more. What its consumers held goes to others within seconds.",
-            f"Look at its host and its log, and start it again: tidewarden run on {name}.",
-        )
+def _above(name: str, *, each: bool = False) -> Trigger:
+    """One of the node's own numbers is not 0; ``each``: nodes may differ in it."""
+    series = f"tidewarden_node_{name}"
+    expr = series if each else f"max({series})"
+    return _when(f"{expr} > 0", lambda seen: seen.number(name) > 0)
 
 
-def _duties_late(seen: AlertFigures) -> Iterator[Case]:
+def _risen(
+    name: str, minutes: int, least: int = 0, *, of: str = "node", each: bool = True
+) -> Trigger:
+    """One of the node's own counters has counted more than ``least`` within so many minutes."""
+    risen = f"increase(tidewarden_{of}_{name}[{minutes}m])"
+    # The rings hold an hour less a step.
+    seconds = min(60 * minutes, 3600 - STEP_S)
+    return _when(
+        f"{risen if each else f'max({risen})'} > {least}",
+        lambda seen: seen.risen(name, seconds) > least,
+    )
+
+
+def _duties_late(seen: AlertFigures) -> Iterator[Labels]:
     late = seen.stats.get("leader_duty_late_seconds", {})
     for kind, seconds in late.items() if isinstance(late, Mapping) else ():
         if seconds > 30:
-            yield Case(
-                kind,
-                f"The leader's {kind} has made no progress for {seconds:.0f} s.",
-                f"The log of {seen.node} says what it waits for.",
-            )
+            yield {"kind": kind, "value": seconds}
 
 
-def _buried(seen: AlertFigures) -> Iterator[Case]:
+def _buried(seen: AlertFigures) -> Iterator[Labels]:
     for queue, history in seen.queues.items():
         ring = history.ring("buried")
         if ring is not None and (buried := ring.latest(seen.slot, 900)) > 0:
             more = max(0.0, ring.growth(seen.slot, 900))
-            yield Case(
-                queue,
-                f"{buried:.0f} tasks of {queue} are buried, {more:.0f} more than 15 minutes ago.",
-                f"See why: tidewarden queue peek {queue} --state buried. Then kick or delete them.",
-                queue=queue,
-            )
+            growth = f", {more:.0f} more than 15 minutes ago"
+            yield {"queue": queue, "value": buried, "growth": growth}
 
 
-def _accounts(seen: AlertFigures) -> Iterator[Case]:
+def _accounts(seen: AlertFigures) -> Iterator[Labels]:
     for provider, history in seen.accounts.items():
         for state in ACCOUNT_STATES:
             ring = history.ring(state)
             if ring is not None and (more := ring.growth(seen.slot, 900)) > 0:
-                yield Case(
-                    f"{provider} {state}",
-                    f"{more:.0f} more accounts of {provider} are {state} than 15 minutes ago.",
-                    f"See which: tidewarden token list --state {state}; token why says more.",
-                    provider=provider,
-                )
+                yield {"provider": provider, "kind": state, "value": more}
 
 
-def _providers(seen: AlertFigures) -> Iterator[Case]:
+def _providers(seen: AlertFigures) -> Iterator[Labels]:
     for provider, state in seen.standing.items():
         if state not in ("answers", ""):
-            yield Case(
-                provider,
-                f"{provider} is {state}.",
-                f"tidewarden token why {provider} shows its answers and what to do.",
-                provider=provider,
-            )
+            yield {"provider": provider, "standing": state}
 
 
-def _webhooks(seen: AlertFigures) -> Iterator[Case]:
-    for name, history in seen.webhooks.items():
-        ring = history.ring("failed")
-        if ring is not None and ring.risen(seen.slot, 600) > 0:
-            yield Case(
-                name,
-                f"The webhook {name} is not delivered; it is tried again for half a day.",
-                "Look at the receiver: its answers are in this node's log.",
-                of_files=True,
-            )
+def _each_risen(label: str, of: str, figure: str, minutes: int, least: int, series: str) -> Trigger:
+    """A figure of a user, or of a webhook, has risen by more than ``least`` within some minutes."""
 
+    def cases(seen: AlertFigures) -> Iterator[Labels]:
+        for name, history in getattr(seen, of).items():
+            ring = history.ring(figure)
+            if ring is not None and ring.risen(seen.slot, 60 * minutes) > least:
+                yield {label: name}
 
-def _denied(seen: AlertFigures) -> Iterator[Case]:
-    for name, history in seen.users.items():
-        ring = history.ring("denied")
-        if ring is not None and ring.risen(seen.slot, 300) > 30:
-            yield Case(
-                name,
-                f"The user {name} keeps sending requests that it has no right to.",
-                "The log says which. Give it the right, or stop it.",
-                of_files=True,
-            )
+    return Trigger(f"{series.format(f'[{minutes}m]')} > {least}", cases)
 
 
 def _certificate(seen: AlertFigures) -> bool:
@@ -179,170 +186,202 @@ def _few_in_sync(seen: AlertFigures) -> bool:
     )
 
 
-def _one_not_in_sync(seen: AlertFigures) -> bool:
-    return seen.number("stores_in_sync") < seen.number("stores_voting")
-
-
+_WEBHOOKS = 'sum by (webhook) (increase(tidewarden_webhook_deliveries_total{{kind="failed"}}{}))'
+_DENIED = "sum by (kind) (increase(tidewarden_resp_denied_total{}))"
 CONDITIONS = (
-    Condition("TidewardenNodeDown", "warning", 60, _nodes_down),
+    Condition(
+        "TidewardenNodeDown",
+        "warning",
+        60,
+        Trigger('up{job="tidewarden"} == 0', lambda seen: [{"node": name} for name in seen.silent]),
+        "{node} is not heard any more. What its consumers held goes to others within seconds.",
+        "Look at its host and its log, and start it again: tidewarden run on {node}.",
+    ),
     Condition(
         "TidewardenStoreAway",
         "critical",
         10,
-        _when(
-            lambda seen: seen.stats.get("store_up", 1) == 0,
-            "{node} does not reach the store.",
-            "/health/ready says why. Is the store's server up, and is its host reached?",
-        ),
+        _when("tidewarden_node_store_up == 0", lambda seen: seen.stats.get("store_up", 1) == 0),
+        "{node} does not reach the store.",
+        "/health/ready says why. Is the store's server up, and is its host reached?",
     ),
     Condition(
         "TidewardenStoreRefuses",
         "critical",
         10,
-        _when(
-            lambda seen: seen.number("store_refuses") == 1,
-            "The store answers {node} but accepts no writes.",
-            "/health/ready gives its reason.",
-        ),
+        _above("store_refuses", each=True),
+        "The store answers {node} but accepts no writes.",
+        "/health/ready gives its reason.",
     ),
     Condition(
         "TidewardenStoreFull",
         "critical",
         0,
-        _when(
-            lambda seen: seen.number("store_full") == 1,
-            "The store's memory is full, and puts are refused.",
-            "Take and acknowledge, or raise its maxmemory.",
-        ),
+        _above("store_full"),
+        "The store's memory is full, and puts are refused.",
+        "Take and acknowledge, or raise its maxmemory.",
+        "store memory",
     ),
     Condition(
         "TidewardenStoreClockStepped",
         "warning",
         0,
-        _when(
-            lambda seen: seen.risen("store_clock_steps_total", 900) > 0,
-            "The store's clock was stepped within 15 minutes. Due times follow it.",
-            "Set the clock of the store's host right.",
-        ),
+        _risen("store_clock_steps_total", 15),
+        "The store's clock was stepped within 15 minutes. Due times follow it.",
+        "Set the clock of the store's host right.",
+        "store clock",
     ),
     Condition(
         "TidewardenStoresBelowMajority",
         "critical",
         10,
         _when(
+            "max(tidewarden_node_stores_in_sync) * 2 <= max(tidewarden_node_stores_voting)",
             _few_in_sync,
-            "Too few stores are in sync: writes are answered NOQUORUM.",
-            "tidewarden cluster status says why each is not; docs/replication.md says what to do"
-            " when hosts are gone.",
         ),
+        "Too few stores are in sync: writes are answered NOQUORUM.",
+        "tidewarden cluster status says why each is not; docs/replication.md says what to do when"
+        " hosts are gone.",
     ),
     Condition(
         "TidewardenStoreNotInSync",
         "warning",
         300,
         _when(
-            _one_not_in_sync,
-            "A store has not been in sync for five minutes.",
-            "tidewarden cluster status says which, and why.",
+            "max(tidewarden_node_stores_in_sync) < max(tidewarden_node_stores_voting)",
+            lambda seen: seen.number("stores_in_sync") < seen.number("stores_voting"),
         ),
+        "A store has not been in sync for five minutes.",
+        "tidewarden cluster status says which, and why.",
+        "stores in sync",
     ),
     Condition(
         "TidewardenStoreLoss",
         "critical",
         0,
-        _when(
-            lambda seen: seen.number("store_loss") == 1,
-            "A last resort chose the primary, and acknowledged writes may be missing.",
-            "tidewarden cluster confirm ends this.",
-        ),
+        _above("store_loss"),
+        "A last resort chose the primary, and acknowledged writes may be missing.",
+        "tidewarden cluster confirm ends this.",
+        "loss",
     ),
     Condition(
         "TidewardenStoreFailovers",
         "warning",
         0,
-        _when(
-            lambda seen: seen.risen("store_failovers_total", 3590) > 3,
-            "The primary has moved more than three times within an hour.",
-            "The nodes' logs say why.",
-        ),
+        _risen("store_failovers_total", 60, 3, each=False),
+        "The primary has moved more than three times within an hour.",
+        "The nodes' logs say why.",
     ),
     Condition(
         "TidewardenStoreProblems",
         "warning",
         300,
-        _when(
-            lambda seen: seen.number("store_problems") > 0,
-            "Something about the replicated stores needs a look.",
-            "tidewarden doctor says what.",
-        ),
+        _above("store_problems"),
+        "Something about the replicated stores needs a look.",
+        "tidewarden doctor says what.",
     ),
     Condition(
         "TidewardenNoLeader",
         "critical",
         15,
-        _when(
-            lambda seen: not seen.leader,
-            "There is no leader. Due tasks wait for somebody who asks, and schedules stand still.",
-            "Are most members up, and do they reach each other?",
-        ),
+        _when("max by (job) (tidewarden_node_leader) == 0", lambda seen: not seen.leader),
+        "There is no leader. Due tasks wait for somebody who asks, and schedules stand still.",
+        "Are most members up, and do they reach each other?",
     ),
-    Condition("TidewardenLeaderStandsStill", "critical", 0, _duties_late),
+    Condition(
+        "TidewardenLeaderStandsStill",
+        "critical",
+        0,
+        Trigger("tidewarden_node_leader_duty_late_seconds > 30", _duties_late),
+        "The leader's {kind} has made no progress for {value:.0f} s.",
+        "The log of {node} says what it waits for.",
+        "leader",
+    ),
     Condition(
         "TidewardenDurabilityMissed",
         "warning",
         0,
-        _when(
-            lambda seen: seen.risen("commit_missed_total", 300) > 0,
-            "Answers of {node} missed their durability (NOQUORUM) within five minutes.",
-            "A replica is away or slow: tidewarden cluster status.",
-        ),
+        _risen("commit_missed_total", 5),
+        "Answers of {node} missed their durability (NOQUORUM) within five minutes.",
+        "A replica is away or slow: tidewarden cluster status.",
+        "durability",
     ),
-    Condition("TidewardenTasksBuried", "warning", 0, _buried),
-    Condition("TidewardenAccounts", "warning", 0, _accounts),
-    Condition("TidewardenProvider", "warning", 60, _providers),
+    Condition(
+        "TidewardenTasksBuried",
+        "warning",
+        0,
+        Trigger("max by (queue) (tidewarden_queue_buried) > 0", _buried),
+        "{value:.0f} tasks of {queue} are buried{growth}.",
+        "See why: tidewarden queue peek {queue} --state buried. Then kick or delete them.",
+    ),
+    Condition(
+        "TidewardenAccounts",
+        "warning",
+        0,
+        Trigger(
+            "max by (provider, kind) (delta(tidewarden_tokens_accounts{"
+            f'kind=~"{"|".join(ACCOUNT_STATES)}"}}[15m])) > 0',
+            _accounts,
+        ),
+        "{value:.0f} more accounts of {provider} are {kind} than 15 minutes ago.",
+        "See which: tidewarden token list --state {kind}; token why says more.",
+    ),
+    Condition(
+        "TidewardenProvider",
+        "warning",
+        60,
+        Trigger(
+            'max by (provider, kind) (tidewarden_tokens_standing{kind!="answers"}) == 1', _providers
+        ),
+        "{provider} is {standing}.",
+        "tidewarden token why {provider} shows its answers and what to do.",
+    ),
     Condition(
         "TidewardenAnswersUnreadable",
         "warning",
         0,
-        _when(
-            lambda seen: seen.unreadable > 0,
-            "{node} keeps answers of providers that could not be read.",
-            "tidewarden token answers shows them.",
-        ),
+        _when("tidewarden_tokens_journal_unreadable > 0", lambda seen: seen.unreadable > 0),
+        "{node} keeps answers of providers that could not be read.",
+        "tidewarden token answers shows them.",
     ),
-    Condition("TidewardenWebhooks", "warning", 0, _webhooks),
+    Condition(
+        "TidewardenWebhooks",
+        "warning",
+        0,
+        _each_risen("webhook", "webhooks", "failed", 10, 0, _WEBHOOKS),
+        "The webhook {webhook} is not delivered; it is tried again for half a day.",
+        "Look at the receiver: its answers are in this node's log.",
+    ),
     Condition(
         "TidewardenLogins",
         "warning",
         300,
-        _when(
-            lambda seen: seen.risen("logins_refused_total", 300) > 30,
-            "Somebody tries secrets at {node}.",
-            "Its log has the addresses.",
-        ),
+        _risen("logins_refused_total", 5, 30, of="resp"),
+        "Somebody tries secrets at {node}.",
+        "Its log has the addresses.",
     ),
-    Condition("TidewardenDenied", "warning", 300, _denied),
+    Condition(
+        "TidewardenDenied",
+        "warning",
+        300,
+        _each_risen("user", "users", "denied", 5, 30, _DENIED),
+        "The user {user} keeps sending requests that it has no right to.",
+        "The log says which. Give it the right, or stop it.",
+    ),
     Condition(
         "TidewardenCertificate",
         "warning",
         0,
         _when(
+            "tidewarden_node_certificate_expires_seconds - time() < 7 * 86400"
+            " and tidewarden_node_certificate_expires_seconds > 0",
             _certificate,
-            "The certificate of {node} ends within a week.",
-            "Replace it, then send SIGHUP.",
         ),
+        "The certificate of {node} ends within a week.",
+        "Replace it, then send SIGHUP.",
+        "certificate",
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """Tells of an alert that fires, since when its condition has held, and what to do."""
-
-    name: str
-    severity: Severity
-    since_ms: int
-    case: Case
 
 
 class Alerts:
@@ -358,12 +397,14 @@ class Alerts:
         since: dict[tuple[str, str], int] = {}
         firing: list[Firing] = []
         for condition in self._conditions:
-            for case in condition.cases(seen):
+            for one in condition.of(seen):
                 if len(since) >= CASES_MAX:
                     break
-                key = (condition.name, case.about)
-                began_ms = since[key] = self._since.get(key, now_ms)
-                if now_ms - began_ms >= condition.for_s * 1000:
-                    firing.append(Firing(condition.name, condition.severity, began_ms, case))
+                key = (condition.name, one.about)
+                one.alert.since_ms = since[key] = self._since.get(key, now_ms)
+                if now_ms - one.alert.since_ms >= condition.for_s * 1000:
+                    firing.append(one)
         self._since = since
-        self.firing = sorted(firing, key=lambda one: (one.severity, one.since_ms, one.name))
+        self.firing = sorted(
+            firing, key=lambda one: (one.alert.severity, one.alert.since_ms, one.alert.name)
+        )

@@ -8,6 +8,8 @@ import msgspec
 
 from .timeline import Happening
 
+Severity = Literal["critical", "warning"]
+
 
 def _said(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
@@ -18,7 +20,7 @@ class Problem(msgspec.Struct):
 
     what: str
     since_ms: int
-    severity: Literal["critical", "warning"]
+    severity: Severity
     action: str
 
 
@@ -26,7 +28,7 @@ class Alert(msgspec.Struct):
     """Tells of an alert of the alert rules whose condition holds."""
 
     name: Annotated[str, _said("as in examples/prometheus/alerts.yml")]
-    severity: Literal["critical", "warning"]
+    severity: Severity
     since_ms: Annotated[int, _said("since when the condition has held")]
     summary: str
     action: str

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.config.rights import AccountRights, Rights
 
-from .alerts import Firing
-from .answers import Alert, NodeLine, Overview, Problem, QueueSums
+from .alerts import CONDITIONS, Firing
+from .answers import Alert, NodeLine, Overview, Problem, QueueSums, Severity
 from .recorder import FigureRecorder, NodeView
 from .timeline import heard_ms_of, state_of
 
@@ -19,6 +21,8 @@ PROBLEMS_MAX = 50
 LOOK = ("token:read", "token:write", "token:admin")
 """Whoever has one of these to all accounts of a provider may see how many are in which state."""
 ACTION = "tidewarden doctor says more, and so does this node's log."
+ACTIONS = {one.warning: one.action for one in CONDITIONS if one.warning}
+"""What to do about a warning that an alert is about, too; :data:`ACTION` about the others."""
 
 
 class OverviewPage:
@@ -42,68 +46,57 @@ class OverviewPage:
         now_s = self._clock.monotonic()
         if self._made is None or now_s - self._made_at >= AGE_S:
             self._made, self._made_at = self._make(), now_s
-        whole = self._made
         alerts = alerts_of(self._recorder.alerts.firing, rights)
-        return Overview(
-            whole.at_ms,
-            whole.cluster,
-            whole.node,
-            whole.version,
-            not whole.problems and not alerts,
-            whole.problems,
-            whole.nodes,
-            whole.leader,
-            whole.epoch,
-            whole.view,
-            whole.primary,
-            alerts,
-            whole.timeline,
-            self._sums(rights, seen),
-            self._accounts(rights.accounts(*LOOK)),
+        return msgspec.structs.replace(
+            self._made,
+            healthy=not self._made.problems and not alerts,
+            alerts=alerts,
+            queues=self._sums(rights, seen),
+            tokens=self._accounts(rights.accounts(*LOOK)),
         )
 
     def _make(self) -> Overview:
+        """The overview, but for what depends on who looks."""
         status, now_ms = self._node.status(), self._clock.unix_ms()
         return Overview(
-            now_ms,
-            self._cluster,
-            str(status["node"]),
-            __version__,
-            True,
-            self._problems(status, now_ms),
-            [_line(name, status) for name in sorted(status["members"])],
-            str(status["leader"]),
-            int(status["epoch"]),
-            int(status["view"]),
-            str(status["primary"]),
-            [],
-            self._recorder.timeline.all(),
-            QueueSums(0, 0, 0, 0, 0, 0),
-            {},
+            at_ms=now_ms,
+            cluster=self._cluster,
+            node=str(status["node"]),
+            version=__version__,
+            healthy=True,
+            problems=self._problems(status, now_ms),
+            nodes=[_line(name, status) for name in sorted(status["members"])],
+            leader=str(status["leader"]),
+            epoch=int(status["epoch"]),
+            view=int(status["view"]),
+            primary=str(status["primary"]),
+            alerts=[],
+            timeline=self._recorder.timeline.all(),
+            queues=QueueSums(0, 0, 0, 0, 0, 0),
+            tokens={},
         )
 
     def _problems(self, status: Mapping[str, Any], now_ms: int) -> list[Problem]:
-        found: list[tuple[str, bool, str]] = []
+        found: dict[str, tuple[Severity, str, str]] = {}
         if complaint := self._node.complaint():
-            found.append(
-                (complaint, True, "This node gets no traffic until that is over. " + ACTION)
-            )
-        found += [(warning, False, ACTION) for warning in self._node.warnings()]
+            action = f"This node gets no traffic until that is over. {ACTION}"
+            found["node"] = ("critical", complaint, action)
+        for about, warning in self._node.warnings().items():
+            action = ACTIONS.get(about, ACTION).format(node=status["node"])
+            found[about] = ("warning", warning, action)
         for name in status["members"]:
             if state_of(name, status) == "silent":
                 action = f"Look at the host of {name}, and at its log; start it again."
-                found.append((f"{name} is not heard any more", False, action))
-        self._since = {
-            what: self._since.get(_stem(what), now_ms) for what in {_stem(one[0]) for one in found}
-        }
+                found[f"node {name}"] = ("warning", f"{name} is not heard any more", action)
+        self._since = {about: self._since.get(about, now_ms) for about in found}
         return [
             Problem(
                 f"{what[:1].upper()}{what[1:]}.".replace("..", "."),
-                self._since[_stem(what)],
-                "critical" if is_critical else "warning",
+                self._since[about],
+                severity,
                 action,
             )
-            for what, is_critical, action in found[:PROBLEMS_MAX]
+            for about, (severity, what, action) in list(found.items())[:PROBLEMS_MAX]
         ]
 
     def _sums(self, rights: Rights, seen: int) -> QueueSums:
@@ -135,19 +128,11 @@ def alerts_of(firing: list[Firing], rights: Rights) -> list[Alert]:
     """
     seen = rights.accounts(*LOOK)
     return [
-        Alert(
-            one.name,
-            one.severity,
-            one.since_ms,
-            one.case.summary,
-            one.case.action,
-            one.case.queue,
-            one.case.provider,
-        )
+        one.alert
         for one in firing
-        if (not one.case.queue or rights.see(one.case.queue))
-        and (not one.case.provider or seen.allow(one.case.provider))
-        and (not one.case.of_files or rights.allow_every("admin"))
+        if (not one.alert.queue or rights.see(one.alert.queue))
+        and (not one.alert.provider or seen.allow(one.alert.provider))
+        and (not one.of_files or rights.allow_every("admin"))
     ]
 
 
@@ -170,8 +155,3 @@ def _line(name: str, status: Mapping[str, Any]) -> NodeLine:
         heard_ms=None if own else heard_ms_of(member),
         why=copy.get("why", ""),
     )
-
-
-def _stem(text: str) -> str:
-    """Return a sentence without its numbers, by which it is the same one a second later."""
-    return "".join("0" if char.isdigit() else char for char in text)

@@ -15,8 +15,9 @@ from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
 from tidewarden.tokens.limits.client_record import parse_record
 from tidewarden.tokens.limits.client_store import read_client
-from tidewarden.tokens.policy import account_state
-from tidewarden.tokens.provider import advice
+from tidewarden.tokens.policy import account_state, failures
+from tidewarden.tokens.why.facts import Facts, account_facts, client_facts
+from tidewarden.tokens.why.story import account_advice
 
 from .provider_status import beside, figures
 
@@ -72,7 +73,7 @@ class Listing:
         looked, slack = 0, SLACK if count > 4 * SLACK else 0
         asked = at.asked if last else count - slack
         for name in names[names.index(at.provider) :]:
-            queue, stands = self._queue_of[name], None
+            queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
                 return found, str(Cursor(name))
             small = await self._small(queue, troubled) if scan == 0 else {}
@@ -91,12 +92,11 @@ class Listing:
                     following, now_ms, entries = small[shard]
                 if following != at.end:
                     last = ""
-                if entries and stands is None:
-                    stands = await self._stands(name)
                 async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
                     if entry.account <= last or not seen.allow(f"{name}/{entry.account}"):
                         continue
-                    shown = self._described(name, entry, now_ms, stands or {})
+                    known = known or await self._known(name)
+                    shown = self._described(entry, now_ms, *known)
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
@@ -122,22 +122,19 @@ class Listing:
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
     def _described(
-        self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]
+        self, entry: Entry, now_ms: int, client: Facts, stands: Mapping[str, Any]
     ) -> dict[str, Any]:
         row, troubles = entry.row, entry.troubles or RefreshTroubles()
-        state = account_state.state(row, entry.troubles, now_ms)
-        alone = not stands["error"] and 0 < troubles.first_ms < stands["well_ms"]
-        what = advice.of_account(
-            self._providers[provider],
-            state,
-            troubles.outcome,
-            troubles.kept,
-            alone=alone,
-            quarantined=bool(stands["quarantined_since_ms"]),
-        )
+        provider, state = client.provider, account_state.state(row, entry.troubles, now_ms)
+        what = ""
+        if entry.troubles is not None:
+            found = account_facts(
+                client, entry.account, row, entry.troubles, now_ms, failures.Patience()
+            )
+            what = account_advice(found)
         shown = {
-            "account": f"{provider}/{entry.account}",
-            "provider": provider,
+            "account": f"{provider.name}/{entry.account}",
+            "provider": provider.name,
             "state": state,
             "since_ms": account_state.since_ms(row, entry.troubles, state),
             "grant": row.grant,
@@ -145,7 +142,7 @@ class Listing:
             "stored_ms": row.stored_ms,
             "expires_at_ms": row.expires_at_ms,
             "due_ms": row.due_ms,
-            "consent_expires_ms": details.consent_of(self._providers[provider], row)[0],
+            "consent_expires_ms": details.consent_of(provider, row)[0],
             "parameters": dict(row.details.parameters),
             "tries": troubles.tries,
             "error": troubles.outcome,
@@ -162,7 +159,7 @@ class Listing:
             raise errors.NotFound(f"there is no account {provider}/{name}")
         row = reading.row
         entry = Entry(name, row, reading.troubles)
-        return self._described(provider, entry, reading.now_ms, await self._stands(provider)) | {
+        return self._described(entry, reading.now_ms, *await self._known(provider)) | {
             "token_type": row.token_type,
             "scope": row.scope,
             "extras": dict(row.details.extras),
@@ -177,18 +174,18 @@ class Listing:
         """
         found = await self._ledger.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
-        return found.counts | figures(
-            self._providers[provider], record, found.clock_ms, found.lag_ms, due_ms
-        )
+        client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
+        return found.counts | figures(client, due_ms)
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
         """How many accounts of a provider fall due in each of the next steps of time, about."""
         return await self._ledger.due(self._queue_of[provider], step_ms, steps)
 
-    async def _stands(self, provider: str) -> dict[str, Any]:
-        """See :func:`.provider_status.figures`."""
+    async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
+        """What nodes know of our client there, and its :func:`.provider_status.figures`."""
         record, now = await read_client(self._queue_of[provider], self._ledger.script)
-        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, 0)
+        client = client_facts(self._providers[provider], record, now.clock_ms, now.lag_ms)
+        return client, figures(client, 0)
 
 
 @dataclass(frozen=True, slots=True)

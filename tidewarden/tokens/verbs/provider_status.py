@@ -5,46 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidewarden.config.load import Provider
-from tidewarden.tokens.limits.client_record import ClientRecord
 from tidewarden.tokens.provider import advice
-from tidewarden.tokens.why.conditions import conditions, silences
-from tidewarden.tokens.why.story import ClientSeen
+from tidewarden.tokens.why.facts import Facts
+from tidewarden.tokens.why.table import told, value_of
+from tidewarden.tokens.why.wording import fill
 
 
-def figures(
-    provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int, due_ms: int
-) -> dict[str, Any]:
+def figures(client: Facts, due_ms: int) -> dict[str, Any]:
     """
-    Return the provider's trouble, if any, for ``T.STATS``.
+    Return the trouble of a provider (:func:`.facts.client_facts`), if any, for ``T.STATS``.
 
-    The counts of its accounts come from elsewhere.
-
-    Args:
-        clock_ms: of the leases' clock; ``lag_ms``: how far unix time is ahead of it.
-        due_ms: when one of its failing accounts is tried next, unix; 0: none fails, or it is not
-            asked.
+    ``due_ms``: when one of its failing accounts is tried next, unix; 0: none fails, or it is not
+    asked.
     """
-
-    seen = ClientSeen(record, clock_ms, lag_ms)
-    found = conditions(provider, seen)
     # A quarantine alone keeps nobody waiting.
-    first = next(one for one in found if one.code != "quarantine")
-    hold, quarantine, error = record.hold, record.quarantine, first.outcome
-    next_ms = max(due_ms, *(one.until_ms for one in found)) if error else 0
+    row = next(row for row in told("client", client) if row.state and row.code != "quarantine")
+    hold, quarantine, error = client.hold, client.quarantine, fill(row.error, client)
+    next_ms = max(due_ms, client.held_until_ms, client.quiet_until_ms) if error else 0
     return {
-        "grant": provider.grant,
+        "grant": client.provider.grant,
         "failures": hold.probes + 1 if hold is not None else 0,
-        "held_until_ms": max(one.until_ms for one in found if one.code != "silent"),
-        "state": first.state,
-        "since_ms": first.since_ms,
-        "next_ms": next_ms if next_ms > seen.now_ms else 0,
+        "held_until_ms": client.held_until_ms,
+        "state": fill(row.state, client),
+        "since_ms": value_of(row.since, client) if row.since else 0,
+        "next_ms": next_ms if next_ms > client.now_ms else 0,
         "error": error,
-        "message": first.brief,
-        "nodes": list(silences(seen)),
-        "well_ms": seen.unix(record.well_ms),
-        "quarantined_since_ms": seen.unix(quarantine.since_ms) if quarantine is not None else 0,
-        "advice": advice.of_provider(provider, error) if error else "",
+        "message": fill(row.message, client).strip(),
+        "nodes": [one.node for one in client.quiet],
+        "well_ms": client.well_ms,
+        "quarantined_since_ms": quarantine.since_ms if quarantine is not None else 0,
+        "advice": advice.of_provider(client.provider, error) if error else "",
     }
 
 

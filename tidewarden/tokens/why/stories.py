@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from tidewarden import errors
 from tidewarden.clock import Clock
@@ -19,10 +18,8 @@ from tidewarden.tokens.limits.client_record import parse_record
 from tidewarden.tokens.limits.client_store import read_client
 from tidewarden.tokens.policy import failures
 
-from .account import account_story, away_story
-from .provider import provider_story
-from .story import ClientSeen, Story
-from .troubles import Subject
+from .facts import account_facts, away_facts, client_facts
+from .story import Story, account_story, away_story, provider_story
 
 AWAY_S = 5.0
 """A store that has not answered for so long is told to be away."""
@@ -37,65 +34,58 @@ class Stories:
         queue_of: Mapping[str, str],
         cache: Cache,
         clock: Clock,
-        *,
-        confirm_s: float = failures.CONFIRM_S,
-        give_up_s: float = failures.GIVE_UP_S,
+        patience: failures.Patience,
     ) -> None:
         """``queue_of``: the queues by provider."""
         self._ledger = ledger
         self._queue_of = queue_of
         self._cache = cache
         self._clock = clock
-        self._confirm_s = confirm_s
-        self._give_up_s = give_up_s
+        self._patience = patience
 
-    async def account(self, provider: Provider, name: str) -> dict[str, Any]:
+    async def account(self, provider: Provider, name: str) -> Story:
         """The story of an account. Raises: NotFound."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            reading, seen = await asyncio.gather(self._ledger.get(queue, name), self._client(queue))
+            reading, (record, now) = await asyncio.gather(
+                self._ledger.get(queue, name), read_client(queue, self._ledger.script)
+            )
             if reading.row is None:
                 raise errors.NotFound(f"there is no account {provider.name}/{name}")
+            client = client_facts(provider, record, now.clock_ms, now.lag_ms)
             return account_story(
-                Subject(
-                    provider,
-                    name,
-                    reading.row,
-                    reading.troubles,
-                    seen,
-                    reading.now_ms,
-                    self._confirm_s,
-                    self._give_up_s,
+                account_facts(
+                    client, name, reading.row, reading.troubles, reading.now_ms, self._patience
                 )
             )
 
         left_ms = self._cache.left_ms(f"{provider.name}/{name}")
         return await self._or_away(read, provider, name, left_ms)
 
-    async def provider(self, provider: Provider) -> dict[str, Any]:
+    async def provider(self, provider: Provider) -> Story:
         """The story of a provider."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
             found = await self._ledger.figures(queue)
-            seen = ClientSeen(parse_record(found.client), found.clock_ms, found.lag_ms)
-            return provider_story(provider, seen, found.counts)
+            record = parse_record(found.client)
+            return provider_story(
+                client_facts(provider, record, found.clock_ms, found.lag_ms, found.counts)
+            )
 
         return await self._or_away(read, provider, "", 0)
 
-    async def _client(self, queue: str) -> ClientSeen:
-        record, now = await read_client(queue, self._ledger.script)
-        return ClientSeen(record, now.clock_ms, now.lag_ms)
-
     async def _or_away(
         self, read: Callable[[], Awaitable[Story]], provider: Provider, name: str, left_ms: int
-    ) -> dict[str, Any]:
+    ) -> Story:
+        """``left_ms``: of the token that this node served last of the account; 0: none lives."""
         try:
             async with asyncio.timeout(AWAY_S):
-                return (await read()).shown()
+                return await read()
         except TimeoutError:
             reason = f"it has not answered for {AWAY_S:g} s"
         except (errors.StoreDown, errors.NoQuorum) as error:
             reason = str(error)
-        return away_story(provider, name, left_ms, reason, self._clock.unix_ms()).shown()
+        now_ms = self._clock.unix_ms()
+        return away_story(away_facts(provider, name, left_ms, reason, now_ms))

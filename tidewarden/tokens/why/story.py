@@ -1,129 +1,137 @@
 """
-Renders the story of an account or a provider: answers, conclusions, what comes next, advice.
+Tells the story of an account or a provider: answers, conclusions, what comes next, advice. Pure.
 
-Times are unix milliseconds of the store's clock; in sentences they are UTC and, beside it, how far
-away.
+What was concluded is read from what was kept of it (its row, its troubles, its client's record);
+nothing else is claimed. A story is a map, as the doors answer it: docs/protocol.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
-from tidewarden.tokens.limits.client_record import ClientRecord
+from .facts import Facts
+from .table import Row, advised, told, value_of
+from .wording import fill, when
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Holds what was answered to one request."""
-
-    at_ms: int
-    outcome: str
-    brief: str
+Story = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Holds something that was concluded, and from what."""
-
-    code: str
-    """For programs; docs/protocol.md names them all."""
-    text: str
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """Says what happens next if nobody does anything."""
-
-    code: str
-    text: str
-    at_ms: int = 0
-    """0: at no known time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """Holds the story of an account, or of a provider as a whole."""
-
-    name: str
-    state: str
-    since_ms: int
-    now_ms: int
-    summary: str
-    asked: Sequence[Answered]
-    """The latest at the end."""
-    concluded: Sequence[Finding]
-    next: Next
-    advice: Sequence[str]
-
-    def shown(self) -> dict[str, Any]:
-        """For programs, as the doors answer it."""
-        return {
-            "name": self.name,
-            "state": self.state,
-            "since_ms": self.since_ms,
-            "now_ms": self.now_ms,
-            "summary": self.summary,
-            "asked": [
-                {"at_ms": one.at_ms, "outcome": one.outcome, "brief": one.brief}
-                for one in self.asked
-            ],
-            "concluded": [
-                {"code": one.code, "text": one.text, **one.figures} for one in self.concluded
-            ],
-            "next": {"code": self.next.code, "text": self.next.text, "at_ms": self.next.at_ms},
-            "advice": list(self.advice),
-        }
+def account_story(account: Facts) -> Story:
+    """The story of an account, of :func:`.facts.account_facts`."""
+    client, row, since = account.client, account.row, when(account.since_ms, account.now_ms)
+    own, more = [*told("token", account), *own_rows(account)], [*told("account", account)]
+    shared = [
+        {"code": f"provider_{one.shared}", "text": fill(one.summary, client)} | one.numbers(client)
+        for one in told("client", client)
+        if one.shared
+    ]
+    well = [(row.stored_ms, "ok", "a new pair was stored")] if row.refreshed else []
+    advice = advised(own + more, account)
+    return {
+        "name": account.account,
+        "state": account.state,
+        "since_ms": account.since_ms,
+        "now_ms": account.now_ms,
+        "summary": f"{account.account} is {account.state} since {since}: {_summary(own, account)}",
+        "asked": _asked([*well, *account.troubles.asked]),
+        "concluded": [*_findings(own, account), *shared, *_findings(more, account)],
+        "next": _account_next(account),
+        "advice": [text.replace("PROVIDER/ACCOUNT", account.account) for text in _stopped(advice)],
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSeen:
-    """Holds the record of a provider's client, and the clock that its times are of."""
-
-    record: ClientRecord
-    clock_ms: int
-    lag_ms: int
-    """How far unix time is ahead of it."""
-
-    def unix(self, clock_ms: int) -> int:
-        """A time of the record in unix milliseconds; 0 stays 0."""
-        return clock_ms + self.lag_ms if clock_ms else 0
-
-    @property
-    def now_ms(self) -> int:
-        """Unix milliseconds."""
-        return self.clock_ms + self.lag_ms
+def own_rows(account: Facts) -> list[Row]:
+    """What is told of an account's failures; none: it does not fail."""
+    return [*told("doubt", account), *told("last", account)] if account.found else []
 
 
-def span(seconds: float) -> str:
-    """A length of time in its two greatest units: ``2 d 4 h``, ``45 s``."""
-    parts: list[str] = []
-    left = max(0, round(seconds))
-    for unit, size in _UNITS:
-        if left >= size or (unit == "s" and not parts):
-            parts.append(f"{left // size} {unit}")
-            left %= size
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+def account_advice(account: Facts) -> str:
+    """What can be done about an account that fails; empty: nothing need be."""
+    return ". ".join(advised(own_rows(account), account))
 
 
-def when(unix_ms: int, now_ms: int) -> str:
-    """A time as people read it: ``2026-11-22 14:03:05 UTC (in 2 min)``."""
-    moment = datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    apart_s = (unix_ms - now_ms) / 1000
-    if abs(apart_s) < 1:
-        return f"{moment} (now)"
-    return f"{moment} (in {span(apart_s)})" if apart_s > 0 else f"{moment} ({span(-apart_s)} ago)"
+def provider_story(client: Facts) -> Story:
+    """The story of a provider, of :func:`.facts.client_facts`."""
+    rows, counted = [*told("client", client)], [*told("accounts", client)]
+    nodes = [(node, [*told("node", node)]) for node in client.quiet]
+    state = next(row for row in rows if row.state)
+    asked = [(client.well_ms, "ok", "an account was refreshed")] if client.well_ms else []
+    asked += [(one.last_ms, one.outcome, f"{one.brief} ({one.node})") for one in client.quiet]
+    concluded = [_findings(rows, client), *(_findings(found, node) for node, found in nodes)]
+    advice = [text for node, found in nodes for text in advised(found, node)]
+    return {
+        "name": client.name,
+        "state": fill(state.state, client),
+        "since_ms": value_of(state.since, client) if state.since else 0,
+        "now_ms": client.now_ms,
+        "summary": _summary(rows, client),
+        "asked": _asked(sorted(asked, key=itemgetter(0))),
+        "concluded": [*chain(*concluded, _findings(counted, client))],
+        "next": _next("client next", client),
+        "advice": _stopped([*dict.fromkeys(advice), *advised(rows + counted, client)]),
+    }
 
 
-def count(number: int, noun: str) -> str:
-    """``1 account``, ``2,000 accounts``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def away_story(away: Facts) -> Story:
+    """The story of what is asked about while the store does not answer."""
+    rows = [*told("away", away)]
+    return {
+        "name": away.name,
+        "state": "unknown",
+        "since_ms": 0,
+        "now_ms": away.now_ms,
+        "summary": _summary(rows, away),
+        "asked": [],
+        "concluded": [*_findings(rows, away)],
+        "next": _next("away next", away),
+        "advice": _stopped(advised(rows, away)),
+    }
+
+
+def _findings(rows: Iterable[Row], facts: Facts) -> Iterator[dict[str, Any]]:
+    """What rows conclude, one of those of a code that follow each other."""
+    for code, group in groupby(rows, key=lambda row: row.code):
+        same = list(group)
+        if text := _text(same, facts):
+            found = {"code": code, "text": text}
+            for row in same:
+                found |= row.numbers(facts)
+            yield found
+
+
+def _text(rows: Iterable[Row], facts: Facts) -> str:
+    return " ".join(fill(row.sentence, facts) for row in rows if row.sentence)
+
+
+def _summary(rows: Iterable[Row], facts: Facts) -> str:
+    return next(fill(row.summary, facts) for row in rows if row.summary)
+
+
+def _asked(answers: Iterable[tuple[int, str, str]]) -> list[dict[str, Any]]:
+    return [{"at_ms": at, "outcome": what, "brief": brief} for at, what, brief in answers]
+
+
+def _stopped(advice: Iterable[str]) -> list[str]:
+    return [f"{text}." for text in advice]
+
+
+def _next(section: str, facts: Facts) -> dict[str, Any]:
+    rows = [*told(section, facts)]
+    at_ms = value_of(rows[0].at, facts) if rows[0].at else 0
+    return {"code": rows[0].code, "text": _text(rows, facts), "at_ms": at_ms}
+
+
+def _account_next(account: Facts) -> dict[str, Any]:
+    """What comes next to an account, after what its provider's accounts wait for together."""
+    own = _next("account next", account)
+    if own["code"] != "after":
+        return own
+    shared = _next("client next", account.client)
+    return {
+        "code": f"after_{shared['code']}",
+        "text": f"{shared['text']} {own['text']}",
+        "at_ms": max(shared["at_ms"], own["at_ms"]),
+    }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from meta import alert_rules
 from support.inspect import since_of_alerts
 
 from tidewarden.config.rights import ALL, Rights
@@ -15,7 +15,6 @@ from tidewarden.server.console.alerts import CASES_MAX, CONDITIONS, AlertFigures
 from tidewarden.server.console.history import History
 from tidewarden.server.console.overview import alerts_of
 
-RULES = Path(__file__).parents[4] / "examples" / "prometheus" / "alerts.yml"
 SLOT = 10_000
 WELL: dict[str, Any] = {
     "store_up": 1,
@@ -88,15 +87,16 @@ WRONG: dict[str, Mapping[str, Any]] = {
 IMPLIED = {"TidewardenStoresBelowMajority": "TidewardenStoreNotInSync"}
 
 
-def rules() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
-
-
-def test_the_alerts_are_those_of_the_rules_for_prometheus() -> None:
-    there = {one.name: one.for_s for one in CONDITIONS}
-    assert there == {name: seconds(rule.get("for", "0s")) for name, rule in rules().items()}
+def test_the_rules_for_prometheus_are_made_of_these() -> None:
+    again = "python -m tests.meta.alert_rules"
+    assert alert_rules.FILE.read_text("utf-8") == alert_rules.rules(), again
+    groups = yaml.safe_load(alert_rules.rules())["groups"]
+    there = {rule["alert"]: rule for group in groups for rule in group["rules"]}
     assert set(WRONG) == set(there)
+    for one in CONDITIONS:
+        rule = there[one.name]
+        assert (rule["expr"], seconds(rule.get("for", "0s"))) == (one.trigger.expr, one.for_s)
+        assert "$labels.instance" in rule["annotations"]["summary"] or "{node}" not in one.summary
 
 
 def test_nothing_fires_where_all_is_well() -> None:
@@ -112,27 +112,27 @@ def test_each_fires_after_its_time_and_ends(name: str) -> None:
     subject, wrong = Alerts(), figures(**WRONG[name])
     expected = {name, IMPLIED.get(name, name)}
     subject.judge(wrong, 50_000)
-    assert bool({one.name for one in subject.firing} & {name}) is (for_s == 0)
+    assert bool({one.alert.name for one in subject.firing} & {name}) is (for_s == 0)
     subject.judge(wrong, 50_000 + for_s * 1000)
-    firing = {one.name for one in subject.firing}
+    firing = {one.alert.name for one in subject.firing}
     assert name in firing <= expected
-    one = next(one for one in subject.firing if one.name == name)
-    assert one.since_ms == 50_000
-    assert one.case.summary.endswith(".")
-    assert one.case.action.endswith((".", "?"))
-    assert "{" not in one.case.summary
+    one = next(one for one in subject.firing if one.alert.name == name)
+    assert one.alert.since_ms == 50_000
+    assert one.alert.summary.endswith(".")
+    assert one.alert.action.endswith((".", "?"))
+    assert "{" not in one.alert.summary
     subject.judge(figures(), 60_000 + for_s * 1000)
     assert subject.firing == []
     subject.judge(wrong, 10**9)
     subject.judge(wrong, 10**9 + for_s * 1000)
-    assert {one.since_ms for one in subject.firing if one.name == name} == {10**9}
+    assert {one.alert.since_ms for one in subject.firing if one.alert.name == name} == {10**9}
 
 
 def test_tasks_that_were_buried_before_anybody_looked_are_told_too() -> None:
     subject = Alerts()
     subject.judge(figures(queues={"mails": history(buried=(820, 820))}), 1000)
     (one,) = subject.firing
-    assert one.case.summary == "820 tasks of mails are buried, 0 more than 15 minutes ago."
+    assert one.alert.summary == "820 tasks of mails are buried, 0 more than 15 minutes ago."
     subject.judge(figures(queues={"mails": history(buried=(820, 0))}), 2000)
     assert subject.firing == []
 

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from support.doors.http_site import FixedNode, site
+from support.doors.doubles import Door
+from support.doors.http_site import FixedNode
+
+from tidewarden.clock import ManualClock
+from tidewarden.config.rights import ALL
+from tidewarden.node.status import Status
+from tidewarden.server.console.overview import ACTION, ACTIONS, AGE_S, OverviewPage
+from tidewarden.server.console.recorder import FigureRecorder
 
 
-async def test_each_warning_is_one_problem_however_it_is_written(
+async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    warnings = ["writes wait (not confirmed by n1; for 1.9 s)", "the certificate ends soon"]
-    monkeypatch.setattr(FixedNode, "warnings", lambda _: warnings, raising=False)
-    monkeypatch.setattr(FixedNode, "warning", lambda _: "; ".join(warnings), raising=False)
-    async with site() as there:
-        status, found = await there.ask("GET", "/v1/overview")
-    assert status == 200
-    assert [one["what"] for one in found["problems"]] == [
-        "Writes wait (not confirmed by n1; for 1.9 s).",
-        "The certificate ends soon.",
+    door, clock, node = Door(), ManualClock(), FixedNode()
+    recorder = FigureRecorder("n0", clock, node, door.server.stats, door.queues, None)
+    page, began_ms = OverviewPage("t", node, recorder, clock), clock.unix_ms()
+
+    async def problems(**warnings: str) -> list[tuple[str, int]]:
+        monkeypatch.setattr(FixedNode, "warnings", lambda _: warnings)
+        found = [(one.what, one.since_ms) for one in (await page.of(ALL)).problems]
+        await clock.advance(AGE_S)
+        return found
+
+    assert await problems(
+        durability="writes wait (not confirmed by n1; for 1.9 s)", certificate="it ends soon"
+    ) == [("Writes wait (not confirmed by n1; for 1.9 s).", began_ms), ("It ends soon.", began_ms)]
+    assert await problems(durability="no write is confirmed") == [
+        ("No write is confirmed.", began_ms)
     ]
+    assert await problems() == []
+    assert await problems(durability="writes wait") == [("Writes wait.", began_ms + 3000)]
+    monkeypatch.setattr(FixedNode, "warnings", lambda _: {"durability": "x", "duties": "y"})
+    found = [one.action for one in (await page.of(ALL)).problems]
+    assert found == ["A replica is away or slow: tidewarden cluster status.", ACTION]
+
+
+def test_what_to_do_about_warnings_is_known_by_their_names() -> None:
+    room = SimpleNamespace(warning=lambda: "wrong")
+    catalog = SimpleNamespace(store_memory=room, durability=room)
+    node: Any = SimpleNamespace(
+        _alone=lambda: "wrong", store=room, stores=None, data=room, tasks=room, store_clock=room,
+        duties=room, queues=SimpleNamespace(catalog=catalog), certificate_expires_s=1.0,
+        clock=ManualClock(),
+    )  # fmt: skip
+    of_stores = {"loss", "stores in sync"}  # unit/cluster/test_store_status
+    assert ACTIONS.keys() - of_stores < Status.warnings(node).keys()
