@@ -239,7 +239,7 @@ async def test_one_whose_place_in_the_sequence_is_lost_is_not_known(seat: Seat) 
 
 
 async def test_what_is_no_call_of_the_sequence_is_told_as_before(seat: Seat) -> None:
-    lock = seat.shard.batched("queue.lock_release", "a", 5)
+    lock = seat.shard.batched("queue.lock_release", "a", 5)  # its answer is no 1
     await turn()
     assert not serials(seat.lane.sent)
     seat.lane.lose()

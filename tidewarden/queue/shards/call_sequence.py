@@ -24,8 +24,10 @@ AGAIN_S = 5.0
 PAUSE_S = 0.05
 """Before a call is sent again that a server refused for now."""
 NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
-REPEATABLE = frozenset(("queue.touch", "queue.wait", "queue.leases"))
-"""Those that may run twice need no number."""
+REPEATABLE = frozenset(
+    ("queue.touch", "queue.wait", "queue.leases", "queue.lock_acquire", "queue.lock_renew")
+)
+"""Those that may run twice need no number: a lock is acquired under a key."""
 PUT_REFUSED, END_REFUSED = 1, 2
 """What ``APPLIED`` says of the answers that were given: some put, or some end, was refused."""
 
