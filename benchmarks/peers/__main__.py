@@ -14,7 +14,7 @@ comes once more at the end, so that the machine's drift in between is seen.
 | cycle | put → take → ack at 50 connections |
 | late | arrival at a waiting consumer less due time |
 | redelivery | SIGKILL of the consumer until another has its task, median of 20 |
-| memory | of a ready task with 100 bytes: the engine's figure; tuples and indexes; beanstalkd: resident |
+| memory | of a ready task with 100 bytes, by each server's own figure; beanstalkd: resident |
 """
 
 from __future__ import annotations
