@@ -62,6 +62,17 @@ async def test_help_says_what_a_figure_is() -> None:
     assert all(name.startswith("tidewarden_") and not name.endswith("_ms") for name in HELP)
 
 
+async def test_every_figure_of_tokens_is_described() -> None:
+    """One without a line in HELP would be described by its own name."""
+    by_kind = dict.fromkeys(("refreshes", "revocations", "events", "webhooks"), {("p", "ok"): 1})
+    counts = {name: {"p": 1} for name in metrics.TOKEN_NUMBERS} | by_kind
+    stats = {"p": {"state": "answers", "intents": 1, "spares": 1, "fresh": 1}}
+    text = await rendered(metrics.of_tokens(stats, counts))
+    told = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert len(told) == 27
+    assert told <= HELP.keys()
+
+
 async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Each turn adds so many samples, or writes so many series; together they are what one turn would
