@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from support.doors.command_line import Run, node, run
+from support.manual_clock import ManualClock
 
 from tidewarden import errors
 from tidewarden.cli.token.refresh import RefreshWish, ask
-from tidewarden.clock import ManualClock
 
 __all__ = ["node", "run"]  # fixtures
 

@@ -66,10 +66,7 @@ class AckSlot(Slot):
 
     def render(self, result: Any) -> bytes:
         if not result:
-            raise NotHeld(
-                "This lease has ended, or never was. Drop the work: somebody else has it or will"
-                " have it."
-            )
+            raise NotHeld(NotHeld.ENDED)
         return encoder.OK
 
 

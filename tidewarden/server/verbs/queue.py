@@ -181,10 +181,7 @@ def _list(result: list[int], resp: int) -> bytes:
 
 def _acked(result: list[int], resp: int) -> bytes:
     if not result[0]:
-        raise NotHeld(
-            "This lease has ended, or never was. Drop the work: somebody else has it or will"
-            " have it."
-        )
+        raise NotHeld(NotHeld.ENDED)
     return encoder.OK
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.histograms import QUICK_S
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.http import metrics
@@ -64,8 +64,8 @@ async def test_help_says_what_a_figure_is() -> None:
 
 async def test_every_figure_of_tokens_is_described() -> None:
     """One without a line in HELP would be described by its own name."""
-    by_kind = dict.fromkeys(("refreshes", "revocations", "events", "webhooks"), {("p", "ok"): 1})
-    counts = {name: {"p": 1} for name in metrics.TOKEN_NUMBERS} | by_kind
+    kinds, done = ("refreshes", "revocations", "events", "webhooks"), {("p", "ok"): 1}
+    counts = {name: {"p": 1} for name in metrics.TOKEN_NUMBERS} | dict.fromkeys(kinds, done)
     stats = {"p": {"state": "answers", "intents": 1, "spares": 1, "fresh": 1}}
     text = await rendered(metrics.of_tokens(stats, counts))
     told = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))

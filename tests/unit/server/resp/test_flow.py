@@ -21,8 +21,8 @@ from support.inspect import (
     requests_of,
     step_silently,
 )
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.access import users
 from tidewarden.server.resp import backpressure as module
 from tidewarden.server.resp import connection as connection_module
