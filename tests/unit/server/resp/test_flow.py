@@ -143,10 +143,12 @@ async def held_back(door: Any, sent: bytes) -> Any:
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
     await reach(
-        lambda: any(begun_count_of(connection) for connection in door.server.context.connections)
+        lambda: any(
+            begun_count_of(connection) for connection in door.server.context.peers.connections
+        )
     )
     line.writer.write(sent)
-    (connection,) = door.server.context.connections
+    (connection,) = door.server.context.peers.connections
     await reach(lambda: not is_reading(connection))
     await asyncio.sleep(0.05)
     return connection
