@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
             "telemetry",
         }
     ),
-    # store: `up` runs one, see decision 6
+    # store: `up` runs one, see decision 32
     "cli": EVERYBODY | {"client", "node", "sandbox", "store"},
 }
 ROOM_OF = {"__main__": "cli"}
