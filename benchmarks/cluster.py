@@ -103,16 +103,14 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster_up(
-    folder: Path, python: str = sys.executable, *words: str
-) -> AsyncIterator[Cluster]:
+async def cluster_up(folder: Path, *words: str) -> AsyncIterator[Cluster]:
     """
-    ``tidewarden up`` with three nodes, ready; the one that is installed where ``python`` is.
+    ``tidewarden up`` with three nodes, ready.
 
     ``words``: more for its command line.
     """
     base, data = free_ports(10 * NODES), folder / "up"
-    command = [python, "-m", "tidewarden", "up", "--nodes", str(NODES)]
+    command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(NODES)]
     command += ["--base-port", str(base), "--data-dir", str(data), *words]
     with process_of(command, folder, "up", {**os.environ, "PYTHONSAFEPATH": "1"}) as process:
         log = folder / "up.out"

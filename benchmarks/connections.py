@@ -156,19 +156,11 @@ class Cycle(Connection):
 class Fill(Connection):
     """A producer that only puts."""
 
-    delay_ms = 0
-
     def begin(self) -> None:
-        self.put(None, self.delay_ms)
+        self.put()
 
     def was_put(self) -> None:
         self.went_round()
-
-
-class FillFar(Fill):
-    """The same with tasks that are due in an hour."""
-
-    delay_ms = 3_600_000
 
 
 class Drain(Connection):

@@ -27,7 +27,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -162,7 +161,7 @@ async def kill_the_store(cluster: Cluster, folder: Path) -> list[float]:
 
 async def measure(folder: Path, kills: int, nodes: int, stores: int) -> None:
     """All rounds, and a row and its limits after each kind."""
-    async with cluster_up(folder, sys.executable, "--stores", "1") as cluster:
+    async with cluster_up(folder, "--stores", "1") as cluster:
         if kills:
             sweeps = [await kill_the_leader(cluster) for _ in range(kills)]
             machine.line("leader killed → sweep", sweeps, "s")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.desk import Desk
-from tidewarden.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tidewarden.config.load import Provider
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings

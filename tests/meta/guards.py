@@ -285,8 +285,8 @@ GUARDS = (
     ),
     Guard(
         "identity",
-        (("store/durability/group_commit.py", "if one.identity != identity:", "if not identity:"),),
-        ("rooms/store/test_commit",),
+        (("store/durability/held_answers.py", "if one.identity == identity:", "if identity:"),),
+        ("rooms/store/test_commit", "rooms/store/test_set_commit"),
     ),
     Guard(
         "set-acks",
@@ -352,11 +352,6 @@ GUARDS = (
         "shards-together",
         (("queue/shards/shard_group.py", " and not any(one.flies for one in shards)", ""),),
         ("unit/queues/test_shard_order",),
-    ),
-    Guard(
-        "set-identity",
-        (("store/durability/set_commit.py", "if one.identity == known:", "if known:"),),
-        ("rooms/store/test_set_commit",),
     ),
     Guard(
         "whole-shard",

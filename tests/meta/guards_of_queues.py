@@ -44,7 +44,7 @@ OF_QUEUES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
     ),
     (
         "whole-put",
-        "server/http/routes/tasks.py",
+        "server/http/route.py",
         "return await asyncio.shield(asyncio.ensure_future(work))",
         "return await work",
         LEASES_BY_HTTP,

@@ -66,7 +66,7 @@ def test_what_is_vendored_has_its_licence() -> None:
 
 
 def test_every_module_that_is_imported_is_there() -> None:
-    imported = re.compile(r"""\b(?:from|import)\s*\(?\s*"(\.[^"]+)\"""")
+    imported = re.compile(r"""\b(?:from|import|URL)\s*\(?\s*"(\.[^"]+)\"""")
     for path in (path for path in OURS if path.suffix == ".js"):
         for name in imported.findall(path.read_text("utf-8")):
             assert (path.parent / name).resolve().is_file(), f"{path.name} imports {name}"

@@ -53,7 +53,7 @@ async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> 
         )
         assert (task_id, attempt) == (b"t%d" % n, 1)
         assert await well.call("Q.ACK", "q", task_id, lease) == b"OK"
-    await reach(lambda: not doors[0].server.context.connections)
+    await reach(lambda: not doors[0].server.context.peers.connections)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
@@ -194,7 +194,7 @@ async def test_trap_closing_one_connection_frees_what_it_held_before(doors: Pair
     assert await other.call("Q.RELEASE", "q", "a", lease) == b"OK"
     ((_, _, lease, *_),) = await second.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")
     first.drop()
-    await reach(lambda: len(doors[0].server.context.connections) == 1)
+    await reach(lambda: len(doors[0].server.context.peers.connections) == 1)
     assert await other.call("Q.TAKE", "WAIT", 50, "FROM", "q") == []
     assert await second.call("Q.ACK", "q", "a", lease) == b"OK"
 

@@ -38,7 +38,7 @@ async def test_trap_half_closed_socket_with_a_take_behind(doors: Pair) -> None:
     waiter.send(f"Q.PUT q x ID first DELAY {HOUR_MS}", f"Q.TAKE WAIT {HOUR_MS} FROM q", "PING")
     waiter.writer.write_eof()
     assert await waiter.rest() == b"$5\r\nfirst\r\n"
-    await reach(lambda: not doors[0].server.context.connections)
+    await reach(lambda: not doors[0].server.context.peers.connections)
     assert (doors[0].server.context.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1)
     ((_, task_id, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
@@ -65,8 +65,8 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     take does not take.
     """
     await doors[0].dial()
-    await reach(lambda: doors[0].server.context.connections)
-    (connection,) = doors[0].server.context.connections
+    await reach(lambda: doors[0].server.context.peers.connections)
+    (connection,) = doors[0].server.context.peers.connections
     accepted = transport_of(connection).get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     idle, every, tries, unanswered_ms = (

@@ -48,7 +48,7 @@ async def test_trap_one_session_from_two_connections(doors: Pair) -> None:
     assert await b.call("Q.ACK", "q", *by_a) == b"OK"
     assert await a.call("Q.ACK", "q", *by_b) == b"OK"
     a.drop(reset=True)
-    await reach(lambda: len(doors[0].server.context.connections) == 1)
+    await reach(lambda: len(doors[0].server.context.peers.connections) == 1)
     assert await other.call("Q.TAKE", "WAIT", 100, "FROM", "q") == [], "the session is still there"
     assert await b.call("Q.ACK", "q", *left) == b"OK"
     b.drop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tidewarden.clock import ManualClock, SystemClock, sleep
+from support.manual_clock import ManualClock
+
+from tidewarden.clock import SystemClock, sleep
 from tidewarden.progress import Progress
 
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 import pytest
+from support.manual_clock import ManualClock
 
 from tidewarden import duties as module
-from tidewarden.clock import ManualClock
 from tidewarden.duties import Duties, ending_with
 from tidewarden.errors import ConfigError
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.manual_clock import ManualClock
 
 from tidewarden import log
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Config, Log, Node
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .lock import AsyncLock
-from .loop_thread import Bridge, LoopThread, blocking
+from .loop_thread import Bridge, Inner, LoopThread, blocking
 from .queue import FOREVER_MS, AsyncQueue
 from .task import AsyncTask
 
@@ -43,67 +43,21 @@ class Task:
         """The bridge to the loop that runs the asyncio task."""
         return self.client.bridge
 
-    @property
-    def queue(self) -> str:
-        """The name of the queue."""
-        return self.inner.queue
-
-    @property
-    def id(self) -> str:
-        """The task's id."""
-        return self.inner.id
-
-    @property
-    def lease(self) -> int:
-        """The lease's number."""
-        return self.inner.lease
-
-    fence = lease
-
-    @property
-    def payload(self) -> bytes:
-        """The payload, as it was put."""
-        return self.inner.payload
-
-    @property
-    def text(self) -> str:
-        """The payload as UTF-8 text."""
-        return self.inner.text
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt; the first is 1."""
-        return self.inner.attempt
-
-    @property
-    def deadline_ms(self) -> int:
-        """The time by which the task should be done, unix ms."""
-        return self.inner.deadline_ms
-
-    @property
-    def lease_ms(self) -> int:
-        """The length of the lease, ms."""
-        return self.inner.lease_ms
-
-    @property
-    def lease_end_ms(self) -> int:
-        """The lease's end by the store's clock, unix ms."""
-        return self.inner.lease_end_ms
-
-    @property
-    def traceparent(self) -> str:
-        """The trace context of its put (W3C Trace Context); empty: that was not traced."""
-        return self.inner.traceparent
-
-    @property
-    def settled(self) -> bool:
-        """Whether a verb of ours has ended the lease."""
-        return self.inner.settled
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lease is known to have ended without our doing: drop the work."""
-        return self.inner.lost
+    queue = Inner[str]("The name of the queue.")
+    id = Inner[str]("The task's id.")
+    lease = Inner[int]("The lease's number.")
+    fence = Inner[int]("The lease's number; whatever the task changes can refuse a smaller one.")
+    payload = Inner[bytes]("The payload, as it was put.")
+    text = Inner[str]("The payload as UTF-8 text.")
+    attempt = Inner[int]("The number of this attempt; the first is 1.")
+    deadline_ms = Inner[int]("The time by which the task should be done, unix ms.")
+    lease_ms = Inner[int]("The length of the lease, ms.")
+    lease_end_ms = Inner[int]("The lease's end by the store's clock, unix ms.")
+    traceparent = Inner[str](
+        "The trace context of its put (W3C Trace Context); empty: that was not traced."
+    )
+    settled = Inner[bool]("Whether a verb of ours has ended the lease.")
+    lost = Inner[bool]("Whether the lease is known to have ended without our doing: drop the work.")
 
     def json(self) -> Any:
         """Read the payload as JSON. Raises: ValueError: it is none."""
@@ -148,25 +102,12 @@ class Lock:
         """The bridge to the loop that runs the asyncio lock."""
         return self.client.bridge
 
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self.inner.name
-
-    @property
-    def fence(self) -> int:
-        """The number under which it is held; 0: it is not."""
-        return self.inner.fence
-
-    @property
-    def held(self) -> bool:
-        """Whether it is ours, as far as is known."""
-        return self.inner.held
-
-    @property
-    def lost(self) -> bool:
-        """Whether its lease is known to have ended without our doing: stop what it was for."""
-        return self.inner.lost
+    name = Inner[str]("The lock's name.")
+    fence = Inner[int]("The number under which it is held; 0: it is not.")
+    held = Inner[bool]("Whether it is ours, as far as is known.")
+    lost = Inner[bool](
+        "Whether its lease is known to have ended without our doing: stop what it was for."
+    )
 
     wait_lost = blocking(AsyncLock.wait_lost)
     acquire = blocking(AsyncLock.acquire)
@@ -203,10 +144,7 @@ class Queue:
         """The bridge to the loop that runs the asyncio queue."""
         return self.client.bridge
 
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self.inner.name
+    name = Inner[str]("The queue's name.")
 
     put = blocking(AsyncQueue.put)
     put_json = blocking(AsyncQueue.put_json)

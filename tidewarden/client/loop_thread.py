@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 import uvloop
 
@@ -112,6 +112,26 @@ class BlockingFront(Protocol):
     def bridge(self) -> Bridge: ...
     @property
     def inner(self) -> Any: ...
+
+
+class Inner(Generic[R]):
+    """Shows an attribute of the asyncio object at the blocking one that stands for it."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, front: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, front: BlockingFront, owner: type) -> R: ...
+    def __get__(self, front: BlockingFront | None, owner: type) -> Self | R:
+        if front is None:
+            return self
+        found: R = getattr(front.inner, self._name)
+        return found
 
 
 def blocking(

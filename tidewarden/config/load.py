@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tidewarden.errors import ConfigError
@@ -97,7 +98,7 @@ Problem = Callable[[str, str], None]
 # Variables of the command line, which no node reads.
 CLIENT_VARIABLES = frozenset({"TIDEWARDEN_URL"})
 
-SECTIONS = {
+SECTIONS: dict[str, type[Any]] = {
     "cluster": Cluster,
     "node": Node,
     "raft": Raft,
@@ -138,19 +139,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
     problems = sources.problems
     tables = sources.tables
     config = Config(
-        cluster=read(Cluster, "cluster", tables["cluster"], problems),
-        node=read(Node, "node", tables["node"], problems),
-        raft=read(Raft, "raft", tables["raft"], problems),
-        store=read(Store, "store", tables["store"], problems),
-        limits=read(Limits, "limits", tables["limits"], problems),
-        queues=read(Queues, "queues", tables["queues"], problems),
-        beanstalkd=read(Beanstalkd, "beanstalkd", tables["beanstalkd"], problems),
-        otel=read(Otel, "otel", tables["otel"], problems),
-        tokens=read(Tokens, "tokens", tables["tokens"], problems),
-        log=read(Log, "log", tables["log"], problems),
-        vault=read(Vault, "vault", tables["vault"], problems),
-        events=read(Events, "events", tables["events"], problems),
-        audit=read(Audit, "audit", tables["audit"], problems),
+        **{name: read(cls, name, tables[name], problems) for name, cls in SECTIONS.items()},
         users=_users(sources.users, problems),
         webhooks=read_webhooks(tables, environ, problems),
         companions=read_companions(tables, problems),

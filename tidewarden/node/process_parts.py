@@ -147,6 +147,18 @@ class ProcessParts:
         of_tasks, commits = self.queues.consumer.times, self.queues.catalog.durability
         return of_tasks.lateness, of_tasks.held, self.links.scripts.times, commits.times
 
+    def stats(self) -> dict[str, int]:
+        """Return the figures of what every process of a node does; those of all are added up."""
+        queues, data = self.queues, self.data
+        return {
+            "waiting_takes": queues.consumer.waiting(),
+            "lost_takes_released_total": queues.lost_takes.released,
+            **{f"sessions_{name}": n for name, n in queues.sessions.counts().items()},
+            "store_calls_total": data.calls,
+            "store_connects_total": data.reconnects,
+            **queues.catalog.durability.stats(),
+        }
+
     def start_watches(self, duties: Duties) -> list[asyncio.Task[None]]:
         """Begin to watch the store's clock and memory; each goes on until it is cancelled."""
         memory = self.queues.catalog.store_memory

@@ -143,18 +143,8 @@ class Secondary:
 
     def stats(self) -> dict[str, Any]:
         """Return this process's part of the node's figures."""
-        queues, data = self._parts.queues, self._parts.data
-        counts = {f"sessions_{name}": n for name, n in queues.sessions.counts().items()}
-        node = {
-            "waiting_takes": queues.consumer.waiting(),
-            "lost_takes_released_total": queues.lost_takes.released,
-            "store_calls_total": data.calls,
-            "store_connects_total": data.reconnects,
-            **queues.catalog.durability.stats(),
-            **self._duties.stats(),
-            **told_of(*self._parts.times()),
-            **counts,
-        }
+        parts = self._parts
+        node = {**parts.stats(), **self._duties.stats(), **told_of(*parts.times())}
         return {"resp": self._resp.own_stats(), "node": node}
 
     async def _tell(self) -> None:

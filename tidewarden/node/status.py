@@ -232,9 +232,7 @@ class Status:
             "leases_reaped_total": self.reaper.reaped,
             **self.tasks.stats(),
             **self.duties.stats(),
-            "waiting_takes": self.queues.consumer.waiting(),
-            "lost_takes_released_total": self.queues.lost_takes.released,
-            **{f"sessions_{name}": n for name, n in self.queues.sessions.counts().items()},
+            **self.parts.stats(),
             "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
             **(
                 {"certificate_expires_ms": int(self.certificate_expires_s * 1000)}
@@ -245,9 +243,6 @@ class Status:
             "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),
             **self.queues.catalog.store_memory.stats(),
-            "store_calls_total": self.data.calls,
-            "store_connects_total": self.data.reconnects,
-            **self.queues.catalog.durability.stats(),
             **(self.stores.stats() if self.stores else {}),
             **told_of(
                 *self.parts.times(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -19,12 +18,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.doors.command_line import app
 from support.providers.certificate import make
+from support.store.running_store import RunningStore
+from support.store.running_store import look as look_at
 from typer.testing import CliRunner
 
 from benchmarks.ports import free_ports
 from tidewarden.config.load import hash_generated
 from tidewarden.store.embedded import lineage
-from tidewarden.store.embedded.attached_store import AttachedStore, RunningStore
 from tidewarden.store.embedded.credentials import StoreCredentials
 
 Starter = Callable[[], subprocess.Popen[str]]
@@ -74,7 +74,7 @@ def start(file: Path) -> Iterator[Starter]:
 
 
 def look(tmp_path: Path) -> RunningStore:
-    return asyncio.run(AttachedStore(tmp_path / "data" / "store", "n0", CREDENTIALS).look())
+    return look_at(tmp_path / "data" / "store", "n0", CREDENTIALS)
 
 
 def test_it_runs_the_store_until_it_is_told_to_stop(start: Starter, tmp_path: Path) -> None:

@@ -91,7 +91,6 @@ def lose(
     known = time.monotonic()
     for node in nodes:
         until(lambda node=node: answers(node, probed), what=f"{node.name} answers")
-    # How soon is measured by benchmarks/engine_failover.py.
     print(
         f"{number.name}: failover known after {known - begin:.2f} s, answers"
         f" {time.monotonic() - known:.2f} s later"

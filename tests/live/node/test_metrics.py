@@ -16,6 +16,8 @@ from support.cluster.harness import Cluster, Node, until
 from support.cluster.node_processes import PROCESSES, everywhere
 
 from benchmarks.ports import free_ports
+from tidewarden.histograms import KINDS
+from tidewarden.server.http.metrics import HELP
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 RULES = ("alerts", "histograms")
@@ -75,6 +77,14 @@ def test_what_dashboard_and_alerts_name_is_in_the_metrics(n0: Node) -> None:
     assert len(named) > 40
     missing = {name for name in named - told if not OF_OTHERS.match(name)}
     assert not missing
+
+
+def test_every_metric_of_a_node_is_described(n0: Node) -> None:
+    """One without a line in HELP would be described by its own name."""
+    told = re.findall(r"^# TYPE (\S+)", n0.http("/metrics").text, re.MULTILINE)
+    assert len(told) > 60
+    histograms = {f"tidewarden_{name}" for name in KINDS}
+    assert not {name for name in told if name not in HELP and name not in histograms}
 
 
 @pytest.fixture(scope="module")

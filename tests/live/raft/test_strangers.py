@@ -2,7 +2,7 @@
 Strangers at the doors of a running cluster: nobody is elected, nothing grows, users are served,
 members still find each other.
 
-How much processor time each shape of rubbish costs, ``benchmarks/strangers.py`` measures.
+docs/performance.md says how much processor time each shape of rubbish cost.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.run.processes import alive
+from support.store.running_store import RunningStore, look
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -26,7 +27,6 @@ from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.child_process import FolderInUse
 from tidewarden.store.embedded import lineage
-from tidewarden.store.embedded.attached_store import AttachedStore
 from tidewarden.store.embedded.credentials import DAEMON, READER, REPLICA, StoreCredentials
 from tidewarden.store.embedded.server import EmbeddedStore, store_password
 from tidewarden.store.embedded.store_host import StoreHost
@@ -76,8 +76,8 @@ def client(host: StoreHost, user: str = DAEMON, password: str = CREDENTIALS.daem
     )
 
 
-def attached(host: StoreHost, node: str = "n1") -> AttachedStore:
-    return AttachedStore(host.folder, node, CREDENTIALS)
+def start_of(host: StoreHost) -> RunningStore:
+    return look(host.folder, "n1", CREDENTIALS)
 
 
 def promote(host: StoreHost) -> None:
@@ -235,7 +235,7 @@ async def test_killed_it_runs_again_at_once_with_its_data_and_continues(make: Ma
         await restarted(host, restarts)
         words.append(host.incarnation)
     assert len(set(words)) == 3
-    found = await attached(host).look()
+    found = start_of(host)
     assert found.incarnation == words[2]
     assert found.continues == tuple(words[:2])
     assert found.pid == host.pid
@@ -277,7 +277,7 @@ async def test_a_later_host_continues_what_lost_nothing(
     await first.stop()
     second = make(boot_id=lambda: boots[1])
     await second.start()
-    found = await attached(second).look()
+    found = start_of(second)
     assert found.continues == ((first.incarnation,) if continues else ())
     assert not (second.folder / lineage.MARKER).exists()
     with client(second) as daemon:
@@ -293,7 +293,7 @@ async def test_data_of_a_store_that_ran_alone_are_taken_as_they_are(
     await alone.stop()
     host = make()
     await host.start()
-    assert (await attached(host).look()).continues == ()
+    assert start_of(host).continues == ()
     with client(host) as daemon:
         await eventually(lambda: daemon.get("kept") == "1")
         assert daemon.get("{c}:view") == "1", "nobody has promoted it"
@@ -312,19 +312,19 @@ async def test_data_above_the_limit_are_no_hindrance(make: Maker) -> None:
         await eventually(lambda: daemon.strlen("ballast") == 3 << 20)
 
 
-async def test_a_folder_that_is_in_use_is_attached_to(make: Maker) -> None:
+async def test_a_folder_that_is_in_use_is_refused_until_its_host_stops(make: Maker) -> None:
     host, second = make(), make()
     await host.start()
     with pytest.raises(FolderInUse, match=f"in use by process {os.getpid()}") as refused:
         await second.start()
     assert refused.value.pid == os.getpid()
     assert isinstance(refused.value, ConfigError)
-    assert (await attached(second).look()).incarnation == host.incarnation
+    assert start_of(second).incarnation == host.incarnation
     await second.stop()
-    assert (await attached(second).look()).pid == host.pid
+    assert start_of(second).pid == host.pid
     await host.stop()
     await second.start()
-    assert (await attached(second).look()).continues == (host.incarnation,)
+    assert start_of(second).continues == (host.incarnation,)
 
 
 async def test_a_folder_that_was_removed_under_its_host_gets_no_second_one(
@@ -340,7 +340,7 @@ async def test_a_folder_that_was_removed_under_its_host_gets_no_second_one(
         await second.start()
     await restarted(host, 1)
     await ended(pid)
-    found = await attached(host).look()
+    found = start_of(host)
     assert (found.incarnation, found.continues) == (host.incarnation, ())
     assert found.incarnation != first
     with pytest.raises(FolderInUse):
@@ -363,38 +363,10 @@ async def test_a_host_whose_place_another_has_taken_starts_nothing_there(
     await ended(pid)
     await eventually(lambda: any("in use by process" in event for event in events))
     assert host.pid is None
-    assert (await attached(second).look()).incarnation == second.incarnation
+    assert start_of(second).incarnation == second.incarnation
     await second.stop()
     await restarted(host, 1)
     watching.cancel()
-
-
-async def test_looking_at_what_is_not_ones_own_store_says_what_it_is(
-    make: Maker, tmp_path: Path
-) -> None:
-    host = make()
-    with pytest.raises(StoreDown, match="no store answers in "):
-        await attached(host).look()
-    await host.start()
-    with pytest.raises(StoreDown, match=r"is 'n1\.[0-9a-f]{16}', not of n2"):
-        await attached(host, "n2").look()
-    stranger = AttachedStore(host.folder, "n1", StoreCredentials.of("another"))
-    with pytest.raises(StoreDown, match="knows another cluster secret, or runs alone"):
-        await stranger.look()
-    lineage.begin(host.folder, "next", "boot")
-    with pytest.raises(StoreDown, match="is about to be started again"):
-        await attached(host).look()
-
-
-async def test_a_silent_store_is_not_waited_for(make: Maker) -> None:
-    host = make()
-    await host.start()
-    os.kill(host.pid or 0, signal.SIGSTOP)
-    try:
-        with pytest.raises(StoreDown, match=r"no store answers in .*TimeoutError"):
-            await attached(host).look()
-    finally:
-        os.kill(host.pid or 0, signal.SIGCONT)
 
 
 async def test_a_start_that_fails_says_why_and_frees_the_folder(
@@ -464,4 +436,4 @@ async def test_it_dies_with_its_host_and_the_next_one_continues(
     await ended(pid)
     host = make()
     await host.start()
-    assert (await attached(host).look()).continues == before.incarnations
+    assert start_of(host).continues == before.incarnations

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 from support.tokens import harness
 
 from tidewarden import errors
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Companion
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.events.companions import Companions, next_time

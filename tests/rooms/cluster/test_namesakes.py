@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.cluster.registrations import MakeNodes
 from support.inspect import clock_of, link_of, say_stale
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
 from tidewarden.errors import ConfigError, Stale
 

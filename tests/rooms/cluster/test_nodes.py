@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.cluster.registrations import MakeNodes
 from support.inspect import clock_of, link_of, scripts_of, waiting_at
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster import registration as module
 from tidewarden.cluster.registration import DEAD_MS, LEFT_MS, NodeRecord, Registration, dead_nodes
 from tidewarden.errors import Stale, StoreDown

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from support.inspect import transport_of
+from support.manual_clock import ManualClock
 
 from tidewarden import log
-from tidewarden.clock import ManualClock
 from tidewarden.cluster import reaper as module
 from tidewarden.cluster.reaper import Reaper
 from tidewarden.cluster.registration import BEAT_S, DEAD_MS, NodeRecord, Registration

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from support.inspect import read_clock
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.shard_clocks import ShardClocks
 from tidewarden.cluster.store_clock import WARN_S
 from tidewarden.queue.shards.lease_clock import LeaseClock

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.store_clock import WARN_S, StoreClock
 from tidewarden.queue.shards.lease_clock import LeaseClock
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.inspect import scripts_of
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.leadership import LOOK_S, PATIENCE, RETRY_S, Leadership, stored_epoch
 from tidewarden.errors import Error, NoLeader, Stale
 

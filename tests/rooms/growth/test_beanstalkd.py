@@ -50,7 +50,7 @@ async def test_connections_that_come_and_go(node: Any) -> None:
             assert await one_too_many.line() == b"OUT_OF_MEMORY"
             for talk in talks:
                 await talk.close()
-            while context.connections or context.closing:
+            while context.peers.connections or context.peers.closing:
                 await asyncio.sleep(0)
             for counter in (context.using, context.watching, context.waiting):
                 assert not counter, (round_, counter)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.growth import by_container, entries, stored_bytes
 from support.inspect import say_stuck, timers_of, under_way_at
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.registration import Registration
 from tidewarden.raft.resolver import Resolver
 from tidewarden.scheduler.schedules import Schedules

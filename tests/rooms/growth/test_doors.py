@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 from support.growth import by_container, entries
 from support.inspect import check_quickly
+from support.manual_clock import ManualClock
 
 from tidewarden.client.lease_keeper import LeaseKeeper
 from tidewarden.client.settling import Settling
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import SystemClock
 from tidewarden.config.load import Companion, Provider, User, hash_generated
 from tidewarden.config.rights import KEPT_MAX, Rights
 from tidewarden.errors import Denied

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from support.growth import by_container, entries
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.events.companions import Companions
 from tidewarden.tokens.events.outbox import Outbox

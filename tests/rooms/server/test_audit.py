@@ -12,9 +12,10 @@ from support.doors.beanstalkd_site import beanstalkd_site
 from support.doors.http_site import ALICE, Site, site
 from support.growth import entries
 from support.inspect import audit_waiting_of as waiting_of
+from support.manual_clock import ManualClock
 from support.tokens.harness import eventually
 
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import SystemClock
 from tidewarden.config.load import Audit, User, hash_generated
 from tidewarden.errors import BadArg, NoQuorum, StoreDown
 from tidewarden.server.audit import audit_log

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidewarden.clock import ManualClock
+from support.manual_clock import ManualClock
+
 from tidewarden.errors import StoreDown
 from tidewarden.server.console.ended_logins import LOOK_S, EndedLogins
 

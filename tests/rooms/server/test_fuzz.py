@@ -103,7 +103,10 @@ class Victim:
     async def gone(self) -> None:
         """Until only the connection that works is left."""
         async with asyncio.timeout(LIMIT_S):
-            while len(self.door.server.context.connections) > 1 or self.door.server.context.waiting:
+            while (
+                len(self.door.server.context.peers.connections) > 1
+                or self.door.server.context.waiting
+            ):
                 await asyncio.sleep(0.001)
 
 

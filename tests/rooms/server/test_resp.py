@@ -212,7 +212,7 @@ async def test_stop_does_not_wait_for_ever() -> None:
 async def test_a_silent_store_keeps_no_server_from_stopping(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tidewarden.server.resp.server.GIVE_BACK_S", 0.05)
+    monkeypatch.setattr("tidewarden.server.door_peers.GIVE_BACK_S", 0.05)
 
     async def never(_: Any) -> None:
         await asyncio.Event().wait()

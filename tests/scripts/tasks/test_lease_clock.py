@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.manual_clock import ManualClock
 from support.queues.desk import START_MS
 
-from tidewarden.clock import ManualClock
 from tidewarden.queue.shards.lease_clock import STEP_MS, LeaseClock
 
 HOUR_MS = 3_600_000

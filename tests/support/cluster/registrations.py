@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.registration import Registration
 
 MakeNodes = Callable[..., Awaitable[tuple[Registration, list[str]]]]

@@ -63,7 +63,9 @@ def whoever_left(site: BeanstalkdSite | None) -> Callable[[], Awaitable[None]]:
 
     async def settled() -> None:
         context = None if site is None else site.server.context
-        while context and (context.closing or any(one.half_closed for one in context.connections)):
+        while context and (
+            context.peers.closing or any(one.half_closed for one in context.peers.connections)
+        ):
             await asyncio.sleep(0.001)
 
     return settled

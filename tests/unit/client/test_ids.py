@@ -6,9 +6,9 @@ import os
 
 import pytest
 from support.inspect import sequence_of, tag_of, use_sequence
+from support.manual_clock import ManualClock
 
 from tidewarden.client.ids import _PER_MS, Ids
-from tidewarden.clock import ManualClock
 
 
 def test_they_sort_as_they_were_made_whatever_the_clock_does() -> None:

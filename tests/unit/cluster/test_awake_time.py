@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.replication.awake_time import ASLEEP_S, AwakeTime
 from tidewarden.cluster.replication.chooser import ASK_S
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from support.cluster.replicating import PlayedRaft
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.replication.awake_time import ASLEEP_S, AwakeTime
 from tidewarden.cluster.replication.chooser import ASK_S, Chooser
 from tidewarden.cluster.replication.election import ElectionTimes

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from support.inspect import step_silently
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster import leader_tasks as module
 from tidewarden.cluster.leader_tasks import LOOK_S, STILL_LOOKS, WARN_S, LeaderTasks
 from tidewarden.errors import Stale

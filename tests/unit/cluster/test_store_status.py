@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support import growth
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.cluster.replication.store_changes import StoreChange, changes_between
 from tidewarden.cluster.replication.store_report import StoreReport
 from tidewarden.cluster.replication.store_status import StoreStatus

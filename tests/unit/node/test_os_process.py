@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.node.os_process import tell_supervisor, tell_watchdog
 
 

@@ -93,7 +93,7 @@ async def test_requests_go_through_as_they_came_and_replies_as_they_are(
     ]  # fmt: skip
     assert [call[1] for call in first.tokens.calls] == ["p/a", "p/b", "p/nobody", "p/c"]
     assert first.server.own_stats()["requests_total"]["T.REFRESH"] == 3
-    await reach(lambda: not first.server.context.relayed)
+    await reach(lambda: not first.server.context.peers.relayed)
 
 
 async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, FurtherDoor]) -> None:
@@ -101,12 +101,16 @@ async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, Furt
     line = await further.dial()
     assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     assert (await line.ask("R.STATUS")).startswith(b"*")
-    await reach(lambda: len(first.server.context.relayed) == 1)
+    await reach(lambda: len(first.server.context.peers.relayed) == 1)
     assert first.server.own_stats()["connections"] == 0
     line.send("HELLO 3", "R.STATUS")
     await reach(lambda: further.handed == [("admin", 2), ("admin", 3)])
     await line.close()
-    await reach(lambda: not first.server.context.relayed and not further.server.context.connections)
+    await reach(
+        lambda: (
+            not first.server.context.peers.relayed and not further.server.context.peers.connections
+        )
+    )
 
 
 async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherDoor]) -> None:
@@ -114,8 +118,8 @@ async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherD
     line = await further.dial()
     await line.ask("AUTH", "admin", doubles.SECRET)
     assert (await line.ask("S.LIST")).startswith(b"*")
-    await reach(lambda: first.server.context.relayed)
-    for connection in list(first.server.context.relayed):
+    await reach(lambda: first.server.context.peers.relayed)
+    for connection in list(first.server.context.peers.relayed):
         connection.abort()
     rest = line.ask("S.LIST")
     async with asyncio.timeout(20):
@@ -150,7 +154,10 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     gone.send("S.LIST")
     await reach(
         lambda: (
-            sum(begun_count_of(connection) for connection in further.server.context.connections)
+            sum(
+                begun_count_of(connection)
+                for connection in further.server.context.peers.connections
+            )
             == 4
         )
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support.inspect import LAUNCH, WATCH, keep_process
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import load
 from tidewarden.node.secondaries import AGAIN_LAST_S, Secondaries
 from tidewarden.server.traffic.node_traffic import NodeTraffic

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pysyncobj.node import TCPNode
 from pysyncobj.poller import createPoller
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.raft.port_probes import GIVEN_UP_S, PROBES_S, PortProbes
 
 

@@ -14,8 +14,8 @@ from urllib.parse import quote_plus
 
 import aiohttp
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import BadArg, ConfigError
 from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 from tidewarden.sandbox.server import PUBLIC_CLIENT_ID, Sandbox

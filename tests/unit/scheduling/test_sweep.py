@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from support.inspect import timers_of
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import Internal, NotFound, Stale, StoreDown
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import ALL_S, AWAY_S, Sweep

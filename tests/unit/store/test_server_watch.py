@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.store.embedded.server_watch import ServerWatch
 
 

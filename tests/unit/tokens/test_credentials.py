@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_pem_x509_certificate
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+from support.manual_clock import ManualClock
 from support.providers.certificate import make
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.provider.client_auth import ASSERTION_TYPE, Credentials
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tidewarden.clock import ManualClock
+from support.manual_clock import ManualClock
+
 from tidewarden.tokens.refresh.log_sampler import LogSampler
 
 

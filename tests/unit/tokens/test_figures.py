@@ -9,8 +9,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.verbs.figures import AGE_S, AT_ONCE, Figures
 

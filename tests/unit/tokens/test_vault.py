@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.inspect import wrap_key
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.errors import ConfigError
 from tidewarden.tokens.vault.keyring import Keyring

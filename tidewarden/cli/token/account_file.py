@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
 
-from .name_set import NameSet
-
 COLUMNS = (
     "account",
     "provider",
@@ -112,7 +110,8 @@ def rows(
     """
     columns: list[str] = []
     form = ""
-    seen, tokens = NameSet(), NameSet()
+    # Hashes of names: another key in each process, so that nobody can make two of one hash.
+    seen, tokens = set[int](), set[int]()
     for number, raw in enumerate(lines, 1):
         text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if not text.strip():
@@ -129,10 +128,10 @@ def rows(
         account = ""
         try:
             account, fields = _account(_fields(text, form, columns), provider, known, without)
-            if not seen.add(account):
+            if not _is_new(account, seen):
                 raise RowFault("account", "stands on an earlier line already; that one counts")
             token = fields.get("refresh_token")
-            if token and not tokens.add(f"{account.partition('/')[0]} {token}"):
+            if token and not _is_new(f"{account.partition('/')[0]} {token}", tokens):
                 raise RowFault(
                     "refresh_token",
                     "is that of an account on an earlier line; each would end the other's grant",
@@ -143,6 +142,13 @@ def rows(
         yield AccountLine(number, len(raw), account, json.dumps(fields))
     if not form:
         raise NotAccounts("is empty; needed is a header with the columns account and refresh_token")
+
+
+def _is_new(text: str, known: set[int]) -> bool:
+    """Remember ``text`` by its hash; tell whether it was not there before."""
+    before = len(known)
+    known.add(hash(text))
+    return len(known) > before
 
 
 def _renews(provider: str, without: Collection[str]) -> bool:

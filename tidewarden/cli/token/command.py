@@ -12,12 +12,12 @@ import typer
 from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import print_json, print_table
-from tidewarden.cli.sealed import export
 from tidewarden.config.presets import PRESETS
 
 from . import provider
 from .import_accounts import import_
 from .refresh import BATCH, Accounts, refresh
+from .sealed import export
 from .view import Account, answers, list_, show, stats
 from .why import why
 

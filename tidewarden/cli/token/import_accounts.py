@@ -18,10 +18,10 @@ from rich.console import Console
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import cell, print_json
-from tidewarden.cli.sealed import KeyFile, PassphraseEnv, import_sealed
 
 from .account_file import COLUMNS, AccountLine, NotAccounts, lines_of, rows
 from .progress import ProgressLine
+from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144

@@ -44,7 +44,7 @@ async def put(c: JobConnection, request: Request) -> bytes:
     c.is_producer = True
     queue = queue_named(c.used)
     c.check("put", PUT, queue)
-    if c.door.draining:
+    if c.door.peers.draining:
         raise Draining("This node is going down.")
     number = await c.door.jobs.put(queue, priority, delay_s, run_s, request.body)
     return b"INSERTED %d\r\n" % number

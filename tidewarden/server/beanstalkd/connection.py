@@ -125,8 +125,8 @@ class JobConnection(asyncio.Protocol):
         self._flow = Backpressure(self._transport, self.peer, self._unauthenticated, self._loop)
         door.using[self.used] += 1
         door.watching[self.used] += 1
-        if not door.admit(self, self._listener):
-            self.say(DRAINING if door.draining else OUT_OF_MEMORY)
+        if not door.peers.admit(self, self._listener):
+            self.say(DRAINING if door.peers.draining else OUT_OF_MEMORY)
             self.close()
         elif (user := certified(transport) or self._user_here()) and door.users.has(user):
             try:
@@ -179,7 +179,7 @@ class JobConnection(asyncio.Protocol):
         for tube in self.watched:
             count_down(self.door.watching, tube)
         session, self.session = self.session, None
-        self.door.forget(self, session)
+        self.door.peers.forget(self, session)
 
     # --- what commands call
 
@@ -241,7 +241,7 @@ class JobConnection(asyncio.Protocol):
 
         None: the peer has closed its half of the connection, or the door is about to close.
         """
-        if self.half_closed or self.door.draining:
+        if self.half_closed or self.door.peers.draining:
             future.cancel()
             return None
         self._waiting_for = future
@@ -249,7 +249,7 @@ class JobConnection(asyncio.Protocol):
         try:
             return await future
         except asyncio.CancelledError:
-            if self._closing or not (self.half_closed or self.door.draining):
+            if self._closing or not (self.half_closed or self.door.peers.draining):
                 raise
             return None
         finally:
@@ -411,13 +411,13 @@ class JobConnection(asyncio.Protocol):
         except Exception as error:
             said = self._failed(error)
         self._work = None
-        self.door.settled.set()
+        self.door.peers.settled.set()
         if self._closing:
             return
         if said:
             self._note(request, about, said, began)
             self.say(said)
-        if self.door.draining and not self.reserved:
+        if self.door.peers.draining and not self.reserved:
             self.close()
             return
         self._pump()

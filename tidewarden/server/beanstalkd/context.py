@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import Network, is_within
-from tidewarden.errors import Error
-from tidewarden.queue import Session
 from tidewarden.server.access.admission import AdmissionControl
 from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.audit.audit_log import AuditLog
+from tidewarden.server.door_peers import Peers
 from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.user_limits import UserLimits
 
@@ -24,8 +21,6 @@ from .jobs import Jobs
 
 if TYPE_CHECKING:
     from .connection import JobConnection
-
-log = logging.getLogger("tidewarden.server")
 
 DEFAULT_TUBE = "default"
 
@@ -68,9 +63,14 @@ class DoorContext:
         self.clock = clock
         self.users = users
         self.admission = admission
+        self.peers: Peers[JobConnection] = Peers(
+            admission,
+            connections_max,
+            jobs.queues,
+            "jobs of a connection that has gone are ready only when their time is over",
+        )
         self.limits = limits
         self.job_bytes = job_bytes
-        self.connections_max = connections_max
         self.wait_ms = wait_ms
         self.audit = audit
         self._user = user
@@ -79,12 +79,6 @@ class DoorContext:
         self.mismatches = ProtocolMismatch("beanstalkd", clock)
         self.id = secrets.token_hex(8)  # of this run of the door
         self.started = clock.monotonic()
-        self.draining = False
-        self.connections: set[JobConnection] = set()
-        self.closing: set[asyncio.Task[None]] = set()  # of sessions whose connection has gone
-        self.settled = asyncio.Event()
-        self.connections_total = 0
-        self.refused_total = 0
         self.calls: Counter[str] = Counter()  # by command
         self.errors: Counter[str] = Counter()  # by word
         self.using: Counter[str] = Counter()  # connections by tube
@@ -95,21 +89,6 @@ class DoorContext:
         """Return the user that a peer at this address is without saying so; empty: none."""
         return self._user if self._user and is_within(host, self._networks) else ""
 
-    def admit(self, connection: JobConnection, door: object) -> bool:
-        """
-        Whether there is room for a new peer.
-
-        It is refused while the door drains, or when there are too many peers and no stranger among
-        them whose time is over.
-        """
-        full = len(self.connections) >= self.connections_max
-        if self.draining or (full and self.admission.evict(door) > 0):
-            self.refused_total += 1
-            return False
-        self.connections.add(connection)
-        self.connections_total += 1
-        return True
-
     def refers_to(self, tube: str) -> bool:
         """Whether a connection uses or watches the tube; ``default`` is always there."""
         return tube == DEFAULT_TUBE or self.using[tube] > 0 or self.watching[tube] > 0
@@ -117,30 +96,6 @@ class DoorContext:
     def referred(self) -> set[str]:
         """The tubes of which that is so."""
         return {DEFAULT_TUBE, *self.using, *self.watching}
-
-    def forget(self, connection: JobConnection, session: Session | None) -> None:
-        """A peer has gone: what it had reserved is ready again at once."""
-        self.connections.discard(connection)
-        if session is not None:
-            task = asyncio.ensure_future(self._end(session))
-            self.closing.add(task)
-            task.add_done_callback(self._ended)
-        self.settled.set()
-
-    async def _end(self, session: Session) -> None:
-        try:
-            await self.jobs.queues.close_session(session)
-        except Error as error:
-            log.warning(
-                "jobs of a connection that has gone are ready only when their time is over",
-                extra={"session": session.id, "reason": str(error)},
-            )
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.closing.discard(task)
-        self.settled.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("defect in close_session", exc_info=task.exception())
 
 
 def count_down(counter: Counter[str], name: str) -> None:

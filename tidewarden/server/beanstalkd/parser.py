@@ -185,7 +185,6 @@ _COMMANDS: Mapping[str, Read] = {
     "auth ": _auth,
 }
 """By how a line begins, in the order in which beanstalkd tries them."""
-OPS = tuple(prefix.rstrip() for prefix in _COMMANDS)
 
 
 def parse(line: bytes) -> Request:

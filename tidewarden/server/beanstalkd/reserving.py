@@ -72,7 +72,7 @@ async def _reserve(connection: JobConnection, until: float) -> bytes:
             wait_ms = door.wait_ms if left_s > door.wait_ms / 1000 else math.ceil(left_s * 1000)
             tasks = await connection.wait_for(door.jobs.take(session, queues, wait_ms))
             if tasks is None:
-                if door.draining:
+                if door.peers.draining:
                     connection.close()
                 return TIMED_OUT
             if tasks:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Collection
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config.addresses import listened
 from tidewarden.config.load import Config
 from tidewarden.config.tls import renew, server_context
@@ -27,7 +27,6 @@ from .jobs import Jobs
 log = logging.getLogger("tidewarden.server")
 
 BACKLOG = 1024
-GIVE_BACK_S = 3.0  # at a stop, for the jobs of those who were there
 
 
 class BeanstalkdServer:
@@ -72,15 +71,15 @@ class BeanstalkdServer:
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
-        node, shared = self._config.node, self.context
+        node, peers = self._config.node, self.context.peers
         if context := server_context(node.tls_cert, node.tls_key):
             if authorities := self._config.beanstalkd.client_ca:
                 context.verify_mode = ssl.CERT_OPTIONAL
                 context.load_verify_locations(authorities)
             self._tls = TlsHandshakes(
                 context,
-                lambda: shared.connections_max - len(shared.connections),
-                shared.mismatches,
+                lambda: peers.connections_max - len(peers.connections),
+                self.context.mismatches,
             )
         host = self._config.beanstalkd.host or node.host
         await self._listener.start(listened(host), self._config.beanstalkd_port)
@@ -103,36 +102,17 @@ class BeanstalkdServer:
 
         Who has reserved a job may delete it for ``grace_s`` seconds; then it is another's.
         """
-        shared = self.context
-        shared.draining = True
+        peers = self.context.peers
+        peers.draining = True
         self._listener.close()
-        for connection in list(shared.connections):
+        for connection in list(peers.connections):
             connection.drain()
-        await self._until_idle(grace_s)
-        for connection in list(shared.connections):
+        await peers.until(
+            self._clock, lambda: all(one.idle() for one in peers.connections), grace_s
+        )
+        for connection in list(peers.connections):
             connection.abort()
-        limit_s = self._clock.monotonic() + GIVE_BACK_S
-        while (shared.closing or shared.connections) and self._clock.monotonic() < limit_s:
-            await self._settled(limit_s - self._clock.monotonic())
-        for task in list(shared.closing):
-            task.cancel()
-
-    async def _until_idle(self, grace_s: float) -> None:
-        limit_s = self._clock.monotonic() + grace_s
-        while any(not connection.idle() for connection in self.context.connections):
-            left_s = limit_s - self._clock.monotonic()
-            if left_s <= 0:
-                return
-            await self._settled(left_s)
-
-    async def _settled(self, limit_s: float) -> None:
-        """Wait until something has settled, so long at most."""
-        self.context.settled.clear()
-        change = asyncio.ensure_future(self.context.settled.wait())
-        limit = asyncio.ensure_future(sleep(self._clock, limit_s))
-        await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
-        change.cancel()
+        await peers.give_back(self._clock)
 
     def reload(self, changed: Collection[str]) -> None:
         """
@@ -142,7 +122,7 @@ class BeanstalkdServer:
         """
         if self._tls is not None:
             renew(self._tls.context, self._config.node.tls_cert, self._config.node.tls_key)
-        for connection in list(self.context.connections):
+        for connection in list(self.context.peers.connections):
             name = connection.peer.user
             nobody = connection.peer.may is DEFAULT_USER and not self.context.users.open
             if name in changed or (name is None and nobody):
@@ -152,10 +132,10 @@ class BeanstalkdServer:
         """Return the counters of the door."""
         shared = self.context
         return {
-            "connections": len(shared.connections),
-            "connections_total": shared.connections_total,
-            "refused_total": shared.refused_total,
-            "waiting": sum(connection.is_waiting for connection in shared.connections),
+            "connections": len(shared.peers.connections),
+            "connections_total": shared.peers.connections_total,
+            "refused_total": shared.peers.refused_total,
+            "waiting": sum(one.is_waiting for one in shared.peers.connections),
             "requests_total": dict(shared.calls),
             "errors_total": dict(shared.errors),
             **shared.answered.stats(),

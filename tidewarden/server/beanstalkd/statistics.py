@@ -104,7 +104,7 @@ def of_node(door: DoorContext, seen: Iterable[Look], tubes: int) -> str:
     counters = {
         name: sum(one.counters.get(name, 0) for one in looks) for name in ("expired", "put")
     }
-    connections = door.connections
+    connections = door.peers.connections
     used = resource.getrusage(resource.RUSAGE_SELF)
     here = os.uname()
     return document(
@@ -119,7 +119,7 @@ def of_node(door: DoorContext, seen: Iterable[Look], tubes: int) -> str:
             "current-producers": sum(one.is_producer for one in connections),
             "current-workers": sum(one.is_worker for one in connections),
             "current-waiting": sum(one.is_waiting for one in connections),
-            "total-connections": door.connections_total,
+            "total-connections": door.peers.connections_total,
             "pid": os.getpid(),
             "version": f'"{VERSION}"',
             "rusage-utime": f"{used.ru_utime:.6f}",
@@ -130,7 +130,7 @@ def of_node(door: DoorContext, seen: Iterable[Look], tubes: int) -> str:
             "binlog-records-migrated": 0,
             "binlog-records-written": 0,
             "binlog-max-size": 0,
-            "draining": "true" if door.draining else "false",
+            "draining": "true" if door.peers.draining else "false",
             "id": door.id,
             "hostname": here.nodename,
             "os": here.version,

@@ -60,7 +60,6 @@ KEPT_OF_NODE = (
     "store_failovers_total",
     "commit_missed_total",
 )
-TOTAL = ""
 
 
 class NodeView(Protocol):

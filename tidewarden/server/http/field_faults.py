@@ -19,7 +19,6 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 DIGITS_MAX = 40
-CHOICES_MAX = 40
 
 
 def fault_of(message: str, kind: Any, sent: object, noun: str) -> str:

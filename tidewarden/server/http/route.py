@@ -7,6 +7,7 @@ types, from which bodies are read and ``/v1/openapi.json`` is made.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,18 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from tidewarden.errors import Error
-from tidewarden.server.access.required_rights import OPEN, Permission
+from tidewarden.config.rights import Rights
+from tidewarden.errors import Error, NoQuorum, StoreDown
+from tidewarden.server.access.required_rights import OPEN, Permission, Requirement
 from tidewarden.server.verbs.table import COMMANDS
 
 Owner = TypeVar("Owner")
+Answer = TypeVar("Answer")
+Check = Callable[[web.Request, str, Requirement], None]
+"""Raises Denied unless whoever asks has the right to what it asks for."""
+RightsOf = Callable[[web.Request], Rights]
+STORE = (StoreDown, NoQuorum)
+"""What every route of the store may raise."""
 # An account's name and a schedule's may have a slash of their own.
 PATTERNS = {
     "{provider}": "{provider:[^/]+}",
@@ -35,6 +43,11 @@ WAITS: web.RequestKey[bool] = web.RequestKey("waits", bool)
 A handler sets it, true, on a request that may take as long as its caller says (a long poll), so
 that its time is counted among the waits. A stream's is anyway.
 """
+
+
+async def whole(work: Awaitable[Answer]) -> Answer:
+    """What changes something is done to its end, though whoever asked has gone."""
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def arguments_of(request: web.Request) -> list[bytes]:

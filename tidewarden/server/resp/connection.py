@@ -167,16 +167,16 @@ class Connection(asyncio.Protocol):
         if self._relayed is not None:
             self._come_relayed(self._relayed.user)
             return
-        self.id = server.admit(self, self._door)
+        self.id = server.peers.admit(self, self._door)
         self.leave()
         if self.id == 0:
             full = Full(f"{FULL} Close one, or try another.")
-            self.reject(Draining("This node is going down.") if server.draining else full)
+            self.reject(Draining("This node is going down.") if server.peers.draining else full)
 
     def _come_relayed(self, user: str | None) -> None:
         """It counts where it came in; there is no limit to lines, for there is one to peers."""
-        self.server.connections.add(self)
-        self.server.relayed.add(self)
+        self.server.peers.connections.add(self)
+        self.server.peers.relayed.add(self)
         self.id = -1
         self.leave()
         if user is None:
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
         if self.relay is not None:
             self.relay.close()
         session, self.session = self.session, None
-        self.server.forget(self, session)
+        self.server.peers.forget(self, session)
 
     # What handlers call.
 
@@ -469,8 +469,8 @@ class Connection(asyncio.Protocol):
             slots.clear()
             if not slot.muted and not self._transport.is_closing():
                 self._transport.write(cast(bytes, slot.reply))
-            if self.server.draining:
-                self.server.settled.set()
+            if self.server.peers.draining:
+                self.server.peers.settled.set()
             return
         while slots:
             reply = slots[0].reply
@@ -480,8 +480,8 @@ class Connection(asyncio.Protocol):
                 out.append(reply)
         if self._begun_count == 0 and not self._beginning:
             self._pump()
-            if self.server.draining:
-                self.server.settled.set()
+            if self.server.peers.draining:
+                self.server.peers.settled.set()
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)

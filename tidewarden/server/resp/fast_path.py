@@ -66,10 +66,7 @@ class AckSlot(Slot):
 
     def render(self, result: Any) -> bytes:
         if not result:
-            raise NotHeld(
-                "This lease has ended, or never was. Drop the work: somebody else has it or will"
-                " have it."
-            )
+            raise NotHeld(NotHeld.ENDED)
         return encoder.OK
 
 
@@ -127,7 +124,7 @@ def take(connection: Connection, request: Request) -> Slot | None:
         wait_ms = int(digits)
     elif len(request) != 3 or request[1] not in FROM:
         return None
-    if server.draining:
+    if server.peers.draining:
         return None
     slot = TakeSlot(connection, wait_ms > 0)
     session = connection.session or connection.open_session()

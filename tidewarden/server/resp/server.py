@@ -35,9 +35,6 @@ BACKLOG = (
     # its second try
     4096
 )
-# at a stop, for the leases of those who were there; a store that is silent must not keep the
-# process
-GIVE_BACK_S = 3.0
 EVERY_SECTION = frozenset({"all", "default", "everything"})
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
@@ -110,12 +107,12 @@ class RespServer:
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         self._started = self._clock.monotonic()
-        node, shared = self._config.node, self.context
+        node, peers = self._config.node, self.context.peers
         if context := server_context(node.tls_cert, node.tls_key):
             self._tls = TlsHandshakes(
                 context,
-                lambda: shared.connections_max + LINGERING_MAX - len(shared.connections),
-                shared.mismatches,
+                lambda: peers.connections_max + LINGERING_MAX - len(peers.connections),
+                self.context.mismatches,
             )
         await self._listener.start(listened(node.host), self._port, shared=self._shares_port)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
@@ -148,37 +145,24 @@ class RespServer:
             grace_s: seconds after which the connections are closed in any case; their leases end
                 then.
         """
-        shared = self.context
-        shared.draining = True
+        peers = self.context.peers
+        peers.draining = True
         self._listener.close()
-        for connection in list(shared.connections):
+        for connection in list(peers.connections):
             connection.end_waits()
-        await self._until(
-            lambda: all(connection.idle() for connection in shared.connections), grace_s
+        await peers.until(
+            self._clock, lambda: all(one.idle() for one in peers.connections), grace_s
         )
-        for connection in list(shared.connections):
+        for connection in list(peers.connections):
             connection.close()
         await sleep(self._clock, 0.0)  # one turn of the loop, for the transports to hang up
-        for connection in list(shared.connections):
+        for connection in list(peers.connections):
             connection.abort()
-        await self._until(lambda: not (shared.closing or shared.connections), GIVE_BACK_S)
-        if shared.closing:
+        if left := await peers.give_back(self._clock):
             log.warning(
                 "the store is silent: the leases of %d sessions end when this node is found dead",
-                len(shared.closing),
+                left,
             )
-            for task in shared.closing:
-                task.cancel()
-
-    async def _until(self, settled: Callable[[], bool], limit_s: float) -> None:
-        """Wait until that is so, ``limit_s`` seconds at most."""
-        limit = asyncio.ensure_future(sleep(self._clock, limit_s))
-        while not limit.done() and not settled():
-            self.context.settled.clear()
-            change = asyncio.ensure_future(self.context.settled.wait())
-            await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-        limit.cancel()
 
     def stats(self) -> dict[str, Any]:
         """
@@ -193,9 +177,9 @@ class RespServer:
         """Likewise, of this process."""
         shared = self.context
         return {
-            "connections": shared.peers(),
-            "connections_total": shared.connections_total,
-            "refused_total": shared.refused_total,
+            "connections": shared.peers.count(),
+            "connections_total": shared.peers.connections_total,
+            "refused_total": shared.peers.refused_total,
             "strangers_refused_total": shared.mismatches.total,
             "strangers": len(self.admission),
             "strangers_held_back_total": self.admission.held_total,
@@ -222,7 +206,7 @@ class RespServer:
             renew(self._tls.context, self._config.node.tls_cert, self._config.node.tls_key)
         gone, changed = self.users.reload(users)
         self.context.limits.follow([user.name for user in users])
-        for connection in list(self.context.connections):
+        for connection in list(self.context.peers.connections):
             name = connection.peer.user
             if name is None:
                 if connection.peer.may is DEFAULT_USER and not self.users.open:
@@ -249,7 +233,7 @@ class RespServer:
             "Clients": {
                 "connected_clients": stats["connections"],
                 "blocked_clients": stats["waiting"],
-                "maxclients": self.context.connections_max,
+                "maxclients": self.context.peers.connections_max,
             },
             "Stats": {
                 "total_connections_received": stats["connections_total"],

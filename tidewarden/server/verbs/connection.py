@@ -205,7 +205,7 @@ def _line(connection: Connection) -> str:
 
 async def _list(server: ServerContext[Connection]) -> str:
     """A line for each peer; as many in one turn of the loop as take a millisecond or two."""
-    peers, lines = list(server.connections), list[str]()
+    peers, lines = list(server.peers.connections), list[str]()
     for first in range(0, len(peers), LINES_A_TURN):
         lines += map(_line, peers[first : first + LINES_A_TURN])
         await sleep(server.clock, 0.0)

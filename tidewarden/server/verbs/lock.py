@@ -30,7 +30,7 @@ def acquire(connection: Connection, request: Request) -> Pending:
     if fields.get("key") == b"":
         raise BadArg("KEY is empty; allowed are 1 to 200 bytes, or no KEY.")
     server = connection.server
-    if server.draining:
+    if server.peers.draining:
         raise Draining("This node is going down and hands out nothing new. Connect to another.")
     waits = fields.get("wait_ms", 0) > 0
     if waits:

@@ -84,7 +84,7 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
     names = [queue_name(name) for name in request[start:]]
     if not names:
         raise BadArg("Q.TAKE needs the name of a queue after FROM.")
-    if server.draining:
+    if server.peers.draining:
         raise Draining("This node is going down and hands out nothing new. Connect to another.")
     waits = fields.get("wait_ms", 0) > 0
     if waits:
@@ -181,10 +181,7 @@ def _list(result: list[int], resp: int) -> bytes:
 
 def _acked(result: list[int], resp: int) -> bytes:
     if not result[0]:
-        raise NotHeld(
-            "This lease has ended, or never was. Drop the work: somebody else has it or will"
-            " have it."
-        )
+        raise NotHeld(NotHeld.ENDED)
     return encoder.OK
 
 

@@ -24,7 +24,7 @@ def session(connection: Connection, request: Request) -> Pending:
     fields = SESSION.parse(request, 2 if named else 1)
     if named and not uuid:
         raise BadArg("SESSION takes a uuid that it answered, or none for a new session: found ''.")
-    if server.draining:
+    if server.peers.draining:
         raise Draining("This node is going down and lets no session in. Connect to another.")
     user = connection.peer.user or DEFAULT_NAME
     return Pending(

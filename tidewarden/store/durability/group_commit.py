@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.removal_first import removal_first
 
-from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture
-from .server_identity import INFO, MOVED, ServerIdentity, ServerQuestion, identity_of
+from .held_answers import DOWN, HeldAnswer, HeldAnswers, firm
+from .server_identity import INFO, ServerIdentity, ServerQuestion, identity_of
 
 log = logging.getLogger("tidewarden.store")
 
@@ -143,14 +144,7 @@ class GroupCommit:
 
         Raises (the latter): NoQuorum: not in time; it may or may not last.
         """
-        ground = self.ground()
-
-        def firm() -> asyncio.Future[None]:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self.add(ground, HeldFuture(future))
-            return future
-
-        return firm
+        return functools.partial(firm, self.add, self.ground())
 
     async def stop(self) -> None:
         """Stop; waiting answers, and all from now on, are told that nobody knows."""
@@ -182,7 +176,7 @@ class GroupCommit:
                     if self._held.why and self._complained:
                         log.warning("writes are with %s again", self._demand)
                     self._held.why, self._complained = "", False
-                    self._vouch(identity)
+                    self._held.confirm(line, identity, self._server)
         finally:
             self._task = None
 
@@ -269,14 +263,3 @@ class GroupCommit:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._link.send(packed, future)
         return future
-
-    def _vouch(self, identity: str) -> None:
-        """Confirm every answer that came from the server of this identity."""
-        (line,) = self._held.lines
-        while line:
-            one = line.popleft()
-            if one.identity != identity:
-                self._held.miss(one.answer, MOVED)
-                self._server.forget(one.identity)
-            else:
-                one.answer.confirmed()

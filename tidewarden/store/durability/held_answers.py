@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidewarden.errors import NoQuorum
+
+from .server_identity import MOVED, ServerQuestion
+
+Ground = TypeVar("Ground")
 
 DOWN = "this node goes down, or the server is no primary any more"
 
@@ -44,6 +48,13 @@ class HeldFuture:
         if not self.future.done():
             self.future.set_exception(error)
             _ = self.future.exception()
+
+
+def firm(add: Callable[[Ground, HeldAnswer], None], ground: Ground) -> asyncio.Future[None]:
+    """Have ``add`` hold back an answer that was read just now; return what ends with its write."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(ground, HeldFuture(future))
+    return future
 
 
 class WaitingCall(NamedTuple):
@@ -109,6 +120,16 @@ class HeldAnswers:
         answer.missed(
             kind(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
         )
+
+    def confirm(self, line: Line, identity: object, server: ServerQuestion[Any]) -> None:
+        """Hand out what of ``line`` came from the server of this identity; miss the rest."""
+        while line:
+            one = line.popleft()
+            if one.identity == identity:
+                one.answer.confirmed()
+            else:
+                self.miss(one.answer, MOVED, Moved)
+                server.forget(one.identity)
 
     def expire(self) -> None:
         """Fail the answers whose time is over, and look again at the next one's end."""

@@ -28,7 +28,7 @@ from tidewarden.store.connection import Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import NotSent, unanswered
 from tidewarden.store.reply_sink import ReplySink, fail_reply
 
-from .held_answers import DOWN, HeldAnswer, HeldAnswers, HeldFuture, Line, Moved
+from .held_answers import DOWN, HeldAnswer, HeldAnswers, Line, Moved, firm
 from .server_identity import MOVED, ServerIdentity, ServerQuestion
 from .set_reading import PROCESS, Primaryship, node_of, primaryship_of, read_group
 from .view_library import mark_command, primary_key
@@ -173,14 +173,7 @@ class SetCommit:
         Raises: NoQuorum: it cannot be had now (at once), or was not in time (the latter); then it
         may or may not last.
         """
-        ground = self.ground()
-
-        def firm() -> asyncio.Future[None]:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self.add(ground, HeldFuture(future))
-            return future
-
-        return firm
+        return functools.partial(firm, self.add, self.ground())
 
     async def stop(self) -> None:
         """
@@ -333,14 +326,7 @@ class SetCommit:
         lane.failures = 0
         if self._trouble_since:
             self._recovered(now)
-        line = lane.line
-        while line:
-            one = line.popleft()
-            if one.identity == known:
-                one.answer.confirmed()
-            else:
-                self._held.miss(one.answer, MOVED, Moved)
-                self._server.forget(one.identity)
+        self._held.confirm(lane.line, known, self._server)
         self._idle.append(lane)
         if self._held.gathered:
             self._begin_next()

@@ -17,6 +17,9 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from tidewarden.clock import Clock, sleep
@@ -25,9 +28,8 @@ from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
 
 from . import lineage, stop_notice
-from .attached_store import AttachedStore
 from .control_link import CONTROL
-from .credentials import REPLICA, StoreCredentials
+from .credentials import DAEMON, REPLICA, StoreCredentials
 from .server_folder import ServerFolder, ServerProcess, Setting
 from .server_watch import ServerWatch
 
@@ -189,8 +191,17 @@ class StoreHost:
 
     async def _has_node(self) -> bool:
         """Tell whether a node orders this store about. Raises: RedisError, OSError."""
-        client = AttachedStore(self.folder, self._node, self._credentials).client()
-        async with client:
+        async with Redis(
+            unix_socket_path=str(self.socket_path),
+            username=DAEMON,
+            password=self._credentials.daemon,
+            retry=Retry(NoBackoff(), 0),
+            single_connection_client=True,
+            # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python 3.11
+            # can lose a cancel.
+            socket_timeout=None,
+            decode_responses=True,
+        ) as client:
             return CONTROL in [one["name"] for one in await client.client_list()]
 
     def kill(self) -> None:

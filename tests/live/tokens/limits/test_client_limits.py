@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 from support.inspect import gathering_of, ledger_of, probing_of, version_of
+from support.manual_clock import ManualClock
 from support.tokens import harness
 
 from tidewarden import errors
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import SystemClock
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from support.inspect import link_of
+from support.manual_clock import ManualClock
 from support.tokens import harness
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.access import admission as module
 from tidewarden.server.access.admission import (
     BURST_EACH_S,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.addresses import client_network
 from tidewarden.log import OncePer
 from tidewarden.server.access.login_throttle import (

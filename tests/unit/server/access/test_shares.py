@@ -146,7 +146,7 @@ async def test_logins_of_peers_that_have_gone_take_no_place() -> None:
         users.authenticate = noted
         await asyncio.gather(*(gone_while_it_logs_in(door.server.port) for _ in range(8)))
         async with asyncio.timeout(60):
-            while door.server.context.connections or len(checked) < 8:
+            while door.server.context.peers.connections or len(checked) < 8:
                 await asyncio.sleep(0.01)
         assert limits.connections.by_user == {}
         line = await door.dial()

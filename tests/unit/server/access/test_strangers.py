@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.access.protocol_mismatch import SAID_S, ProtocolMismatch
 
 

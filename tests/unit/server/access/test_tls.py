@@ -143,7 +143,7 @@ async def test_without_tls_nobody_comes_in(pem: tuple[str, str]) -> None:
         with pytest.raises(httpx.HTTPError):
             async with httpx.AsyncClient(trust_env=False) as client:
                 await client.get(f"http://127.0.0.1:{http.port}/health/live")
-        assert not resp.context.connections
+        assert not resp.context.peers.connections
 
 
 async def test_a_peer_that_goes_frees_what_it_held(
@@ -159,7 +159,7 @@ async def test_a_peer_that_goes_frees_what_it_held(
             while resp.context.waiting == 0:
                 await asyncio.sleep(0.001)
             writer.close()
-            while resp.context.connections or resp.context.waiting:
+            while resp.context.peers.connections or resp.context.waiting:
                 await asyncio.sleep(0.001)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -184,7 +184,7 @@ async def test_one_too_many_is_told_and_does_not_linger(
         return secured, secured.recv(200)
 
     async with doors(*pem) as (resp, _):
-        resp.context.connections_max = 0
+        resp.context.peers.connections_max = 0
         first, said = await asyncio.to_thread(silent, resp.port)
         with first:
             assert said.startswith(b"-FULL This node has as many connections as it may.")

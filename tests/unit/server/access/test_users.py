@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from support.inspect import right_users_of
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import SystemClock
 from tidewarden.config.load import User, hash_generated, hash_secret
 from tidewarden.config.secret import check_secret, quick_hash
 from tidewarden.errors import WrongPass

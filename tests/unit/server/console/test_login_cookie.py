@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from support.doors.doubles import ADMIN, SECRET
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import User, hash_generated
 from tidewarden.errors import NoAuth
 from tidewarden.server.access.users import Users

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from support.inspect import kept_of_nodes
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.console.timeline import KEPT, Timeline
 
 

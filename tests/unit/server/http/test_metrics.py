@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.histograms import QUICK_S
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.http import metrics
@@ -60,6 +60,17 @@ async def test_help_says_what_a_figure_is() -> None:
         [("queue", {}, {"ready": 1})]
     )
     assert all(name.startswith("tidewarden_") and not name.endswith("_ms") for name in HELP)
+
+
+async def test_every_figure_of_tokens_is_described() -> None:
+    """One without a line in HELP would be described by its own name."""
+    kinds, done = ("refreshes", "revocations", "events", "webhooks"), {("p", "ok"): 1}
+    counts = {name: {"p": 1} for name in metrics.TOKEN_NUMBERS} | dict.fromkeys(kinds, done)
+    stats = {"p": {"state": "answers", "intents": 1, "spares": 1, "fresh": 1}}
+    text = await rendered(metrics.of_tokens(stats, counts))
+    told = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert len(told) == 27
+    assert told <= HELP.keys()
 
 
 async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ async def test_a_lost_connection_ends_its_take_and_its_session() -> None:
         await reach(lambda: door.queues.cancelled == 1)
         assert door.queues.closed == door.queues.sessions
         assert door.server.context.waiting == 0
-        assert not door.server.context.connections
+        assert not door.server.context.peers.connections
 
 
 async def test_a_half_closed_peer_gets_its_answers_unless_it_holds_or_waits() -> None:
@@ -186,7 +186,7 @@ async def test_too_many_connections() -> None:
         second = await door.dial()
         assert (await second.rest()).startswith(b"-FULL This node has as many connections")
         await first.close()
-        await reach(lambda: not door.server.context.connections)
+        await reach(lambda: not door.server.context.peers.connections)
         third = await door.dial()
         assert await third.ask("PING") == b"+PONG"
         await third.close()
@@ -196,7 +196,7 @@ async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.Monke
     async with Door(users=(doubles.ADMIN,)) as door:
         named = await door.dial()
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
-        (connection,) = door.server.context.connections
+        (connection,) = door.server.context.peers.connections
         end_login(connection)  # its time is over
         assert await named.ask("PING") == b"+PONG"
         monkeypatch.setattr(module, "LOGIN_S", 0.1)
@@ -292,7 +292,7 @@ async def test_a_reset_while_answers_are_on_their_way() -> None:
         await reach(lambda: len(door.queues.calls) == 5)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         plain.close()
-        await reach(lambda: not door.server.context.connections)
+        await reach(lambda: not door.server.context.peers.connections)
         door.queues.hold.set()
         await reach(lambda: len(door.queues.ready.get("mail", ())) == 5)
 

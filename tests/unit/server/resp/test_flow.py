@@ -21,8 +21,8 @@ from support.inspect import (
     requests_of,
     step_silently,
 )
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.access import users
 from tidewarden.server.resp import backpressure as module
 from tidewarden.server.resp import connection as connection_module
@@ -143,10 +143,12 @@ async def held_back(door: Any, sent: bytes) -> Any:
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
     await reach(
-        lambda: any(begun_count_of(connection) for connection in door.server.context.connections)
+        lambda: any(
+            begun_count_of(connection) for connection in door.server.context.peers.connections
+        )
     )
     line.writer.write(sent)
-    (connection,) = door.server.context.connections
+    (connection,) = door.server.context.peers.connections
     await reach(lambda: not is_reading(connection))
     await asyncio.sleep(0.05)
     return connection

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.traffic.handing_over import HandingOver
 from tidewarden.server.traffic.node_traffic import NodeTraffic, PartsOfProcess
 from tidewarden.server.traffic.recorder import Recorder

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from support.inspect import pending_of
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.traffic.recorder import NAME_MAX, NO_NAME, PENDING_MAX, Recorder
 from tidewarden.server.traffic.space_saving import COUNTERS
 from tidewarden.server.traffic.tables import (

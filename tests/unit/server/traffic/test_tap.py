@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.server.traffic.tap import LINES_MAX, Tap, TapFilter, Taps
 

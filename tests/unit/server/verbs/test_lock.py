@@ -85,7 +85,7 @@ async def test_a_node_that_goes_down_hands_out_none() -> None:
     async with Door() as door:
         line = await door.dial()
         assert await line.ask("PING") == b"+PONG"
-        door.server.context.draining = True
+        door.server.context.peers.draining = True
         assert (await line.ask("L.ACQUIRE a 5")).startswith(b"-DRAINING ")
         assert await line.ask("L.RELEASE a 9") == b"+OK"
 

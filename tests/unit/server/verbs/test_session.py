@@ -53,6 +53,6 @@ async def test_rubbish_is_refused(request_: tuple[str | bytes, ...]) -> None:
 async def test_a_node_that_goes_down_lets_nobody_in() -> None:
     async with Door() as door:
         line = await door.dial()
-        door.server.context.draining = True
+        door.server.context.peers.draining = True
         line.send(("SESSION",))
         assert (await line.line()).startswith(b"-DRAINING")

@@ -137,7 +137,7 @@ async def silent_tap(door: CountingDoor, ms: int) -> tuple[Any, Any]:
     """A tap whose peer does not read, and the server's side of it."""
     line = await door.dial()
     await line.call("HELLO", "3")
-    (peer,) = door.server.context.connections
+    (peer,) = door.server.context.peers.connections
     line.send(f"R.TAP MS {ms}")
     await door.tapped()
     peer.pause_writing()

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider
 from tidewarden.config.placeholders import filled
 from tidewarden.tokens.provider.discovery import (

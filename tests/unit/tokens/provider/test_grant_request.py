@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.manual_clock import ManualClock
 from support.providers.certificate import make
 from support.providers.grant_endpoint import claims_of
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.accounts.names import brought, parse_grant
 from tidewarden.tokens.provider.client_auth import Credentials

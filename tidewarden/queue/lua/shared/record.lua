@@ -45,7 +45,7 @@ local lanes -- their rules, once there was need of them
 -- in a copy of the data, too.
 local effect
 local pack, unpack_struct
-local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
+local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0003-token-rows.md)
 -- The one thing that the library keeps between two calls: records as they were read and written, by
 -- their shards; false where that is void. One counts only while the record's `seq` is the kept
 -- one's, and is read anew each second: see open() and docs/decisions/0010-script-library.md.

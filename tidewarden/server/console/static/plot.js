@@ -12,7 +12,14 @@ const COLORS = 6;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let library = null;
 
-const load = () => (library ??= import("./vendor/uPlot.esm.js").then((module) => module.default));
+/** The library as it is published, minified: a classic script, which makes a global. */
+const load = () => (library ??= new Promise((resolve, reject) => {
+  const script = document.createElement("script");
+  script.src = new URL("./vendor/uPlot.iife.min.js", import.meta.url).href;
+  script.onload = () => resolve(window.uPlot);
+  script.onerror = () => reject(new Error("uPlot could not be loaded"));
+  document.head.append(script);
+}));
 
 /**
  * Makes a plot with its title and its legend, which has the newest figures in it.

@@ -8,18 +8,18 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Full, NoQuorum, StoreDown
+from tidewarden.errors import BadArg, Full, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.field_names import in_fields
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Check, Route, whole
 from tidewarden.server.http.task_fields import Ms, TaskId
 from tidewarden.server.verbs.queue import queue_name
 
-from .tasks import QUEUE, Check, PageOptions, TaskPage, page_of, whole
+from .tasks import QUEUE, PageOptions, TaskPage, page_of
 
 Many = Annotated[int, Meta(ge=1, le=ALL, description="How many at most.")]
 
@@ -115,7 +115,6 @@ class BuriedRoutes:
         return respond(Moved(moved))
 
 
-STORE = (StoreDown, NoQuorum)
 ROUTES = (
     Route(
         "GET",

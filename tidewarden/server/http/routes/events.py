@@ -16,10 +16,10 @@ from msgspec import Meta
 from tidewarden.clock import Clock
 from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
-from tidewarden.errors import BadArg, Error, NoQuorum, StoreDown
+from tidewarden.errors import BadArg, Error
 from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import fields_of, query_of
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
 
 log = logging.getLogger("tidewarden.server")
@@ -206,6 +206,6 @@ ROUTES = (
         headers=EventHeaders,
         answer=bytes,
         media="text/event-stream",
-        errors=(StoreDown, NoQuorum),
+        errors=STORE,
     ),
 )

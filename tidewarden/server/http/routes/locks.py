@@ -13,7 +13,6 @@ from tidewarden.errors import (
     BadArg,
     Draining,
     Full,
-    NoQuorum,
     NotFound,
     NotHeld,
     Stale,
@@ -28,12 +27,11 @@ from tidewarden.server.http.field_names import in_fields
 from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, LeaseNumber, WaitMs
 from tidewarden.server.verbs.lock import seen_locks
 
-from .queues import RightsOf
-from .tasks import Done, NoOptions, whole
+from .tasks import Done, NoOptions
 
 HoldMs = Annotated[int, Meta(ge=1, le=LEASE_MAX_MS, description="Milliseconds.", examples=[30_000])]
 
@@ -179,7 +177,6 @@ def _seen(lock: dict[str, Any]) -> SeenLock:
 
 
 LOCK = "/v1/locks/{lock}"
-STORE = (StoreDown, NoQuorum)
 ROUTES = (
     Route(
         "GET", "/v1/locks", "L.LIST", LockRoutes.listing, query=LockPageOptions, answer=LockPage,

@@ -14,14 +14,14 @@ from aiohttp import web
 from msgspec import Meta
 
 from tidewarden.config.rights import Rights
-from tidewarden.errors import Exists, Full, NoQuorum, NotFound, StoreDown, TooBig
+from tidewarden.errors import Exists, Full, NotFound, TooBig
 from tidewarden.server.http.params import query_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Route, whole
 from tidewarden.server.verbs.provider import seen_providers
 from tidewarden.tokens.custody.stored_providers import StoredProviders
 
-from .tokens import provider_of, to_its_end
+from .tokens import provider_of
 
 Settings: TypeAlias = Annotated[
     dict[str, Any],
@@ -78,7 +78,7 @@ class ProviderRoutes:
         """
         query_of(request, ())
         document = await request.read()
-        return respond(await to_its_end(self._stored.put(provider_of(request), document)))
+        return respond(await whole(self._stored.put(provider_of(request), document)))
 
     async def get(self, request: web.Request) -> web.Response:
         """Return a provider that was put, without its secrets."""
@@ -95,12 +95,11 @@ class ProviderRoutes:
         """Remove a provider that was put; its accounts are kept, and not refreshed."""
         query_of(request, ())
         name = provider_of(request)
-        if not await to_its_end(self._stored.remove(name)):
+        if not await whole(self._stored.remove(name)):
             raise NotFound(f"There is no provider {name[:60]!r} that was put.")
         return respond({"deleted": True})
 
 
-STORE = (StoreDown, NoQuorum)
 SETTINGS = "/v1/providers/{provider}/settings"
 ROUTES = (
     Route(

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.config.rights import Rights
-from tidewarden.errors import BadArg, Internal, NoQuorum, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
 from tidewarden.queue.task import TIME_MAX_MS
 from tidewarden.server.http.caller import name_in_path, queue_in_path
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, MaxStaleMs
 from tidewarden.server.verbs.queue_admin import seen_names
 
-from .tasks import QUEUE, Done, NoOptions, whole
-
-RightsOf = Callable[[web.Request], Rights]
+from .tasks import QUEUE, Done, NoOptions
 
 QueueChanges: type[msgspec.Struct] = msgspec.defstruct(
     "QueueChanges",
@@ -217,9 +213,6 @@ class QueueRoutes:
             await self._queues.consistency.check(name, repair=repair)
             for name in await self._queues.catalog.names()
         ]
-
-
-STORE = (StoreDown, NoQuorum)
 
 
 def _changes(request: web.Request) -> list[bytes]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.config.rights import Rights
-from tidewarden.errors import BadArg, Exists, NoQuorum, NotFound, StoreDown
+from tidewarden.errors import BadArg, Exists, NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
-from tidewarden.server.access.required_rights import Requirement
 from tidewarden.server.http.params import (
     check_path,
     fields_of,
@@ -28,7 +24,7 @@ from tidewarden.server.http.params import (
     text_field,
 )
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Check, RightsOf, Route, whole
 from tidewarden.server.verbs.queue import queue_name
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
@@ -159,11 +155,6 @@ class SchedulePaused(msgspec.Struct):
     paused: bool = True
 
 
-Check = Callable[[web.Request, str, Requirement], None]
-"""Raises Denied unless whoever asks has the right to what it asks for."""
-RightsOf = Callable[[web.Request], Rights]
-
-
 class ScheduleRoutes:
     """
     ``/v1/schedules``. A schedule's name stands in the path, its own ``/`` as it is or as ``%2F``.
@@ -203,9 +194,7 @@ class ScheduleRoutes:
         self._check(request, "PUT /v1/schedules/{name}", (("put",), queue))
         try:
             spec, task = _spec(fields), _task(fields)
-            next_ms = await asyncio.shield(
-                asyncio.ensure_future(self._schedules.put(name, spec, queue, task))
-            )
+            next_ms = await whole(self._schedules.put(name, spec, queue, task))
         except BadArg as error:
             raise BadArg(_VERBS_WORD.sub(lambda word: NAMES[word[1]], str(error))) from None
         return respond({"next_ms": next_ms})
@@ -213,24 +202,18 @@ class ScheduleRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """Remove a schedule; tasks that it has put stay."""
         name = _name(request)
-        if not await asyncio.shield(asyncio.ensure_future(self._schedules.delete(name))):
+        if not await whole(self._schedules.delete(name)):
             raise NotFound(f"There is no schedule {name[:200]!r}.")
         return respond({"deleted": True})
 
     async def pause(self, request: web.Request) -> web.Response:
         """Put nothing from now on."""
-        await asyncio.shield(asyncio.ensure_future(self._schedules.pause(_name(request))))
+        await whole(self._schedules.pause(_name(request)))
         return respond({"paused": True})
 
     async def resume(self, request: web.Request) -> web.Response:
         """Go on with the tick that it stood at."""
-        return respond(
-            {
-                "next_ms": await asyncio.shield(
-                    asyncio.ensure_future(self._schedules.resume(_name(request)))
-                )
-            }
-        )
+        return respond({"next_ms": await whole(self._schedules.resume(_name(request)))})
 
 
 def _name(request: web.Request) -> str:
@@ -290,7 +273,6 @@ def _shown(schedule: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEDULE = "/v1/schedules/{name}"
-STORE = (StoreDown, NoQuorum)
 ROUTES = (
     Route("GET", "/v1/schedules", "S.LIST", ScheduleRoutes.list, answer=ScheduleList, errors=STORE),
     Route(

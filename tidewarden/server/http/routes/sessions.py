@@ -16,9 +16,9 @@ from tidewarden.server.http.caller import name_in_path, user_of
 from tidewarden.server.http.field_names import in_fields
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import Route, whole
 
-from .tasks import Done, NoOptions, whole
+from .tasks import Done, NoOptions
 
 
 class Grace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

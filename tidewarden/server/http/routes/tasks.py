@@ -17,7 +17,6 @@ from tidewarden.errors import (
     Error,
     Exists,
     Full,
-    NoQuorum,
     NotFound,
     NotHeld,
     Stale,
@@ -26,7 +25,6 @@ from tidewarden.errors import (
 )
 from tidewarden.queue import Queues
 from tidewarden.queue.task import Taken
-from tidewarden.server.access.required_rights import Requirement
 from tidewarden.server.http.caller import (
     SessionHeader,
     queue_in_path,
@@ -39,7 +37,7 @@ from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.payloads import bytes_of, text_or_base64
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Check, Route, whole
 from tidewarden.server.http.task_fields import (
     ChangeTask,
     Count,
@@ -64,9 +62,7 @@ ACKS_MAX = 1000  # that one request brings
 QUEUES_MAX = 1000  # that one take names
 BYTES = "application/octet-stream"
 
-Answer = TypeVar("Answer")
-Check = Callable[[web.Request, str, Requirement], None]
-"""Raises Denied unless whoever asks has the right to what it asks for."""
+Body = TypeVar("Body")
 
 
 class NoOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -369,10 +365,7 @@ class TaskRoutes:
                 pairs = ((task_id, asked.lease),)
                 (done,) = await whole(self._queues.ack(session, queue, pairs, result or b""))
         if not done:
-            raise NotHeld(
-                "This lease has ended, or never was. Drop the work: somebody else has it or will"
-                " have it."
-            )
+            raise NotHeld(NotHeld.ENDED)
         return respond(Acked(True))
 
     async def ack_many(self, request: web.Request) -> web.Response:
@@ -430,7 +423,7 @@ class TaskRoutes:
                 await whole(how(session, queue, task_id, *fields))
         return respond(Done())
 
-    async def _asked(self, request: web.Request, kind: type[Answer]) -> Answer:
+    async def _asked(self, request: web.Request, kind: type[Body]) -> Body:
         parameters_of(request, NoOptions)
         return await body_of(request, kind)
 
@@ -490,11 +483,6 @@ class TaskRoutes:
         return respond(Ending(state=state, result=text, result_base64=base64))  # type: ignore[arg-type]
 
 
-async def whole(work: Awaitable[Answer]) -> Answer:
-    """What changes something is done to its end, though whoever asked has gone."""
-    return await asyncio.shield(asyncio.ensure_future(work))
-
-
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
     """A page of the tasks in one state. Raises: BadArg."""
     with in_fields():
@@ -538,7 +526,6 @@ def _under_lease(request: web.Request) -> list[bytes]:
 
 
 PUT_BODY: Any = PutTask | Annotated[list[PutTask], Meta(min_length=1, max_length=TASKS_MAX)]
-STORE = (StoreDown, NoQuorum)
 HELD = (BadArg, NotHeld, NotFound, Full, Stale, *STORE)  # a session may be gone, or taken over
 QUEUE = "/v1/queues/{queue}"
 TASK = f"{QUEUE}/tasks/{{id}}"

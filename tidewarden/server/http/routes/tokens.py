@@ -6,10 +6,9 @@ A secret is in no error text, and in no cache but the asker's own.
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -20,16 +19,14 @@ from tidewarden.errors import (
     BadArg,
     Denied,
     Error,
-    NoQuorum,
     NotFound,
-    StoreDown,
     Timeout,
 )
 from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import check_path, flag, query_of
 from tidewarden.server.http.params import fields_of as names_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import STORE, Route, whole
 from tidewarden.server.verbs.token import (
     Note,
     account_name,
@@ -44,7 +41,6 @@ from tidewarden.tokens import AccountToken, Tokens
 from tidewarden.tokens.accounts.names import GrantFields
 from tidewarden.tokens.tokens import GENERATION_MAX
 
-Answer = TypeVar("Answer")
 COUNT = 100
 LIST_MAX = 1000
 BATCH_MAX = 1000
@@ -565,7 +561,7 @@ class TokenRoutes:
         With ``keep`` an existing account that is not dead stays as it is.
         """
         keep = flag(query_of(request, names_of(PutOptions)), "keep")
-        put = await to_its_end(
+        put = await whole(
             self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep)
         )
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
@@ -603,7 +599,7 @@ class TokenRoutes:
 
     async def _steered(self, request: web.Request, action: str) -> web.Response:
         query_of(request, ())
-        return respond(await to_its_end(steered(self._tokens, action, provider_of(request))))
+        return respond(await whole(steered(self._tokens, action, provider_of(request))))
 
     async def answers(self, request: web.Request) -> web.Response:
         """
@@ -625,7 +621,7 @@ class TokenRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
         account = _account(request)
-        if not await to_its_end(self._tokens.delete(account)):
+        if not await whole(self._tokens.delete(account)):
             raise NotFound(f"There is no account {account}.")
         return respond({"deleted": True})
 
@@ -651,11 +647,6 @@ class TokenRoutes:
             self._rights(request).accounts(*ACCOUNT_LOOK),
         )
         return respond({"accounts": accounts, "after": after})
-
-
-async def to_its_end(work: Awaitable[Answer]) -> Answer:
-    """What changes something is done to its end, though whoever asked has gone."""
-    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def _shown(token: AccountToken) -> dict[str, Any]:
@@ -713,7 +704,6 @@ def _milliseconds(query: dict[str, Any], name: str) -> int:
 
 
 ACCOUNT = "/{provider}/{account}"
-STORE = (StoreDown, NoQuorum)
 OF_ONE = (NotFound, *STORE)
 KEPT = (
     ("Cache-Control", "How long the token may be used without asking again: `private, max-age`."),

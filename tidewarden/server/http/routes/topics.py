@@ -10,11 +10,10 @@ from tidewarden.queue import Queues
 from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route
+from tidewarden.server.http.route import RightsOf, Route, whole
 from tidewarden.server.verbs.queue_admin import seen_topics
 
-from .queues import RightsOf
-from .tasks import NoOptions, whole
+from .tasks import NoOptions
 
 
 class Topic(msgspec.Struct):

@@ -125,6 +125,7 @@ def test_of_many_bad_lines_a_person_is_shown_the_first(run: Run, node: Any) -> N
     assert "700 bad lines" in result.stdout
 
 
+@pytest.mark.thorough
 def test_import_in_batches(run: Run, node: Any) -> None:
     lines = b"".join(b"a%d,r%d\n" % (number, number) for number in range(1234))
     assert run("token", "import", "-", "--provider", "p", stdin=FILE + lines).exit_code == 0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from support.doors.command_line import Run, node, run
+from support.manual_clock import ManualClock
 
 from tidewarden import errors
 from tidewarden.cli.token.refresh import RefreshWish, ask
-from tidewarden.clock import ManualClock
 
 __all__ = ["node", "run"]  # fixtures
 
@@ -137,6 +137,7 @@ def test_either_names_or_a_state(run: Run, node: Any, words: str) -> None:
     assert not node.asked
 
 
+@pytest.mark.thorough
 def test_what_was_asked_for_is_told_when_the_line_breaks(run: Run, node: Any) -> None:
     node.answers = {"T.REFRESH": lambda request: None if request[1] == b"p/b" else "OK"}
     result = run("token", "refresh", "p/a", "p/b", "--per-second", "1")

@@ -13,6 +13,9 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from tidewarden.cli.connection import NodeLine, connected
+from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.output import print_json
 from tidewarden.config.sealed_file import (
     KEY_FILE_BYTES_MIN,
     PASSPHRASE_CHARS_MIN,
@@ -26,10 +29,7 @@ from tidewarden.config.sealed_file import (
     read_header,
 )
 
-from .connection import NodeLine, connected
-from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
-from .output import print_json
-from .token.progress import ProgressLine
+from .progress import ProgressLine
 
 KeyFile = Annotated[
     str,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socketserver
-import subprocess
-import sys
 import threading
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +12,6 @@ import pytest
 import typer
 from rich.text import Text
 from support.doors.command_line import Run, app, node, run
-from typer.testing import CliRunner
 
 import tidewarden
 from tidewarden import errors
@@ -104,26 +98,6 @@ def test_help_is_broken_where_the_terminal_ends() -> None:
 
 def test_version_is_an_option_too(run: Run) -> None:
     assert run("--version").stdout == run("version").stdout
-
-
-def test_a_shell_completes_verbs_of_a_noun() -> None:
-    environ = os.environ | {
-        "_TIDEWARDEN_COMPLETE": "complete_bash",
-        "COMP_CWORD": "2",
-        "COMP_WORDS": "tidewarden token re",
-    }
-    script = "import sys; sys.argv = ['tidewarden']; from tidewarden.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["refresh"]
-
-
-def test_the_module_runs_as_the_command_does() -> None:
-    out = subprocess.run(
-        [sys.executable, "-m", "tidewarden", "version"], capture_output=True, text=True, check=True
-    )
-    assert out.stdout.startswith("tidewarden ")
 
 
 def test_node_check_says_good_or_names_every_problem(run: Run, tmp_path: Path) -> None:
@@ -299,40 +273,6 @@ def test_what_goes_to_a_terminal_is_printable() -> None:
     assert cell([1, None, {"a": True}]) == "1, -, a=yes"
     assert shown("redis://u:p@h:1/0") == "redis://h:1/0"
     assert shown("unix://:p@/run/s") == "unix:///run/s"
-
-
-def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..., object]) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "tidewarden",
-        "sandbox",
-        "--port",
-        "0",
-        "--accounts",
-        "3",
-        "--json",
-    ]
-    with subprocess.Popen(
-        [*argv, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            ready = json.loads(process.stdout.readline())
-            with urllib.request.urlopen(f"{ready['url']}/seed?n=3") as answer:
-                assert len(answer.read().splitlines()) == 4
-            second = CliRunner().invoke(app, [*argv[3:], "--data-dir", str(tmp_path)])
-            assert second.exit_code == 4
-            assert "another sandbox uses this folder" in second.output
-            port = ready["url"].rpartition(":")[2]
-            third = CliRunner().invoke(
-                app, [*argv[3:5], port, "--data-dir", str(tmp_path / "other")]
-            )
-            assert third.exit_code == 4
-            assert f"port {port} cannot be used" in third.output
-        finally:
-            process.terminate()
-        assert process.wait(20) == 0
 
 
 def test_no_help_text_loses_its_brackets() -> None:

@@ -117,7 +117,7 @@ def test_an_export_that_fails_leaves_nothing(
 
     node.answers = {"T.EXPORT": [[], "", []]}
     with monkeypatch.context() as patch:
-        patch.setattr("tidewarden.cli.sealed.os.fsync", full)
+        patch.setattr("tidewarden.cli.token.sealed.os.fsync", full)
         answer = run(*words)
     assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
     assert answer.stderr.endswith("accounts.sealed: cannot be written: No space left on device\n")
