@@ -157,7 +157,7 @@ connector_of = attrgetter("_connector")
 key_store_of = attrgetter("_shelf")
 session_of = attrgetter("_session")
 probing_of = attrgetter("_probing")  # accounts that probe a limit
-gathering_of = attrgetter("_gathering")  # evidence that is not told yet
+untold_of = attrgetter("_counts")  # evidence that is not told yet
 version_of = attrgetter("_version")
 CONNECT = "_connect"
 

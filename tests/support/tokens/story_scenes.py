@@ -11,8 +11,8 @@ from typing import Any
 
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, RefreshTroubles
-from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate, Silence
-from tidewarden.tokens.limits.evidence import Bucket
+from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate
+from tidewarden.tokens.limits.evidence import Bucket, Silence
 from tidewarden.tokens.why.account import account_story, away_story
 from tidewarden.tokens.why.provider import provider_story
 from tidewarden.tokens.why.story import ClientSeen, Story

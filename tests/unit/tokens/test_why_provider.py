@@ -9,7 +9,7 @@ import pytest
 from support.tokens.story_scenes import CLOCK_MS, COUNTS, NOW_MS, SCENES, SHOP, provider, seen
 from support.tokens.told_stories import Told, whole
 
-from tidewarden.tokens.limits import hold
+from tidewarden.tokens.limits import throttle
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold
 from tidewarden.tokens.why.story import ClientSeen
 
@@ -124,7 +124,7 @@ def test_the_pause_after_a_probe_is_the_models_own() -> None:
     held = Hold(
         "erring", CLOCK_MS - 60_000, CLOCK_MS + 5_000, 30, outcome="unavailable", brief="HTTP 503"
     )
-    longest_s = hold.pause_ms("erring", 30 + hold.PROBES, 60_000) / 1000
+    longest_s = throttle.pause_ms("erring", 30 + throttle.PROBES, 60_000) / 1000
     assert (
         f"another is asked {longest_s:.0f} s later at most" in provider(seen(hold=held)).next.text
     )

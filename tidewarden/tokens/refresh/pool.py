@@ -274,12 +274,10 @@ class Pool:
 
     async def _take_probe(self) -> Sequence[Taken]:
         """One task past the pause, while the claim to probe lasts."""
-        lease_ms = self._refresher.lease_ms
-        limit_s = lease_ms / 1000 - self._provider.timeout_s
-        task = await self.limits.take_probe(lease_ms, limit_s, PAUSE_S)
+        task = await self.limits.take_probe()
         if task is None:
             return ()
-        self._session.hold([task], task.lease_end_ms - lease_ms)
+        self._session.hold([task], task.lease_end_ms - self._refresher.lease_ms)
         return (task,)
 
     async def _refresh(self, task: Taken) -> None:

@@ -13,8 +13,7 @@ from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
-from tidewarden.tokens.limits.client_record import parse_record
-from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import account_state
 from tidewarden.tokens.provider import advice
 
@@ -187,8 +186,8 @@ class Listing:
 
     async def _stands(self, provider: str) -> dict[str, Any]:
         """See :func:`.provider_status.figures`."""
-        record, now = await read_client(self._queue_of[provider], self._ledger.script)
-        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, 0)
+        seen = await read_client(self._queue_of[provider], self._ledger)
+        return figures(self._providers[provider], *seen, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidewarden.config.load import Provider
-from tidewarden.tokens.limits import hold, quarantine, rate
-from tidewarden.tokens.limits.client_record import Hold, Quarantine, Silence
-from tidewarden.tokens.limits.judgement import HEARD_MS
+from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.client_record import SAMPLE_MS, Hold, Quarantine
+from tidewarden.tokens.limits.evidence import Silence
 from tidewarden.tokens.provider import advice
 
 from .story import ClientSeen, Finding, Next, count, span, when
@@ -56,7 +56,7 @@ def silences(seen: ClientSeen) -> dict[str, Silence]:
     return {
         name: one
         for name, one in sorted(seen.record.silences.items())
-        if seen.clock_ms - one.last_ms < HEARD_MS
+        if seen.clock_ms - one.last_ms < judgement.HEARD_MS
     }
 
 
@@ -234,9 +234,9 @@ def _rate(provider: Provider, seen: ClientSeen) -> Condition | None:
         return None
     since_ms, sent = seen.unix(found.shrunk_ms), f"{found.per_second:.1f} requests a second"
     text = (
-        f"At {when(since_ms, seen.now_ms)} more than {100 * rate.SHARE:.0f} % of the answers, and"
-        f" more than a handful, were 429; {found.peak:.1f} a second were answered otherwise. So"
-        f" {sent} are sent."
+        f"At {when(since_ms, seen.now_ms)} more than {100 * throttle.LIMITED_SHARE:.0f} % of the"
+        f" answers, and more than a handful, were 429; {found.peak:.1f} a second were answered"
+        f" otherwise. So {sent} are sent."
     )
     figures = {"per_second": found.per_second, "peak": found.peak, "shrunk_ms": since_ms}
     after = f"{sent.capitalize()} go out, which grow by themselves until they hold nothing back."
@@ -292,7 +292,7 @@ def _quarantine_text(found: Quarantine, seen: ClientSeen) -> str:
 
 def _next_probe(provider: Provider, found: Hold, seen: ClientSeen) -> Next:
     held_ms = seen.clock_ms - found.since_ms
-    longest_s = hold.pause_ms(found.kind, found.probes + hold.PROBES, held_ms) / 1000
+    longest_s = throttle.pause_ms(found.kind, found.probes + throttle.PROBES, held_ms) / 1000
     after = (
         f"if it is answered well all go on, else another is asked {span(longest_s)} later at most,"
         " or when the provider says"
@@ -312,7 +312,7 @@ def _next_sample(found: Quarantine, seen: ClientSeen) -> Next:
         )
         return Next("quarantine", text)
     if found.ending_ms:
-        at_ms = seen.unix(found.ending_ms) + quarantine.CALM_MS
+        at_ms = seen.unix(found.ending_ms) + judgement.QUARANTINE_CALM_MS
         text = (
             f"The quarantine is over at {when(at_ms, seen.now_ms)}, unless as many fail anew before"
             " that."
@@ -321,9 +321,9 @@ def _next_sample(found: Quarantine, seen: ClientSeen) -> Next:
     at_ms = max(seen.unix(found.sample_ms), seen.now_ms)
     text = (
         f"Those that failed are asked again one by one, the next at {when(at_ms, seen.now_ms)}: at"
-        f" first one in {span(quarantine.SAMPLE_MS / 1000)}, later more rarely. When"
-        f" {quarantine.SAMPLE} of them go well, and half of those asked, all are tried anew; when"
-        f" no more fail within {span(quarantine.CALM_MS / 1000)} of that it is over; time alone"
-        " does not end it."
+        f" first one in {span(SAMPLE_MS / 1000)}, later more rarely. When"
+        f" {judgement.SAMPLE} of them go well, and half of those asked, all are tried anew; when"
+        f" no more fail within {span(judgement.QUARANTINE_CALM_MS / 1000)} of that it is over;"
+        " time alone does not end it."
     )
     return Next("quarantine", text, at_ms)

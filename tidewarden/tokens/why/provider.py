@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidewarden.config.load import Provider
-from tidewarden.tokens.limits import rate
 from tidewarden.tokens.limits.client_record import Quarantine
 from tidewarden.tokens.limits.evidence import total
+from tidewarden.tokens.limits.throttle import LIMITED_SHARE
 from tidewarden.tokens.provider import advice
 
 from .conditions import Condition, conditions, rests, silences
@@ -100,7 +100,8 @@ def _limits(provider: Provider, seen: ClientSeen) -> list[Finding]:
     if limited and record.rate is None and not rests(seen):
         text = (
             f"{count(limited, 'answer')} of 429 did not slow all down, for that takes a handful and"
-            f" more than {100 * rate.SHARE:.0f} % at a time: only the accounts that got them wait."
+            f" more than {100 * LIMITED_SHARE:.0f} % at a time: only the accounts that got them"
+            " wait."
         )
         found.append(Finding("isolated_limits", text, {"limited": limited}))
     if provider.client_rate:

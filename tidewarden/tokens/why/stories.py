@@ -15,8 +15,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
-from tidewarden.tokens.limits.client_record import parse_record
-from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import failures
 
 from .account import account_story, away_story
@@ -85,8 +84,7 @@ class Stories:
         return await self._or_away(read, provider, "", 0)
 
     async def _client(self, queue: str) -> ClientSeen:
-        record, now = await read_client(queue, self._ledger.script)
-        return ClientSeen(record, now.clock_ms, now.lag_ms)
+        return ClientSeen(*await read_client(queue, self._ledger))
 
     async def _or_away(
         self, read: Callable[[], Awaitable[Story]], provider: Provider, name: str, left_ms: int
