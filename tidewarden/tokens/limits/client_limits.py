@@ -100,14 +100,8 @@ class ClientLimits:
     async def change(self, change: Change) -> None:
         """Change what all nodes know of the client. Raises what the store raises."""
         await self.known.change(change)
-        if self._recovering:
+        if self.known.record.recovering:  # That it is over is to be told, too.
             self._tell_in(throttle.CALM_MS / 1000 + 1)
-
-    @property
-    def _recovering(self) -> bool:
-        """Whether an incident is to be told over when nothing was held for a while."""
-        record = self.known.record
-        return bool(record.incident_ms) and record.hold is None
 
     # --- before a request
 
@@ -136,13 +130,6 @@ class ClientLimits:
         """Whether this node knows its requests to be held back for more than their rate."""
         return self.breaker.open or self.known.record.hold is not None
 
-    @property
-    def closed(self) -> asyncio.Event:
-        """
-        Set when all are held back, until this node asks again: a take that waits is in vain then.
-        """
-        return self.known.closed
-
     def room(self, asked: int, *, plenty: bool) -> int:
         """
         How many more tasks may be asked for, with ``asked`` being taken already.
@@ -150,8 +137,7 @@ class ClientLimits:
         ``plenty``: the last take had all it could.
         """
         self.freed.clear()
-        under_way = len(self.unanswered) + asked
-        free = self.breaker.allowed(self._clock.monotonic(), self.concurrency.size, under_way)
+        free = self._free(self._clock.monotonic(), len(self.unanswered) + asked)
         # Else a take waits, and asks for all there is room for.
         if free == 0 and (plenty or not asked):
             self.concurrency.full()
@@ -167,9 +153,7 @@ class ClientLimits:
         pause_s = self.breaker.opens_in_s(now_s)
         if pause_s > 0:
             await sleep(self._clock, pause_s)
-        elif begun_all or not self.breaker.allowed(
-            now_s, self.concurrency.size, len(self.unanswered)
-        ):
+        elif begun_all or not self._free(now_s, len(self.unanswered)):
             await self.freed.wait()
         else:
             await self._shared.fair_share.wait(self.provider.name)
@@ -219,8 +203,11 @@ class ClientLimits:
         It comes out of this node's part of every rate, and is counted if granted.
         """
         now_s = self._clock.monotonic()
-        free = self.breaker.allowed(now_s, self.concurrency.size, under_way)
+        free = self._free(now_s, under_way)
         return free > 0 and self._shared.hosts.alone(self.provider, now_s)
+
+    def _free(self, now_s: float, under_way: int) -> int:
+        return self.breaker.allowed(now_s, self.concurrency.size, under_way)
 
     async def give_back(self, of_client: int, of_host: int) -> None:
         """So many are not sent of what was granted. Never raises: some of a rate is lost then."""
@@ -257,7 +244,7 @@ class ClientLimits:
     async def _acquire(self, wanted: int) -> Permit:
         now_s, known = self._clock.monotonic(), self.known
         # Also when it was opened again meanwhile: each take would be broken off at once.
-        self.closed.clear()
+        known.closed.clear()
         if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
             return Permit(wanted)
         self._looked_s = now_s
@@ -440,7 +427,7 @@ class ClientLimits:
         Never raises: untold, it is told with what comes next.
         """
         now_s, known = self._clock.monotonic(), self.known
-        if self._counts.empty and not self._trouble_due and not self._recovering:
+        if self._counts.empty and not self._trouble_due and not known.record.recovering:
             return
         self._told_s, self._news = now_s, False
         told = self._counts.take(self._shared.node, now_s, max(1, self._shared.nodes()))

@@ -132,7 +132,7 @@ class Rate(msgspec.Struct, array_like=True):
     doubled_ms: int = 0
     """
     When it was doubled last, or something was answered 429: next to nothing was answered well when
-    it shrank. 0: it grows as :func:`.throttle.grow` says.
+    it shrank. 0: it grows by time.
     """
 
 
@@ -178,6 +178,11 @@ class ClientRecord(msgspec.Struct, array_like=True):
     unproven: int = 0
     """Accounts that were refused while none was ever refreshed well here."""
 
+    @property
+    def recovering(self) -> bool:
+        """Whether an incident was told of, and all go on: it is over when that lasts a while."""
+        return bool(self.incident_ms) and self.hold is None
+
     def sample_due(self, clock_ms: int) -> bool:
         """Whether it is time to ask about another account that a quarantine is for."""
         found = self.quarantine
@@ -221,7 +226,7 @@ def parse_record(raw: bytes) -> ClientRecord:
 
 
 def _read(raw: bytes) -> ClientRecord | None:
-    """The record of its stored form; None: it cannot be read."""
+    """The same; None: it cannot be read."""
     if not raw:
         return ClientRecord()
     try:
@@ -243,7 +248,11 @@ async def read_client(queue: str, accounts: AccountStore) -> tuple[ClientRecord,
 
 
 class SharedRecord:
-    """Shares one client's record. ``record`` is what was last heard of it."""
+    """
+    Shares one client's record. ``record`` is what was last heard of it.
+
+    Every method but ``close`` raises what the store raises.
+    """
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits) -> None:
         self._provider = provider
@@ -274,11 +283,8 @@ class SharedRecord:
     def free(self) -> bool:
         """Whether nothing holds anybody back."""
         record = self.record
-        return (
-            record.hold is None
-            and record.rate is None
-            and not (record.rest_ms and record.rest_ms > self.clock_ms)
-        )
+        rests = record.rest_ms and record.rest_ms > self.clock_ms
+        return record.hold is None and record.rate is None and not rests
 
     @property
     def clock_ms(self) -> int:
@@ -291,29 +297,22 @@ class SharedRecord:
         """
         Ask for leave of the client's rate; the record is as of now then.
 
-        Returns: how many requests are granted, and milliseconds until more may be. Raises what the
-        store raises.
+        Returns: how many requests are granted, and milliseconds until more may be.
         """
         return await self._run("ask", wanted, _thousandths(self._provider.client_rate))
 
     async def give_back(self, requests: int) -> None:
-        """So many that were granted are not sent. Raises what the store raises."""
+        """So many that were granted are not sent."""
         if requests and (self._provider.client_rate or self.record.rate is not None):
             await self._run("back", requests, _thousandths(self._provider.client_rate))
 
     async def look(self) -> None:
-        """
-        Bring the record up to date, after whatever this node is telling just now.
-
-        Raises what the store raises.
-        """
+        """Bring the record up to date, after whatever this node is telling just now."""
         async with self._changing:
             await self.ask()
 
     async def change(self, change: Change) -> None:
-        """
-        Read, change, compare and swap, until nobody was between. Raises what the store raises.
-        """
+        """Read, change, compare and swap, until nobody was between."""
         async with self._changing:
             for swap in range(SWAPS_MAX):
                 if swap >= CROWDED:  # Many tell at once: apart they all get through.
@@ -333,24 +332,23 @@ class SharedRecord:
         )
 
     async def claim(self, claim: Callable[[ClientRecord, int], bool]) -> bool:
-        """Change what ``claim`` changes, and return what it did. Raises what the store raises."""
-        claimed = False
+        """Change what ``claim`` changes, and return what it returned at last."""
+        claimed: list[bool] = []
 
         def change(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
-            nonlocal claimed
-            claimed = claim(record, clock_ms)
+            claimed.append(claim(record, clock_ms))
             return []
 
         await self.change(change)
-        return claimed
+        return claimed[-1]
 
     async def mend(self) -> None:
-        """Write a record anew that cannot be read. Raises what the store raises."""
+        """Write a record anew that cannot be read."""
         await self.change(lambda _record, _clock_ms: [])
         self._start("pause", self._keep_paused())
 
     async def close(self) -> None:
-        """End what goes on beside. Never raises."""
+        """End what goes on beside."""
         jobs = list(self._jobs.values())
         for job in jobs:
             job.cancel()
@@ -482,9 +480,8 @@ class SharedRecord:
     async def _rouse_one(self) -> None:
         """Have one of the quarantined tried now: whose wait would end first in its shard."""
         found = self.record.quarantine
-        kinds: Sequence[Kind] = ("refused", "client")
-        if found is not None and found.kind == "erring":
-            kinds = ("erring",)
+        erring = found is not None and found.kind == "erring"
+        kinds: Sequence[Kind] = ("erring",) if erring else ("refused", "client")
         for shard in await self._shared.shards_of(self.queue):
             if await self._shared.accounts.rouse(self.queue, shard, 1, 1, kinds):
                 return
@@ -493,13 +490,10 @@ class SharedRecord:
         """An event, in this node's log."""
         name, record = self._provider.name, self.record
         if event.kind == "provider.breaker_open" and record.hold is not None:
-            held, what = record.hold, ""
-            how = "fails each request"
+            held, how, what = record.hold, "fails each request", ""
             if held.kind == "client":
-                how, what = (
-                    "refuses our client",
-                    f". {advice.of_provider(self._provider, held.outcome)}",
-                )
+                how = "refuses our client"
+                what = f". {advice.of_provider(self._provider, held.outcome)}"
             log.error("%s %s (%s): its accounts wait%s", name, how, held.said, what)
         elif event.kind == "provider.breaker_closed":
             log.warning("%s answers again: its accounts go on", name)

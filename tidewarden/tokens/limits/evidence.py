@@ -171,22 +171,18 @@ def still_failing(
     return found
 
 
-def collect(
-    buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0
-) -> list[Bucket]:
+def collect(buckets: list[Bucket], told: Told, clock_ms: int, split_ms: int) -> list[Bucket]:
     """
-    Add a node's new counts to those of all nodes, in place.
+    Add what a node tells to the counts of all nodes, in place.
 
     Counts that are too old are taken out and returned.
 
     Args:
         buckets: in order of time; joined where they are old, and kept while they are judged by.
-        recent: what came within the last moment.
-        older: what came before, as much as half a minute ago: counted as of then.
         split_ms: nothing from this time on is joined with what was before it.
     """
-    _add(buckets, older, clock_ms - OLDER_MS, split_ms)
-    _add(buckets, recent, clock_ms, split_ms)
+    _add(buckets, told.older, clock_ms - OLDER_MS, split_ms)
+    _add(buckets, told.recent, clock_ms, split_ms)
     _join_old(buckets, clock_ms, split_ms)
     if not buckets or buckets[0].since_ms >= clock_ms - HOUR_MS:
         return []

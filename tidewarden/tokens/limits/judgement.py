@@ -124,8 +124,7 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     """Change a client's record by a node's report, and return the events that follow."""
     was_quarantined = record.quarantine is not None
     was_incident = bool(record.incident_ms)
-    gone = collect(record.buckets, told.recent, told.older, clock_ms, record.opened_ms)
-    _learn(record, gone, clock_ms)
+    _learn(record, collect(record.buckets, told, clock_ms, record.opened_ms), clock_ms)
     counted = told.counted
     if counted.ok:
         record.well_ms, record.unproven = clock_ms, 0
@@ -137,15 +136,13 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     for kind, failed in told.in_a_row.items():
         record.in_a_row[kind] = record.in_a_row.get(kind, 0) + failed
     throttle.probe_ended(record, told, clock_ms)
-    if told.unclaim:
-        throttle.unclaim(record, told.node, clock_ms)
     throttle.judge_hold(record, told, clock_ms)
     throttle.judge_rate(record, told, clock_ms)
     _judge_quarantine(record, told, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:
         events.append(ClientEvent("provider.breaker_open", record.hold.said))
-    if throttle.incident_over(record, clock_ms):
+    if record.recovering and clock_ms - record.opened_ms >= throttle.CALM_MS:
         record.incident_ms = 0
         events.append(ClientEvent("provider.breaker_closed"))
     if record.quarantine is not None and not was_quarantined:
@@ -168,8 +165,9 @@ def assess(
     """
     found = record.quarantine
     if kind in ("erring", "client"):
-        shared = throttle.shared(record, kind, clock_ms, untold)
-        shared = shared or (found is not None and found.kind == kind)
+        shared = any(one is not None and one.kind == kind for one in (record.hold, found))
+        least = throttle.SHARED_LEAST
+        shared = shared or throttle.share_of(record, kind, clock_ms, least, untold) is not None
     elif kind == "silent":
         shared = silent
     else:
@@ -243,14 +241,12 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEve
         if was is not None and was.told:
             events.append(ClientEvent("provider.answers", node))
         # One node is answered: others whose trouble goes on say so anew, and since when.
-        for other in [name for name, one in silences.items() if not one.told]:
-            del silences[other]
-    for other in [
-        name
+        silences = {name: one for name, one in silences.items() if one.told}
+    record.silences = {
+        name: one
         for name, one in silences.items()
-        if clock_ms - one.last_ms > (GONE_MS if one.told else HEARD_MS)
-    ]:
-        del silences[other]
+        if clock_ms - one.last_ms <= (GONE_MS if one.told else HEARD_MS)
+    }
     return events
 
 

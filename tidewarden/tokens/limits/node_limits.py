@@ -81,19 +81,15 @@ class HostRateLimits:
     """
     Limits the requests a second to a host, of all clients and nodes together.
 
-    The store counts them, see ``tokens/lua/host.lua``; while it is away each node keeps to its
-    part, by how many nodes there were. Where two providers of one host set a rate, the lower
-    counts.
+    The store counts them, see ``tokens/lua/host.lua``; what asks it raises what it raises. While it
+    is away each node keeps to its part, by how many nodes there were. Where two providers of one
+    host set a rate, the lower counts.
     """
 
     def __init__(
         self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1
     ) -> None:
-        """
-        ``script``: runs a token script; None: no provider here has a rate.
-
-        ``nodes``: how many nodes live, this one included.
-        """
+        """``script``: runs a token script; None: it is not asked. ``nodes``: how many live."""
         self._script = script
         self._nodes = nodes
         self._rates: dict[str, float] = {}
@@ -120,8 +116,7 @@ class HostRateLimits:
         """
         Return how many of ``wanted`` requests may begin.
 
-        If none may, it also returns after how many seconds to ask again. Raises: what the store
-        raises.
+        If none may, it also returns after how many seconds to ask again.
         """
         if not self.rated(provider):
             return wanted, 0.0
@@ -129,7 +124,7 @@ class HostRateLimits:
         return granted, wait_ms / 1000
 
     async def give_back(self, provider: Provider, requests: int) -> None:
-        """So many that were granted are not sent. Raises: what the store raises."""
+        """So many that were granted are not sent."""
         if requests and self.rated(provider):
             await self._call("back", provider, requests)
 

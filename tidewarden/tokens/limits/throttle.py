@@ -127,17 +127,6 @@ def share_of(
     return None
 
 
-def shared(record: ClientRecord, kind: str, clock_ms: int, untold: Bucket | None = None) -> bool:
-    """
-    Tell whether a failure of that kind is not the fault of the account.
-
-    The kind is ``client`` or ``erring``.
-    """
-    if record.hold is not None and record.hold.kind == kind:
-        return True
-    return share_of(record, kind, clock_ms, SHARED_LEAST, untold) is not None
-
-
 def pause_ms(kind: str, probes: int, held_ms: int) -> int:
     """Milliseconds until the next probe, after so many failed and with the hold as old as that."""
     most = PAUSE_MAX_LONG_MS if held_ms > LONG_MS else PAUSE_MAX_MS
@@ -183,28 +172,21 @@ def claim(record: ClientRecord, node: str, clock_ms: int, lasts_ms: int) -> bool
     return True
 
 
-def unclaim(record: ClientRecord, node: str, clock_ms: int) -> None:
-    """A node's probe was not sent: another may be made a moment later."""
-    hold = record.hold
-    if hold is not None and hold.claim == node:
-        hold.claim, hold.claim_ms, hold.until_ms = "", 0, max(hold.until_ms, clock_ms + UNSENT_MS)
-
-
 def probe_ended(record: ClientRecord, told: Told, clock_ms: int) -> None:
-    """A probe has its answer, if one is told of."""
+    """A node's probe has its answer, or was not sent: another may be made a moment later."""
     hold = record.hold
-    if hold is None or told.probe is None:
-        return
-    if told.probe:
-        end_hold(record, clock_ms)
-        return
-    hold.probes += 1
-    hold.claim, hold.claim_ms = "", 0
-    named_ms = max(told.wait_ms, told.error_wait_ms)
-    wait_ms = min(named_ms, NAMED_MS << min(hold.probes, 20))
-    hold.until_ms = clock_ms + max(
-        wait_ms, pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms)
-    )
+    if hold is not None and told.probe is not None:
+        if told.probe:
+            end_hold(record, clock_ms)
+            return
+        hold.probes += 1
+        hold.claim, hold.claim_ms = "", 0
+        named_ms = max(told.wait_ms, told.error_wait_ms)
+        wait_ms = min(named_ms, NAMED_MS << min(hold.probes, 20))
+        paused_ms = pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms)
+        hold.until_ms = clock_ms + max(wait_ms, paused_ms)
+    if hold is not None and told.unclaim and hold.claim == told.node:
+        hold.claim, hold.claim_ms, hold.until_ms = "", 0, max(hold.until_ms, clock_ms + UNSENT_MS)
 
 
 def shows_well(record: ClientRecord, kind: Kind) -> bool:
@@ -240,13 +222,6 @@ def end_hold(record: ClientRecord, clock_ms: int) -> None:
     record.opened_ms = clock_ms
 
 
-def incident_over(record: ClientRecord, clock_ms: int) -> bool:
-    """Whether an incident that was told of is over: nothing has been held for a while."""
-    return (
-        bool(record.incident_ms) and record.hold is None and clock_ms - record.opened_ms >= CALM_MS
-    )
-
-
 # --- rates
 
 
@@ -268,10 +243,8 @@ def judge_rate(record: ClientRecord, told: Told, clock_ms: int) -> None:
     rate.since_shrunk += recent.answered
     if told.short:
         rate.short_ms = clock_ms
-    if (
-        too_many(rate.limited, rate.answered, HANDFUL_RATED)
-        and clock_ms - rate.shrunk_ms >= APART_MS
-    ):
+    apart = clock_ms - rate.shrunk_ms >= APART_MS
+    if apart and too_many(rate.limited, rate.answered, HANDFUL_RATED):
         well = (rate.answered - rate.limited) * 1000 / max(250, clock_ms - rate.meter_ms)
         if rate.answered < FEW:
             seen = within(record.buckets, clock_ms - WINDOW_FEW_MS)
@@ -281,16 +254,11 @@ def judge_rate(record: ClientRecord, told: Told, clock_ms: int) -> None:
         return
     if clock_ms - rate.meter_ms >= RATE_WINDOW_MS and rate.answered >= RATED_ANSWERS:
         rate.meter_ms, rate.answered, rate.limited = clock_ms, 0, 0
-    grow(record, clock_ms)
+    _grow(record, rate, clock_ms)
 
 
-def grow(record: ClientRecord, clock_ms: int) -> None:
-    """
-    Let the rate grow by the time that has passed; forget it when it holds nothing back any more.
-    """
-    rate = record.rate
-    if rate is None:
-        return
+def _grow(record: ClientRecord, rate: Rate, clock_ms: int) -> None:
+    """Let it grow by the time that has passed; forget it when it holds nothing back any more."""
     if rate.doubled_ms:
         if _double(rate, clock_ms):
             record.rate = None
@@ -331,21 +299,13 @@ def _shrunk(goodput: float, seen: Bucket, clock_ms: int) -> Rate:
     peak = max(PER_SECOND_MIN, goodput)
     boundless = seen.answered - seen.limited <= SLOW_START_SHARE * seen.answered
     boundless = boundless or peak <= PER_SECOND_MIN
-    return Rate(
-        max(PER_SECOND_MIN, BETA * peak),
-        peak,
-        clock_ms,
-        clock_ms,
-        short_ms=clock_ms,
-        doubled_ms=clock_ms if boundless else 0,
-    )
+    rate = Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms, short_ms=clock_ms)
+    rate.doubled_ms = clock_ms if boundless else 0
+    return rate
 
 
 def _rest(record: ClientRecord, told: Told, clock_ms: int) -> bool:
-    """
-    Leave the provider alone for as long as it says, where every answer of late is a 429 that says
-    so.
-    """
+    """Rest for as long as the provider says, where every answer of late is a 429 that says so."""
     since_ms = max(record.opened_ms, record.rest_ms, clock_ms - RATE_WINDOW_MS)
     seen = within(record.buckets, since_ms)
     if not told.wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * seen.answered:

@@ -257,7 +257,7 @@ class Pool:
             wait_ms=wait_ms,
             lease_ms=self._refresher.lease_ms,
         )
-        closing = asyncio.create_task(self.limits.closed.wait())
+        closing = asyncio.create_task(self.limits.known.closed.wait())
         try:
             await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():

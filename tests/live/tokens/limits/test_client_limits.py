@@ -140,7 +140,7 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
     await answered(first, REFUSED, 5)
     assert first.held
     await harness.eventually(lambda: bench.paused)
-    assert first.closed.is_set()
+    assert first.known.closed.is_set()
     assert not other.held
     await answered(other, REFUSED, 1)
     await other.weigh()

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from tidewarden.tokens.limits import judgement, throttle
 from tidewarden.tokens.limits.client_record import ClientEvent, ClientRecord, parse_record
 from tidewarden.tokens.limits.evidence import COUNTS, KEPT_MS, Bucket, Silence, Told, within
-from tidewarden.tokens.limits.judgement import ask_probe, fold, release, set_quarantine
+from tidewarden.tokens.limits.judgement import (
+    ask_probe,
+    assess,
+    fold,
+    release,
+    set_quarantine,
+)
 
 WORDS = {"client": ("invalid_client", "HTTP 401"), "erring": ("unavailable", "HTTP 500")}
 STEP_MS = 250
@@ -67,7 +73,8 @@ def test_a_refused_client_is_held_at_the_fifth_witness_and_one_success_opens() -
     play = Play()
     play.tell(client=4)
     assert play.record.hold is None
-    assert throttle.shared(play.record, "client", play.now_ms)  # Nobody is blamed for it even so.
+    known = assess(play.record, "client", Bucket(), play.now_ms, 0, silent=False)
+    assert known.shared  # Nobody is blamed for it even so.
     play.tell(client=1)
     assert play.record.hold is not None
     assert play.record.hold.said == "invalid_client HTTP 401 (5 of 5 accounts that were well)"
