@@ -1,7 +1,5 @@
 """
-Adapts how many refreshes of one client a node has under way, where no number is set.
-
-A number that is set is kept.
+Adapts how many refreshes of one client a node has under way; a number that is set is kept.
 
 ``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes
 2 s. How long it will take, and how many accounts there will be, nobody knows at the start; and a
@@ -60,7 +58,7 @@ class AdaptiveConcurrency:
         self._full = True
 
     def began(self, *, late: bool) -> None:
-        """A refresh begins; ``late``: see :func:`late`."""
+        """A refresh of an account that was not tried before begins; ``late``: see :func:`late`."""
         self._begun += 1
         self._late += late
 

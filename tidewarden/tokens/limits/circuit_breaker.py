@@ -125,11 +125,8 @@ class CircuitBreaker:
         self._opened += 1
         self._until_s = now_s + min(MAX_S, FIRST_S * 2 ** min(self._opened - 1, 10))
         if self._opened == 1:
-            log.error(
-                "%s does not answer this node (%s); it is asked rarely now",
-                self._provider.name,
-                verdict.message,
-            )
+            said = "%s does not answer this node (%s); it is asked rarely now"
+            log.error(said, self._provider.name, verdict.message)
 
     # --- what it tells
 
@@ -166,9 +163,8 @@ class CircuitBreaker:
             return
         since_ms = clock_ms - int((now_s - self._since_s) * 1000)
         opens_ms = int(self.opens_in_s(now_s) * 1000)
-        told.silence = Silence(
-            since_ms, clock_ms, clock_ms + opens_ms if opens_ms else 0, *self._last
-        )
+        next_ms = clock_ms + opens_ms if opens_ms else 0
+        told.silence = Silence(since_ms, clock_ms, next_ms, *self._last)
         told.silent = self._silent
 
     @property
@@ -180,16 +176,14 @@ class CircuitBreaker:
         self._accounts.clear()
         if self._saying:
             self._saying = False
-            log.warning(
-                "%s answers again, after %.0f s", self._provider.name, now_s - self._since_s
-            )
+            lasted_s = now_s - self._since_s
+            log.warning("%s answers again, after %.0f s", self._provider.name, lasted_s)
 
     def _say(self, verdict: Verdict, now_s: float) -> None:
         if self._saying or now_s - self._said_s < SAY_S:
             return
         self._saying, self._said_s = True, now_s
+        name, said = self._provider.name, verdict.brief or verdict.message
         how = advice.STANDING[advice.standing(verdict.outcome)]
         what = advice.of_provider(self._provider, verdict.outcome)
-        log.warning(
-            "%s %s: %s. %s", self._provider.name, how, verdict.brief or verdict.message, what
-        )
+        log.warning("%s %s: %s. %s", name, how, said, what)

@@ -43,15 +43,12 @@ SILENT_STREAK = 3  # Requests in a row without an answer that are no single acco
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """
-    Says how many requests may begin now; if none, when to ask again.
-
-    ``probe``: one, past the pause.
-    """
+    """Says how many requests may begin now; if none, when to ask again."""
 
     requests: int
     wait_s: float = 0.0
     probe: bool = False
+    """It is one, past the pause."""
 
 
 class ClientLimits:
@@ -68,6 +65,7 @@ class ClientLimits:
         self.known = SharedRecord(provider, queue, shared)
         """What all nodes know of the client."""
         self.concurrency = AdaptiveConcurrency(*provider.crew)
+        """How many requests may be under way on this node."""
         self.breaker = CircuitBreaker(provider, max(10, self.concurrency.size))
         shared.breakers[provider.name] = self.breaker
         self._counts = AnswerCounts(shared.clock.monotonic())
@@ -111,19 +109,10 @@ class ClientLimits:
         return self._shared.hosts.rated(self.provider)
 
     @property
-    def size(self) -> int:
-        """How many requests may be under way on this node."""
-        return self.concurrency.size
-
-    @property
     def learnt_rate(self) -> float:
         """Requests a second that the provider seems to bear; 0: it has shown no bound."""
         rate = self.known.record.rate
         return rate.per_second if rate is not None else 0.0
-
-    def began(self, *, late: bool) -> None:
-        """A request is sent for an account that was not tried before; ``late``: past its time."""
-        self.concurrency.began(late=late)
 
     @property
     def held(self) -> bool:
@@ -182,14 +171,11 @@ class ClientLimits:
         It comes out of the client's rate and, unless ``host`` is False, the host's. Raises what the
         store raises.
         """
-        granted, wait_s = (
-            await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
-        )
-        if not granted:
-            return Permit(0, wait_s)
-        leave = await self._acquire(granted)
-        if host:
-            await self._shared.hosts.give_back(self.provider, granted - leave.requests)
+        if not host:
+            return await self._acquire(wanted)
+        granted, wait_s = await self._shared.hosts.ask(self.provider, wanted)
+        leave = await self._acquire(granted) if granted else Permit(0, wait_s)
+        await self._shared.hosts.give_back(self.provider, granted - leave.requests)
         return leave
 
     async def acquire_host(self) -> bool:
@@ -273,17 +259,18 @@ class ClientLimits:
 
     def release(self, ended: Ended) -> Verdict:
         """
-        Take an answer in; others hear of it as soon as it may matter to them.
+        Count an answer and publish it when other nodes need it.
 
-        The verdict comes back, as our own network's if no provider at all can be reached.
+        Returns its verdict, with the scope ``ours`` if no provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
         # Else not before all nodes may know of it: others would meet the same.
         if verdict.pair is not None:
             self.answered(account)
         self._shared.refreshes[self.provider.name, verdict.outcome] += 1
-        nothing_new = self.known.free and not self._probing and not self._in_trouble
-        if verdict.pair is not None and ended.witness and nothing_new:  # As most are, for less.
+        calm = self._noted is None and not self.breaker.troubled and not self._probing
+        # As most answers are, for a part of the time.
+        if verdict.pair is not None and ended.witness and calm and self.known.free:
             self.breaker.answered(now_s)
             self.concurrency.ended(well=True, now=now_s)
             self._counts.count_well(now_s)
@@ -304,11 +291,6 @@ class ClientLimits:
         self._tell_in(self._left_s(apart_s, now_s))
         ours = kind == "silent" and verdict.scope == "provider" and self._shared.unreachable(now_s)
         return replace(verdict, scope="ours") if ours else verdict
-
-    @property
-    def _in_trouble(self) -> bool:
-        """Whether this node meets, or has met, with trouble of which the end is to be told."""
-        return self.breaker.troubled or self._noted is not None
 
     @property
     def _noted(self) -> Silence | None:
@@ -421,11 +403,7 @@ class ClientLimits:
             self._tell_in(TELL_S)
 
     async def tell(self) -> None:
-        """
-        Tell the other nodes what was counted.
-
-        Never raises: untold, it is told with what comes next.
-        """
+        """Tell the other nodes what was counted, or with what comes next. Never raises."""
         now_s, known = self._clock.monotonic(), self.known
         if self._counts.empty and not self._trouble_due and not known.record.recovering:
             return

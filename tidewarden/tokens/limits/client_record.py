@@ -271,7 +271,6 @@ class SharedRecord:
         """
         self.lag_ms = 0
         """How far the store's unix time is ahead of the leases' clock."""
-        self._raw = b""
         self._version = 0
         self._clock_ms = 0
         self._clock_at_s = 0.0
@@ -319,11 +318,10 @@ class SharedRecord:
                     await sleep(self._clock, self._shared.dice.random() * SPREAD_S * swap)
                 if not self._clock_ms:
                     await self.ask()
-                before, record = self.record, parse_record(self._raw)
+                before, record = self.record, parse_record(self.record.pack())
                 events = change(record, self.clock_ms)
-                raw = record.pack()
-                if await self._write(record, raw, events):
-                    self._raw, self.unreadable = raw, False
+                if await self._write(record, events):
+                    self.unreadable = False
                     self._know(record)
                     self._follow(before, events)
                     return
@@ -354,15 +352,14 @@ class SharedRecord:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
 
-    async def _write(self, record: ClientRecord, raw: bytes, events: Sequence[ClientEvent]) -> bool:
+    async def _write(self, record: ClientRecord, events: Sequence[ClientEvent]) -> bool:
         """Replace the version of the record that was read; False: it was another by now."""
         hold, rate = record.hold, record.rate
         until_ms = max(record.rest_ms, hold.until_ms if hold is not None else 0)
         per_second = _thousandths(rate.per_second) if rate is not None else 0
         told = [part for event in events for part in event]
-        granted, _ = await self._run(
-            "write", raw, per_second, until_ms, int(hold is not None), *told
-        )
+        state = (record.pack(), per_second, until_ms, int(hold is not None))
+        granted, _ = await self._run("write", *state, *told)
         return bool(granted)
 
     async def _run(self, verb: str, *args: str | bytes | int) -> tuple[int, int]:
@@ -372,8 +369,7 @@ class SharedRecord:
         granted, wait_ms, self._version, self._clock_ms, self.lag_ms, raw = reply
         self._clock_at_s = self._clock.monotonic()
         if raw:  # It is of another version than was known.
-            self._raw = bytes(raw)
-            found = _read(self._raw)
+            found = _read(bytes(raw))
             self.unreadable = found is None
             self._know(found or ClientRecord())
         return granted, wait_ms

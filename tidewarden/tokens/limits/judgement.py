@@ -278,8 +278,7 @@ def _called_for(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     """
     Return the quarantine that the evidence calls for.
 
-    It is called for when that many accounts that were well fail, and are not well again by
-    themselves.
+    That many accounts that were well fail then, and are not well again by themselves.
     """
     judged_by, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
     times = [from_ms]
@@ -363,9 +362,7 @@ def _judge_quarantine(record: ClientRecord, told: Told, clock_ms: int) -> None:
 
 def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     """
-    Whether a release has done its work.
-
-    Refusals are as usual, among those that were refused before, too.
+    Whether a release has done its work: refusals are as usual, among those refused before, too.
 
     Only what was answered since then counts, and for as long as is judged by: those that were
     refused have to be asked again first.

@@ -103,14 +103,10 @@ def share_of(
     record: ClientRecord, kind: str, clock_ms: int, least: int, untold: Bucket | None = None
 ) -> tuple[int, int] | None:
     """
-    Return how many witnesses met that kind, and of how many.
+    Return how many witnesses met that kind, and of how many; None: too few, or not nearly all.
 
-    None unless they are at least that many, and nearly all.
-
-    All of them are those of the last moment, or those since an account was refreshed well, where
-    little comes.
-
-    ``untold``: what a node has met with in the last moment and has not told yet.
+    All are those of the last moment or, where little comes, those since an account was refreshed
+    well. ``untold``: what a node has met with in the last moment and has not told yet.
     """
     in_a_row = record.in_a_row.get(kind, 0) if clock_ms - record.row_ms < ROW_MS else 0
     in_a_row += getattr(untold, kind) if untold is not None else 0

@@ -90,12 +90,12 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.limits.held and len(self._work) < self.limits.size
+        return not self.limits.held and len(self._work) < self.limits.concurrency.size
 
     @property
     def _rest(self) -> int:
         """How many more may be begun, whatever has become of those that were."""
-        return SETTLING * self.limits.size - len(self._work)
+        return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -326,7 +326,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
-        "refreshers": {name: pool.limits.size for name, pool in pools.items()},
+        "refreshers": {name: pool.limits.concurrency.size for name, pool in pools.items()},
         "held": {name: int(pool.limits.held) for name, pool in pools.items()},
         "rate": {
             name: per_second

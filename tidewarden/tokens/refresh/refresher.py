@@ -205,7 +205,7 @@ class Refresher:
         if not opened.troubles.tries:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
-            self._limits.began(late=behind)
+            self._limits.concurrency.began(late=behind)
         while True:
             outcome, verdict = await self._ask(task, opened, token, until)
             if verdict.outcome == "late":  # As if it had been found out before.
