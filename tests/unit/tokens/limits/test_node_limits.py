@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 
 from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider
-from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.limits.circuit_breaker import CircuitBreaker
 from tidewarden.tokens.limits.node_limits import FairShare, HostRateLimits, NodeLimits
 from tidewarden.tokens.provider.token_response import Verdict
@@ -122,8 +122,8 @@ def test_without_the_store_a_client_whose_rate_is_used_up_takes_nothing_of_its_h
 
 
 def test_when_no_provider_answers_the_fault_is_ours() -> None:
-    anything: Any = None
-    node = NodeLimits(AccountStore(anything, _Shards()), anything, ManualClock(), Random(1))
+    unused: Any = SimpleNamespace(script=None)
+    node = NodeLimits(unused, unused, ManualClock(), Random(1))
     silence = Verdict("refused", "provider", answered=False)
     for name in "ab":
         node.breakers[name] = CircuitBreaker(Provider(name=name), 10)
@@ -135,13 +135,3 @@ def test_when_no_provider_answers_the_fault_is_ours() -> None:
     b.answered(2)
     assert not node.unreachable(2)
     assert not node.unreachable(100)  # What was long ago says nothing.
-
-
-class _Shards:
-    """Queues of one shard."""
-
-    def shard_of(self, _queue: str, _task_id: str, /) -> int:
-        return 0
-
-    async def shard_count(self, _queue: str, /) -> int:
-        return 1
