@@ -194,7 +194,7 @@ def say_connected(reader: Any, connected: Callable[[], bool]) -> None:
 
 def refill(limits: Any) -> None:
     """Make nothing of a client's time spent."""
-    limits._offline_bucket._spent_s = 0.0
+    limits._shared.hosts._spent_s.clear()
 
 
 def answer_within(part: Any, seconds: float) -> None:

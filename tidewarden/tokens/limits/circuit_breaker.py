@@ -39,7 +39,8 @@ class CircuitBreaker:
 
     def __init__(self, provider: Provider, patience: int) -> None:
         """``patience``: requests in a row without an answer that are borne."""
-        self._provider = provider
+        self.provider = provider
+        """Its settings as they are now: what is said names them."""
         self._patience = patience
         self.streak = 0
         """Requests in a row without an answer."""
@@ -58,11 +59,6 @@ class CircuitBreaker:
         """The trouble is no chance."""
         self._saying = False
         self._said_s = -math.inf
-
-    def carry_over(self, former: CircuitBreaker) -> None:
-        """Hold back what a former one held back."""
-        self.streak, self.ended_s = former.streak, former.ended_s
-        self._opened, self._until_s = former._opened, former._until_s
 
     # --- what it holds back
 
@@ -126,7 +122,7 @@ class CircuitBreaker:
         self._until_s = now_s + min(MAX_S, FIRST_S * 2 ** min(self._opened - 1, 10))
         if self._opened == 1:
             said = "%s does not answer this node (%s); it is asked rarely now"
-            log.error(said, self._provider.name, verdict.message)
+            log.error(said, self.provider.name, verdict.message)
 
     # --- what it tells
 
@@ -177,13 +173,13 @@ class CircuitBreaker:
         if self._saying:
             self._saying = False
             lasted_s = now_s - self._since_s
-            log.warning("%s answers again, after %.0f s", self._provider.name, lasted_s)
+            log.warning("%s answers again, after %.0f s", self.provider.name, lasted_s)
 
     def _say(self, verdict: Verdict, now_s: float) -> None:
         if self._saying or now_s - self._said_s < SAY_S:
             return
         self._saying, self._said_s = True, now_s
-        name, said = self._provider.name, verdict.brief or verdict.message
+        name, said = self.provider.name, verdict.brief or verdict.message
         how = advice.STANDING[advice.standing(verdict.outcome)]
-        what = advice.of_provider(self._provider, verdict.outcome)
+        what = advice.of_provider(self.provider, verdict.outcome)
         log.warning("%s %s: %s. %s", name, how, said, what)

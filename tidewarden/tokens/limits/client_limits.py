@@ -91,7 +91,8 @@ class ClientLimits:
 
         What all nodes know of it lies in the store.
         """
-        self.breaker.carry_over(former.breaker)
+        self.breaker = self._shared.breakers[self.provider.name] = former.breaker
+        self.breaker.provider = self.provider
         if former.provider.crew == self.provider.crew:
             self.concurrency = former.concurrency
 

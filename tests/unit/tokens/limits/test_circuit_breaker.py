@@ -75,9 +75,6 @@ def test_it_bears_some_silence_then_probes_and_any_answer_closes_it(caplog: Any)
         bench.ends(breaker, REFUSED)
     assert breaker.opens_in_s(2900) == MAX_S
     assert caplog.text.count("p does not answer this node") == 1
-    again = node(3)
-    again.carry_over(breaker)
-    assert again.allowed(2900, 16, 0) == 0
     breaker.answered(2930)
     assert breaker.allowed(2930, 16, 0) == 16
     for _ in range(2):
