@@ -47,10 +47,7 @@ class AdaptiveConcurrency:
         self._before = (0, 0.0)
         """Size and rate before the last growth; 0: the last period brought none."""
         self._doubted = False
-        """
-        The first period after it was no better; a machine that was busy with something else would
-        look the same.
-        """
+        """The first period after it was no better, as on a machine that was busy otherwise."""
         self._hold_until = 0.0
 
     def full(self) -> None:
@@ -63,9 +60,7 @@ class AdaptiveConcurrency:
         self._late += late
 
     def ended(self, *, well: bool, now: float) -> None:
-        """
-        A request has ended; ``well``: the provider has answered, and not that it is in trouble.
-        """
+        """A request has ended; ``well``: with an answer, and not one that tells of trouble."""
         self._since = self._since or now
         self._ended += 1
         self._ill += not well

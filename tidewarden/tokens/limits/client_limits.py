@@ -55,9 +55,7 @@ class ClientLimits:
     """Limits the requests of one provider's client on one node."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
-        """
-        ``lease_ms``: how long a probe may take; when its node dies another is made after that.
-        """
+        """``lease_ms``: how long a probe may take; when its node dies another follows then."""
         self.provider = provider
         self._shared = shared
         self._clock = shared.clock
@@ -70,9 +68,7 @@ class ClientLimits:
         shared.breakers[provider.name] = self.breaker
         self._counts = AnswerCounts(shared.clock.monotonic())
         self.unanswered: set[str] = set()
-        """
-        Accounts whose refreshes have begun and are not answered yet: what the concurrency bounds.
-        """
+        """Accounts whose refreshes began and are not answered: what the concurrency bounds."""
         self.freed = asyncio.Event()
         """Set when there may be room for another; whoever looks for room clears it."""
         self._probing: set[str] = set()

@@ -103,9 +103,7 @@ class Quarantine(msgspec.Struct, array_like=True):
     accounts was ever refreshed well here.
     """
     ending_ms: int = 0
-    """
-    Since when some that had failed are well again; it is over when no more follow for a while.
-    """
+    """Since when some that had failed are well again; 0: none. Over when no more follow."""
     sample_ms: int = 0
     """When the next of them is asked."""
     recovered: int = 0
@@ -113,9 +111,7 @@ class Quarantine(msgspec.Struct, array_like=True):
 
 
 class Rate(msgspec.Struct, array_like=True):
-    """
-    Holds the requests a second that the provider seems to bear, and where the next growth leads.
-    """
+    """Holds the requests a second that a provider seems to bear, and where it grows to next."""
 
     per_second: float = 0.0
     peak: float = 0.0
@@ -146,9 +142,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     opened_ms: int = 0
     """When the last hold ended: what was answered before says nothing of now."""
     incident_ms: int = 0
-    """
-    Since when ``provider.breaker_open`` is told and not ``provider.breaker_closed``; 0: it is not.
-    """
+    """Since when ``provider.breaker_open`` is told and no ``provider.breaker_closed``; 0: not."""
     rest_ms: int = 0
     """Nothing is sent before it, for every answer named a time to wait; then all go on."""
     rest_brief: str = ""
@@ -261,9 +255,7 @@ class SharedRecord:
         self._clock = shared.clock
         self.record = ClientRecord()
         self.closed = asyncio.Event()
-        """
-        Set when all are held back, until this node asks again: a take that waits is in vain then.
-        """
+        """Set when all are held back, until this node asks again: a take waits in vain then."""
         self.unreadable = False
         """
         The record in the store cannot be read: until it is written anew, its former holds stand,

@@ -66,9 +66,7 @@ class Bucket(msgspec.Struct, array_like=True):
     others: int = 0
     """Answers of any other kind, of witnesses or not."""
     erring: int = 0
-    """
-    Witnesses that were answered with the provider's errors, gateways' and pages of HTML included.
-    """
+    """Witnesses that got the provider's errors, gateways' and pages of HTML included."""
     client: int = 0
     """Witnesses that were told that our client is refused."""
     refused: int = 0

@@ -50,10 +50,7 @@ CALM_MS = 15_000
 LIMITED_SHARE = 0.05
 HANDFUL = 6
 HANDFUL_RATED = 2
-"""
-While there is a rate the provider is known to limit us: it takes fewer to show that the rate is too
-high again.
-"""
+"""While there is a rate, so few show that it is too high: the provider is known to limit us."""
 FEW, WINDOW_FEW_MS = 20, 20_000
 """Of so few answers no rate is reckoned: those of a longer time count."""
 ANSWERS_A_SECOND = 3.0
@@ -62,15 +59,10 @@ Growth by time counts no faster than this many answers a second: where few come,
 not known so soon.
 """
 RATED_ANSWERS = 40
-"""
-What is judged by, at least, while there is a rate: at two requests a second five seconds tell
-little.
-"""
+"""A rate is judged by so many at least: at two a second five seconds tell little."""
 BETA = 0.9
 RATE_GROWTH = 0.001
-"""
-Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s.
-"""
+"""Of the peak, for each cubed second: back there after 4.6 s, a quarter beyond after 11 s."""
 PER_SECOND_MIN, PER_SECOND_MAX = 0.2, 100_000.0
 SLOW_START_SHARE = 0.1
 """A rate begins so where no more of the answers than that were good ones."""
