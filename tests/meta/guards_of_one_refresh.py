@@ -47,14 +47,14 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     ),
     (
         "quarantine",
-        "tokens/limits/quarantine.py",
+        "tokens/limits/judgement.py",
         "if failed >= enough and share >",
         "if False and share >",
         ("unit/tokens/limits/test_fleets", "unit/tokens/limits/test_judgement"),
     ),
     (
         "mended",
-        "tokens/limits/quarantine.py",
+        "tokens/limits/judgement.py",
         "        if getattr(judged_by, well) > max(MENDED, getattr(judged_by, again)):",
         "        if False:",
         ("unit/tokens/limits/test_fleets",),
@@ -89,7 +89,7 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     ),
     (
         "sample",
-        "tokens/limits/quarantine.py",
+        "tokens/limits/client_record.py",
         "not found.ending_ms and clock_ms >= found.sample_ms",
         "False",
         ("unit/tokens/limits/test_judgement",),

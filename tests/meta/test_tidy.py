@@ -79,7 +79,7 @@ PUT_TOKENS_TOGETHER = {"tokens", "__init__", "open_tokens", "provider_clients", 
 ALLOWED_IN_TOKENS: dict[str, set[str]] = {
     "provider": set(),
     "vault": set(),
-    "limits": {"provider"},
+    "limits": {"accounts", "provider"},
     "journal": {"vault"},
     "accounts": {"provider", "journal", "vault"},
     "policy": {"accounts", "limits", "provider"},

@@ -157,7 +157,7 @@ connector_of = attrgetter("_connector")
 key_store_of = attrgetter("_shelf")
 session_of = attrgetter("_session")
 probing_of = attrgetter("_probing")  # accounts that probe a limit
-gathering_of = attrgetter("_gathering")  # evidence that is not told yet
+untold_of = attrgetter("_counts")  # evidence that is not told yet
 version_of = attrgetter("_version")
 CONNECT = "_connect"
 
@@ -194,7 +194,7 @@ def say_connected(reader: Any, connected: Callable[[], bool]) -> None:
 
 def refill(limits: Any) -> None:
     """Make nothing of a client's time spent."""
-    limits._offline_bucket._spent_s = 0.0
+    limits._shared.hosts._spent_s.clear()
 
 
 def answer_within(part: Any, seconds: float) -> None:

@@ -37,7 +37,6 @@ from .journal import peer_queries
 from .journal.journal import Journal
 from .journal.peer_queries import Peers
 from .limits.client_limits import ClientLimits
-from .limits.host_rate_limit import HostRateLimits
 from .limits.node_limits import NodeLimits
 from .policy import failures
 from .provider.token_endpoint import TokenEndpoint
@@ -388,17 +387,15 @@ def _stories(ground: _Ground) -> Stories:
 
 def _shared_limits(ground: _Ground, outside: _Outside) -> NodeLimits:
     return NodeLimits(
+        ground.accounts,
         ground.queues.admin,
-        ground.accounts.script,
-        ground.accounts.shards,
         ground.clock,
         ground.dice,
         ground.queues.catalog.holder.partition(".")[0],
         ground.nodes,
-        hosts=HostRateLimits(ground.accounts.script, ground.nodes),
-        on_event=outside.lifecycle.of_provider,
-        refreshes=ground.counts.refreshes,
-        quarantines=ground.counts.quarantines,
+        outside.lifecycle.of_provider,
+        ground.counts.refreshes,
+        ground.counts.quarantines,
     )
 
 

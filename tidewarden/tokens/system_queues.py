@@ -9,7 +9,7 @@ from tidewarden.queue.settings import QueueSettings
 
 from .events.events import QUEUE as WEBHOOKS
 from .events.revocation import QUEUE as REVOCATIONS
-from .limits.host_rate_limit import QUEUE as HOSTS
+from .limits.node_limits import HOSTS_QUEUE as HOSTS
 from .vault.provider_records import QUEUE as VAULT
 
 CLUSTER_SHARDS = 16

@@ -29,9 +29,8 @@ from .events.webhooks import Webhooks
 from .journal.journal import Journal
 from .limits import judgement
 from .limits.client_limits import ClientLimits
-from .limits.client_record import ClientRecord
-from .limits.client_store import read_client
-from .limits.host_rate_limit import HostRateLimits
+from .limits.client_record import ClientRecord, read_client
+from .limits.node_limits import HostRateLimits
 from .provider_clients import ProviderClients
 from .refresh.journal_replay import JournalReplay
 from .refresh.outcome_notifier import Counts
@@ -413,8 +412,7 @@ class Tokens:
         Raises: NotFound, and what the store raises.
         """
         queue = self._directory.queues[self._directory.provider(provider).name]
-        record, reply = await read_client(queue, self._ledger.script)
-        return record, reply.clock_ms, reply.lag_ms
+        return await read_client(queue, self._ledger)
 
     async def release_provider(self, provider: str) -> None:
         """
@@ -458,7 +456,7 @@ class Tokens:
             record, _, _ = await self.client_of(provider)
         except errors.Error:
             return ""
-        return judgement.said(record)
+        return record.hold.said if record.hold is not None else ""
 
     def _limits(self, provider: str) -> ClientLimits:
         return self._pools[self._directory.provider(provider).name].limits

@@ -26,8 +26,7 @@ from tidewarden.server.access.users import Users
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.events import companions
-from tidewarden.tokens.limits.fair_share import FairShare
-from tidewarden.tokens.limits.host_rate_limit import HostRateLimits
+from tidewarden.tokens.limits.node_limits import FairShare, HostRateLimits
 from tidewarden.tokens.provider.http_post import HEADS_MAX, HttpPost
 
 ROUNDS = 100_000

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
-from tidewarden.tokens.limits.client_store import ClientStore
 
 
 async def probed(bench: Bench, *, level: int, drawn: int = 0) -> str:
-    async def script(name: str, queue: str, shard: int, args: Any) -> Any:
-        return await bench.queues.scripts.run(name, queue, shard, args, now_ms=bench.now_ms)
-
-    store = ClientStore(QUEUE, script)
-    task = await store.probe(0, 40_000, level=level, saving=False, drawn=drawn)
+    task = await bench.ledger.probe(QUEUE, 0, 40_000, level=level, saving=False, drawn=drawn)
     return task.id if task is not None else ""
 
 

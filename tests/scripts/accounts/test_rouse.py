@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
-from tidewarden.tokens.limits.client_store import ClientStore
 
 HOUR_MS = 3_600_000
 
@@ -22,20 +19,13 @@ async def fails(bench: Bench, account: str, wait_s: float, not_before_ms: int = 
     assert await bench.ledger.failed(QUEUE, account, task.lease, step)
 
 
-def store(bench: Bench) -> ClientStore:
-    async def script(name: str, queue: str, shard: int, args: Any) -> Any:
-        return await bench.queues.scripts.run(name, queue, shard, args, now_ms=bench.now_ms)
-
-    return ClientStore(QUEUE, script)
-
-
 async def test_all_but_those_that_were_told_to_wait_are_tried_soon(bench: Bench) -> None:
     accounts = [f"a{number}" for number in range(40)]
     for number, account in enumerate(accounts):
         named_ms = bench.now_ms + HOUR_MS if number % 4 == 0 else 0
         await fails(bench, account, 3600 + number, named_ms)
-    assert await store(bench).rouse(0, 10_000) == 30
-    assert await store(bench).rouse(0, 10_000) == 0
+    assert await bench.ledger.rouse(QUEUE, 0, 10_000) == 30
+    assert await bench.ledger.rouse(QUEUE, 0, 10_000) == 0
 
 
 async def test_one_at_a_time_whose_wait_would_end_first(bench: Bench) -> None:
@@ -45,7 +35,7 @@ async def test_one_at_a_time_whose_wait_would_end_first(bench: Bench) -> None:
         named_ms = bench.now_ms + 2 * HOUR_MS if number < 9 else 0
         await fails(bench, account, 3600 + number, named_ms)
     for account in accounts[9:]:
-        assert await store(bench).rouse(0, 1, 1) == 1
+        assert await bench.ledger.rouse(QUEUE, 0, 1, 1) == 1
         bench.now_ms += 2
         assert (await bench.take(account)).id == account
-    assert await store(bench).rouse(0, 1, 1) == 0
+    assert await bench.ledger.rouse(QUEUE, 0, 1, 1) == 0

@@ -15,10 +15,9 @@ from random import Random
 
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
-from tidewarden.tokens.limits import hold, judgement, quarantine
+from tidewarden.tokens.limits import judgement, throttle
 from tidewarden.tokens.limits.client_record import ClientRecord
-from tidewarden.tokens.limits.evidence import is_refusal, kind_of
-from tidewarden.tokens.limits.gathering import Ended, Gathering
+from tidewarden.tokens.limits.evidence import AnswerCounts, Ended, is_refusal, kind_of
 from tidewarden.tokens.policy import due_times
 from tidewarden.tokens.policy.failures import Case, after_failure
 from tidewarden.tokens.provider.token_response import Verdict
@@ -76,7 +75,7 @@ class Fleet:
         self.dice = Random(self.seed)
         self.provider = Provider(name="p")
         self.now_ms = BEGIN_MS
-        self._gathering = Gathering(BEGIN_MS / 1000)
+        self._counts = AnswerCounts(BEGIN_MS / 1000)
         self._told_ms = BEGIN_MS
         self._heap: list[tuple[int, int]] = []
         life_ms = int(self.life_s * 1000)
@@ -139,7 +138,7 @@ class Fleet:
         return at_ms
 
     def _look(self) -> None:
-        if quarantine.claim_sample(self.record, self.now_ms):
+        if self.record.claim_sample(self.now_ms):
             waiting = [
                 one
                 for one in self.all
@@ -160,7 +159,7 @@ class Fleet:
 
     def _tell(self) -> None:
         self._told_ms = self.now_ms
-        told = self._gathering.take("n0", self.now_ms / 1000, 1)
+        told = self._counts.take("n0", self.now_ms / 1000, 1)
         for event in judgement.fold(self.record, told, self.now_ms):
             self.events[event.kind.removeprefix("provider.")] += 1
         if self.record.rouse_ms:
@@ -174,7 +173,7 @@ class Fleet:
 
     def _refresh(self, account: Account) -> None:
         held = self.record.hold
-        if held is not None and not hold.claim(self.record, "n0", self.now_ms, 40_000):
+        if held is not None and not throttle.claim(self.record, "n0", self.now_ms, 40_000):
             self._due(account, max(held.until_ms, self.now_ms + 1000))
             return
         self.requests += 1
@@ -185,12 +184,12 @@ class Fleet:
         refused = troubles.refusals > 0 or is_refusal(troubles.outcome)
         kind, now_s = kind_of(verdict), self.now_ms / 1000
         if kind == "ok" and witness and self.record.quarantine is None and held is None:
-            self._gathering.count_well(now_s)
+            self._counts.count_well(now_s)
         else:
             ended = Ended("", verdict, witness, witness and account.refreshed, refused)
-            self._gathering.count(ended, kind, now_s)
+            self._counts.count(ended, kind, now_s)
             if held is not None:
-                self._gathering.probe = kind == "ok" or kind != held.kind
+                self._counts.untold.probe = throttle.shows_well(self.record, kind)
             self._tell()
         if kind == "ok":
             self._went_well(account)
@@ -208,7 +207,7 @@ class Fleet:
     def _failed(self, account: Account, verdict: Verdict, troubles: RefreshTroubles) -> None:
         kind = kind_of(verdict)
         assessment = judgement.assess(
-            self.record, kind, self._gathering.recent, self.now_ms, 0, silent=False
+            self.record, kind, self._counts.recent, self.now_ms, 0, silent=False
         )
         step = after_failure(
             Case(

@@ -362,7 +362,7 @@ def test_the_only_account_of_a_client_is_given_up_after_a_day_of_refusals() -> N
 
 
 def test_a_quarantine_has_its_accounts_asked_and_counts_nothing() -> None:
-    """By turns, see ``quarantine.claim_sample``: none asks for itself meanwhile."""
+    """By turns, see ``ClientRecord.claim_sample``: none asks for itself meanwhile."""
     held = Assessment(shared=True, quarantined=True, sampled=True, well_ms=BEGIN_MS + 1)
     before = RefreshTroubles(
         tries=2,

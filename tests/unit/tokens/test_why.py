@@ -17,9 +17,9 @@ from tidewarden.cli import VERBS, command_line
 from tidewarden.cli.token.why import lines_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, RefreshTroubles
-from tidewarden.tokens.limits import hold
-from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate, Silence
-from tidewarden.tokens.limits.evidence import Bucket
+from tidewarden.tokens.limits import throttle
+from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate
+from tidewarden.tokens.limits.evidence import Bucket, Silence
 from tidewarden.tokens.policy import failures
 from tidewarden.tokens.verbs.provider_status import figures
 from tidewarden.tokens.why.facts import Facts, account_facts, away_facts, client_facts
@@ -553,7 +553,7 @@ def test_who_waits_for_a_provider_is_asked_no_sooner_than_it() -> None:
 def test_a_probe_that_is_over_due_is_asked_now() -> None:
     found = msgspec.structs.replace(ERRING, until_ms=CLOCK_MS - 5000)
     assert story_of(provider(seen(hold=found)))["next"]["at_ms"] == NOW_MS
-    longest_ms = hold.pause_ms("erring", 9 + hold.PROBES, 3 * MIN)
+    longest_ms = throttle.pause_ms("erring", 9 + throttle.PROBES, 3 * MIN)
     assert f"another is asked {span(longest_ms / 1000)} later" in str(
         story_of(provider(seen(hold=found)))["next"]
     )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidewarden import errors
+from tidewarden.config.error_classes import ERROR_CLASSES, Kind
+from tidewarden.queue import Taken
 
 from .account_record import (
     AccountRow,
@@ -27,6 +30,7 @@ from .account_record import (
 log = logging.getLogger("tidewarden.tokens")
 
 ITEMS_MAX = 200
+ROUSED_MAX = 500  # Accounts that one script looks at.
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
@@ -351,6 +355,49 @@ class AccountStore:
         """As :meth:`level`, of each shard."""
         found = await self._each("tokens.level", queue, (horizon_ms, every_ms, most, life_ms))
         return [(moved, due) for moved, due in found]
+
+    async def probe(
+        self, queue: str, shard: int, lease_ms: int, *, level: int, saving: bool, drawn: int
+    ) -> Taken | None:
+        """
+        Lease a ready account although its queue is paused.
+
+        Args:
+            level: 0: one that was refreshed well last time; 1: also one that was never tried; 2:
+                also one that fails.
+            saving: those that can be saved now alone go first.
+            drawn: a number by chance, by which one is chosen that was never tried.
+        """
+        found = await self.script(
+            "tokens.probe", queue, shard, (lease_ms, level, int(saving), drawn)
+        )
+        if not found:
+            return None
+        name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
+        return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
+
+    async def rouse(
+        self,
+        queue: str,
+        shard: int,
+        spread_ms: int,
+        moves: int = sys.maxsize,
+        kinds: Sequence[Kind] = (),
+    ) -> int:
+        """
+        Have at most so many failing accounts of a shard tried anew soon, and return how many were.
+
+        One that the provider said is not to be asked before a time stays. ``kinds``: those alone
+        that failed by these; none: all.
+        """
+        names = [name for name, row in ERROR_CLASSES.items() if row.kind in kinds]
+        classes = f" {' '.join(names)} " if kinds else ""
+        moved, stay, more = 0, 0, 1
+        while more and moved < moves:
+            args = (spread_ms, ROUSED_MAX, stay, min(ROUSED_MAX, moves - moved), classes)
+            found = await self.script("tokens.rouse", queue, shard, args)
+            moved, stay, more = moved + found[0], stay + found[1], found[2]
+        return moved
 
     async def due(self, queue: str, step_ms: int, steps: int) -> list[int]:
         """

@@ -1,7 +1,5 @@
 """
-Adapts how many refreshes of one client a node has under way, where no number is set.
-
-A number that is set is kept.
+Adapts how many refreshes of one client a node has under way; a number that is set is kept.
 
 ``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes
 2 s. How long it will take, and how many accounts there will be, nobody knows at the start; and a
@@ -49,10 +47,7 @@ class AdaptiveConcurrency:
         self._before = (0, 0.0)
         """Size and rate before the last growth; 0: the last period brought none."""
         self._doubted = False
-        """
-        The first period after it was no better; a machine that was busy with something else would
-        look the same.
-        """
+        """The first period after it was no better, as on a machine that was busy otherwise."""
         self._hold_until = 0.0
 
     def full(self) -> None:
@@ -60,14 +55,12 @@ class AdaptiveConcurrency:
         self._full = True
 
     def began(self, *, late: bool) -> None:
-        """A refresh begins; ``late``: see :func:`late`."""
+        """A refresh of an account that was not tried before begins; ``late``: see :func:`late`."""
         self._begun += 1
         self._late += late
 
     def ended(self, *, well: bool, now: float) -> None:
-        """
-        A request has ended; ``well``: the provider has answered, and not that it is in trouble.
-        """
+        """A request has ended; ``well``: with an answer, and not one that tells of trouble."""
         self._since = self._since or now
         self._ended += 1
         self._ill += not well

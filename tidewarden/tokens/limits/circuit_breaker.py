@@ -1,85 +1,185 @@
 """
-Detects that a provider does not answer this node, or that this node's own network is down.
+Holds one node's requests to a provider back while none is answered, and tells of its trouble.
 
 No clock in here: times are handed in, monotonic seconds.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+
+from tidewarden.config.error_classes import Kind
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider import advice
+from tidewarden.tokens.provider.token_response import Verdict
+
+from .evidence import Silence, Told
+
+log = logging.getLogger("tidewarden.tokens")
+
+FIRST_S, MAX_S = 1.0, 15.0
+"""Until the first probe, and between two of them at most."""
+STREAK = 2
+"""Failures in a row, of as many accounts unless nobody answers, that are no chance."""
+TELL_MS = 5_000
+"""How often the store hears of trouble that goes on."""
+SAY_S = 60.0
+"""How often the log hears of trouble that comes and goes."""
 
 
 class CircuitBreaker:
     """
-    Holds one node's requests to a provider back when none of them comes through.
+    Opens when a number of requests in a row have no answer.
 
-    Its own network may be the reason, so other nodes are not held. Then one request probes; any
-    answer closes it. Times are monotonic seconds.
+    Then one request probes; any answer closes it. This node's own network may be the reason, so
+    other nodes are not held. What the node meets with that is no single account's matter is said in
+    the log and told to the store, which has it in the client's record.
     """
 
-    FIRST_S = 1.0
-    MAX_S = 15.0
-
-    def __init__(self, patience: int) -> None:
+    def __init__(self, provider: Provider, patience: int) -> None:
         """``patience``: requests in a row without an answer that are borne."""
+        self.provider = provider
+        """Its settings as they are now: what is said names them."""
         self._patience = patience
-        self._streak = 0
-        self._opened = 0
-        self._until = -math.inf
-
-    @property
-    def streak(self) -> int:
+        self.streak = 0
         """Requests in a row without an answer."""
-        return self._streak
+        self.ended_s = -math.inf
+        """When a request ended last."""
+        self._opened = 0
+        self._until_s = -math.inf
+        self.blocked = False
+        """This node asks the provider nothing, for its journal cannot be written."""
+        self._failures = 0
+        """Answers in a row, or none, that may be no account's matter."""
+        self._accounts: set[str] = set()
+        self._since_s = 0.0
+        self._last = ("", "")
+        self._standing = False
+        """The trouble is no chance."""
+        self._saying = False
+        self._said_s = -math.inf
+
+    # --- what it holds back
 
     @property
     def open(self) -> bool:
         """Whether requests wait for a probe."""
         return self._opened > 0
 
-    def allowed(self, now: float, refreshers: int, in_flight: int) -> int:
+    def allowed(self, now_s: float, refreshers: int, under_way: int) -> int:
         """How many more requests may be begun."""
-        if now < self._until:
+        if now_s < self._until_s:
             return 0
-        return max(0, (1 if self._opened else refreshers) - in_flight)
+        return max(0, (1 if self._opened else refreshers) - under_way)
 
-    def opens_in_s(self, now: float) -> float:
+    def opens_in_s(self, now_s: float) -> float:
         """Seconds until a request is allowed again; 0: now."""
-        return max(0.0, self._until - now)
+        return max(0.0, self._until_s - now_s)
 
-    def note(self, answered: bool, now: float) -> bool:
-        """A request has ended; True when this one opened a breaker that was closed."""
-        if answered:
-            self._streak = self._opened = 0
-            self._until = -math.inf
-            return False
-        self._streak += 1
-        if self._streak < self._patience or now < self._until:
-            return False
+    def answered(self, now_s: float) -> None:
+        """A request was answered; :meth:`ended` says so, too."""
+        self.ended_s = now_s
+        self.streak = self._opened = 0
+        self._until_s = -math.inf
+
+    def ended(
+        self, account: str, verdict: Verdict, kind: Kind, now_s: float, *, known_well: bool
+    ) -> None:
+        """
+        A request has ended.
+
+        ``known_well``: whether an account of this client was ever refreshed well; where none was,
+        one account is enough to show trouble.
+        """
+        if verdict.answered:
+            self.answered(now_s)
+        else:
+            self._unanswered(verdict, now_s)
+        if self.blocked:
+            return
+        if kind not in ("silent", "erring", "client"):
+            self._end(now_s)
+            return
+        if self._failures == 0:
+            self._since_s = now_s
+        self._failures += 1
+        if len(self._accounts) < STREAK:
+            self._accounts.add(account)
+        self._last = (verdict.outcome, verdict.brief or verdict.outcome)
+        several = kind == "silent" or not known_well or len(self._accounts) >= STREAK
+        chance = self._failures < STREAK or not several
+        self._standing = self._standing or self.open or not chance
+        if self._standing and kind != "client":  # Of that the hold says so, once for all nodes.
+            self._say(verdict, now_s)
+
+    def _unanswered(self, verdict: Verdict, now_s: float) -> None:
+        self.ended_s = now_s
+        self.streak += 1
+        if self.streak < self._patience or now_s < self._until_s:
+            return
         self._opened += 1
-        self._until = now + min(self.MAX_S, self.FIRST_S * 2 ** min(self._opened - 1, 10))
-        return self._opened == 1
+        self._until_s = now_s + min(MAX_S, FIRST_S * 2 ** min(self._opened - 1, 10))
+        if self._opened == 1:
+            said = "%s does not answer this node (%s); it is asked rarely now"
+            log.error(said, self.provider.name, verdict.message)
 
+    # --- what it tells
 
-class OwnNetwork:
-    """
-    Detects that no provider at all can be reached.
+    def block(self, brief: str, now_s: float) -> None:
+        """This node asks the provider nothing, for its journal fails; empty: it asks."""
+        if brief:
+            if not self.blocked:
+                self._since_s = now_s
+            self.blocked = self._standing = True
+            self._last = ("journal", brief)
+        elif self.blocked:
+            self.blocked = False
+            self._end(now_s)
 
-    Then it is our own network, and no account's counters move for it.
-    """
+    @property
+    def troubled(self) -> bool:
+        """Whether there is trouble, or was, of which an end has to be noticed."""
+        return self._failures > 0 or self.blocked or self._saying
 
-    RECENT_S = 60.0
+    def due(self, noted: Silence | None, clock_ms: int) -> bool:
+        """Whether the store is to hear something. ``noted``: what its record has of this node."""
+        if not self._standing:
+            return noted is not None and self._failures == 0
+        if noted is None or (self._silent and not noted.told):
+            return True
+        return clock_ms - noted.last_ms >= TELL_MS
 
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[float, bool]] = {}
+    def report(self, told: Told, noted: Silence | None, now_s: float, clock_ms: int) -> None:
+        """Put into ``told`` what the store is to hear of it, if anything, as of ``clock_ms``."""
+        if not self.due(noted, clock_ms):
+            return
+        if not self._standing:
+            told.answered = True
+            return
+        since_ms = clock_ms - int((now_s - self._since_s) * 1000)
+        opens_ms = int(self.opens_in_s(now_s) * 1000)
+        next_ms = clock_ms + opens_ms if opens_ms else 0
+        told.silence = Silence(since_ms, clock_ms, next_ms, *self._last)
+        told.silent = self._silent
 
-    def note(self, provider: str, answered: bool, now: float) -> None:
-        """A request to that provider has ended."""
-        self._last[provider] = (now, answered)
+    @property
+    def _silent(self) -> bool:
+        return self.open or self.blocked
 
-    def ours(self, now: float) -> bool:
-        """
-        Two providers or more were asked in the last minute, and none answered its last request.
-        """
-        recent = [answered for at, answered in self._last.values() if at >= now - self.RECENT_S]
-        return len(recent) >= 2 and not any(recent)
+    def _end(self, now_s: float) -> None:
+        self._failures, self._standing = 0, False
+        self._accounts.clear()
+        if self._saying:
+            self._saying = False
+            lasted_s = now_s - self._since_s
+            log.warning("%s answers again, after %.0f s", self.provider.name, lasted_s)
+
+    def _say(self, verdict: Verdict, now_s: float) -> None:
+        if self._saying or now_s - self._said_s < SAY_S:
+            return
+        self._saying, self._said_s = True, now_s
+        name, said = self.provider.name, verdict.brief or verdict.message
+        how = advice.STANDING[advice.standing(verdict.outcome)]
+        what = advice.of_provider(self.provider, verdict.outcome)
+        log.warning("%s %s: %s. %s", name, how, said, what)

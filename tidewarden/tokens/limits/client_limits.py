@@ -20,17 +20,13 @@ from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.tokens.provider.token_response import Verdict
 
-from . import hold, judgement, rate
+from . import judgement, throttle
 from .adaptive_concurrency import AdaptiveConcurrency
 from .circuit_breaker import CircuitBreaker
-from .client_record import ClientRecord, Silence
-from .evidence import kind_of
-from .gathering import Ended, Gathering
-from .host_rate_limit import RateBucket
-from .judgement import Assessment, ClientEvent
+from .client_record import Change, ClientRecord, SharedRecord
+from .evidence import AnswerCounts, Ended, Silence, kind_of
+from .judgement import Assessment
 from .node_limits import NodeLimits
-from .node_trouble import NodeTrouble
-from .shared_record import Change, SharedRecord
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -41,29 +37,25 @@ TELL_APART_S = 0.25
 NEVER_S = float("inf")
 # Who was refreshed well before who was never tried, and those before who fails.
 PROBES_BY = (0, 1, 2)
+PROBE_AGAIN_S = 1.0  # After no account was ready that could probe.
 SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """
-    Says how many requests may begin now; if none, when to ask again.
-
-    ``probe``: one, past the pause.
-    """
+    """Says how many requests may begin now; if none, when to ask again."""
 
     requests: int
     wait_s: float = 0.0
     probe: bool = False
+    """It is one, past the pause."""
 
 
 class ClientLimits:
     """Limits the requests of one provider's client on one node."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
-        """
-        ``lease_ms``: how long a probe may take; when its node dies another is made after that.
-        """
+        """``lease_ms``: how long a probe may take; when its node dies another follows then."""
         self.provider = provider
         self._shared = shared
         self._clock = shared.clock
@@ -71,18 +63,16 @@ class ClientLimits:
         self.known = SharedRecord(provider, queue, shared)
         """What all nodes know of the client."""
         self.concurrency = AdaptiveConcurrency(*provider.crew)
-        self.breaker = CircuitBreaker(max(10, self.concurrency.size))
-        self._trouble = NodeTrouble(provider)
-        self._gathering = Gathering(shared.clock.monotonic())
+        """How many requests may be under way on this node."""
+        self.breaker = CircuitBreaker(provider, max(10, self.concurrency.size))
+        shared.breakers[provider.name] = self.breaker
+        self._counts = AnswerCounts(shared.clock.monotonic())
         self.unanswered: set[str] = set()
-        """
-        Accounts whose refreshes have begun and are not answered yet: what the concurrency bounds.
-        """
+        """Accounts whose refreshes began and are not answered: what the concurrency bounds."""
         self.freed = asyncio.Event()
         """Set when there may be room for another; whoever looks for room clears it."""
         self._probing: set[str] = set()
         self._looked_s = float("-inf")
-        self._offline_bucket = RateBucket()
         self._told_s = shared.clock.monotonic()
         self._tell_at_s = NEVER_S
         self._news = False
@@ -97,13 +87,16 @@ class ClientLimits:
 
         What all nodes know of it lies in the store.
         """
-        self.breaker = former.breaker
+        self.breaker = self._shared.breakers[self.provider.name] = former.breaker
+        self.breaker.provider = self.provider
         if former.provider.crew == self.provider.crew:
             self.concurrency = former.concurrency
 
     async def change(self, change: Change) -> None:
         """Change what all nodes know of the client. Raises what the store raises."""
         await self.known.change(change)
+        if self.known.record.recovering:  # That it is over is to be told, too.
+            self._tell_in(throttle.CALM_MS / 1000 + 1)
 
     # --- before a request
 
@@ -113,31 +106,15 @@ class ClientLimits:
         return self._shared.hosts.rated(self.provider)
 
     @property
-    def size(self) -> int:
-        """How many requests may be under way on this node."""
-        return self.concurrency.size
-
-    @property
     def learnt_rate(self) -> float:
         """Requests a second that the provider seems to bear; 0: it has shown no bound."""
         rate = self.known.record.rate
         return rate.per_second if rate is not None else 0.0
 
-    def began(self, *, late: bool) -> None:
-        """A request is sent for an account that was not tried before; ``late``: past its time."""
-        self.concurrency.began(late=late)
-
     @property
     def held(self) -> bool:
         """Whether this node knows its requests to be held back for more than their rate."""
         return self.breaker.open or self.known.record.hold is not None
-
-    @property
-    def closed(self) -> asyncio.Event:
-        """
-        Set when all are held back, until this node asks again: a take that waits is in vain then.
-        """
-        return self.known.closed
 
     def room(self, asked: int, *, plenty: bool) -> int:
         """
@@ -146,8 +123,7 @@ class ClientLimits:
         ``plenty``: the last take had all it could.
         """
         self.freed.clear()
-        under_way = len(self.unanswered) + asked
-        free = self.breaker.allowed(self._clock.monotonic(), self.concurrency.size, under_way)
+        free = self._free(self._clock.monotonic(), len(self.unanswered) + asked)
         # Else a take waits, and asks for all there is room for.
         if free == 0 and (plenty or not asked):
             self.concurrency.full()
@@ -163,9 +139,7 @@ class ClientLimits:
         pause_s = self.breaker.opens_in_s(now_s)
         if pause_s > 0:
             await sleep(self._clock, pause_s)
-        elif begun_all or not self.breaker.allowed(
-            now_s, self.concurrency.size, len(self.unanswered)
-        ):
+        elif begun_all or not self._free(now_s, len(self.unanswered)):
             await self.freed.wait()
         else:
             await self._shared.fair_share.wait(self.provider.name)
@@ -176,7 +150,7 @@ class ClientLimits:
 
         :meth:`end` follows, and :meth:`release` if it is asked for.
         """
-        self._shared.fair_share.take(self.provider.name, 1)
+        self._shared.fair_share.take(self.provider.name)
         self.unanswered.add(account)
 
     def end(self, account: str) -> None:
@@ -185,8 +159,7 @@ class ClientLimits:
         self._shared.fair_share.leave(self.provider.name)
         if account in self._probing:
             self._probing.discard(account)
-            self._gathering.unclaim = True
-            self._tell_in(0)
+            self._unclaim()
 
     async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
@@ -195,14 +168,11 @@ class ClientLimits:
         It comes out of the client's rate and, unless ``host`` is False, the host's. Raises what the
         store raises.
         """
-        granted, wait_s = (
-            await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
-        )
-        if not granted:
-            return Permit(0, wait_s)
-        leave = await self._acquire(granted)
-        if host:
-            await self._shared.hosts.give_back(self.provider, granted - leave.requests)
+        if not host:
+            return await self._acquire(wanted)
+        granted, wait_s = await self._shared.hosts.ask(self.provider, wanted)
+        leave = await self._acquire(granted) if granted else Permit(0, wait_s)
+        await self._shared.hosts.give_back(self.provider, granted - leave.requests)
         return leave
 
     async def acquire_host(self) -> bool:
@@ -216,16 +186,11 @@ class ClientLimits:
         It comes out of this node's part of every rate, and is counted if granted.
         """
         now_s = self._clock.monotonic()
-        if not self.breaker.allowed(now_s, self.concurrency.size, under_way):
-            return False
-        per_second = self.provider.client_rate / max(1, self._shared.nodes())
-        if per_second and not self._offline_bucket.has(per_second, now_s):
-            return False
-        if not self._shared.hosts.alone(self.provider, now_s):
-            return False
-        if per_second:
-            self._offline_bucket.take(per_second, now_s)
-        return True
+        free = self._free(now_s, under_way)
+        return free > 0 and self._shared.hosts.alone(self.provider, now_s)
+
+    def _free(self, now_s: float, under_way: int) -> int:
+        return self.breaker.allowed(now_s, self.concurrency.size, under_way)
 
     async def give_back(self, of_client: int, of_host: int) -> None:
         """So many are not sent of what was granted. Never raises: some of a rate is lost then."""
@@ -235,105 +200,94 @@ class ClientLimits:
         except errors.Error as error:
             log.debug("some of the rate of %s is lost: %s", self.provider.name, error)
 
-    async def take_probe(self, lease_ms: int, limit_s: float, pause_s: float) -> Taken | None:
+    async def take_probe(self) -> Taken | None:
         """
-        The account that probes, by a lease past the pause; None: there was none within ``limit_s``.
+        The account that probes, by a lease past the pause.
+
+        None: there was none while its request would end within the claim to probe.
         """
-        until_s = self._clock.monotonic() + limit_s
+        shared, lease_ms = self._shared, self._lease_ms
+        until_s = self._clock.monotonic() + lease_ms / 1000 - self.provider.timeout_s
         while self._clock.monotonic() < until_s and (held := self.known.record.hold) is not None:
             # By turns: some graces last for weeks, and who is in one may fail for good.
             saving = held.probes % 2 == 0
             for level in PROBES_BY:
-                for shard in await self._shared.shards_of(self.known.queue):
-                    drawn = self._shared.dice.getrandbits(31)
-                    task = await self.known.store.probe(
-                        shard, lease_ms, level=level, saving=saving, drawn=drawn
+                for shard in await shared.shards_of(self.known.queue):
+                    drawn = shared.dice.getrandbits(31)
+                    task = await shared.accounts.probe(
+                        self.known.queue, shard, lease_ms, level=level, saving=saving, drawn=drawn
                     )
                     if task is not None:
                         self._probing.add(task.id)
                         return task
-            await sleep(self._clock, pause_s)
-        self._gathering.unclaim = True  # Another may find one sooner.
-        self._tell_in(0)
+            await sleep(self._clock, PROBE_AGAIN_S)
+        self._unclaim()  # Another may find one sooner.
         return None
 
     async def _acquire(self, wanted: int) -> Permit:
         now_s, known = self._clock.monotonic(), self.known
         # Also when it was opened again meanwhile: each take would be broken off at once.
-        self.closed.clear()
+        known.closed.clear()
         if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
             return Permit(wanted)
         self._looked_s = now_s
-        reply = await known.ask(wanted)
+        granted, wait_ms = await known.ask(wanted)
         if known.unreadable:
             await known.mend()
-            reply = await known.ask(wanted)
-        if known.record.rate is not None and reply.granted < wanted:
-            self._gathering.short = True
+            granted, wait_ms = await known.ask(wanted)
+        if known.record.rate is not None and granted < wanted:
+            self._counts.untold.short = True
         if known.record.hold is None:
-            return Permit(reply.granted, reply.wait_ms / 1000)
-        if await self._claim():
+            return Permit(granted, wait_ms / 1000)
+        if throttle.claimable(known.record, known.clock_ms) and await known.claim(self._claim):
             return Permit(1, probe=True)
         held = known.record.hold
         until_ms = max(held.until_ms, held.claim_ms if held.claim else 0) if held is not None else 0
         return Permit(0, max(0, until_ms - known.clock_ms) / 1000)
 
-    async def _claim(self) -> bool:
-        found = self.known.record.hold
-        if found is None or not hold.claimable(found, self.known.clock_ms):
-            return False
-        claimed = False
+    def _claim(self, record: ClientRecord, clock_ms: int) -> bool:
+        return throttle.claim(record, self._shared.node, clock_ms, self._lease_ms)
 
-        def change(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
-            nonlocal claimed
-            claimed = hold.claim(record, self._shared.node, clock_ms, self._lease_ms)
-            return []
-
-        await self.known.change(change)
-        return claimed
+    def _unclaim(self) -> None:
+        self._counts.untold.unclaim = True
+        self._tell_in(0)
 
     # --- after a request
 
     def release(self, ended: Ended) -> Verdict:
         """
-        Take an answer in; others hear of it as soon as it may matter to them.
+        Count an answer and publish it when other nodes need it.
 
-        The verdict comes back, as our own network's if no provider at all can be reached.
+        Returns its verdict, with the scope ``ours`` if no provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
-        plain = self.known.free and not self._probing and not self._in_trouble
-        if verdict.pair is not None and ended.witness and plain:
-            self._release_well(account, now_s)
-            return verdict
-        kind, name, shared = kind_of(verdict), self.provider.name, self._shared
         # Else not before all nodes may know of it: others would meet the same.
         if verdict.pair is not None:
             self.answered(account)
-        shared.refreshes[name, verdict.outcome] += 1
-        if self.breaker.note(verdict.answered, now_s):
-            log.error(
-                "%s does not answer this node (%s); it is asked rarely now", name, verdict.message
-            )
-        shared.own_network.note(name, verdict.answered, now_s)
+        self._shared.refreshes[self.provider.name, verdict.outcome] += 1
+        calm = self._noted is None and not self.breaker.troubled and not self._probing
+        # As most answers are, for a part of the time.
+        if verdict.pair is not None and ended.witness and calm and self.known.free:
+            self.breaker.answered(now_s)
+            self.concurrency.ended(well=True, now=now_s)
+            self._counts.count_well(now_s)
+            if self._news or self._tell_at_s == NEVER_S:
+                self._tell_in(self._left_s(TELL_APART_S if self._news else TELL_S, now_s))
+            return verdict
+        kind = kind_of(verdict)
+        known_well = bool(self.known.record.well_ms) or verdict.pair is not None
+        self.breaker.ended(account, verdict, kind, now_s, known_well=known_well)
         ill = kind in ("silent", "limited") or (kind in ("erring", "client") and ended.witness)
         self.concurrency.ended(well=not ill, now=now_s)
-        self._gathering.count(ended, kind, now_s)
-        known_well = bool(self.known.record.well_ms) or verdict.pair is not None
-        self._trouble.heard(
-            account, verdict, kind, known_well=known_well, silent=self.breaker.open, now_s=now_s
-        )
+        self._counts.count(ended, kind, now_s)
         if account in self._probing:
             self._probing.discard(account)
-            self._gathering.probe = self._shows_well(kind)
-        self._tell_in(self._delay_s(ended, kind))
-        if kind == "silent" and verdict.scope == "provider" and shared.own_network.ours(now_s):
-            return replace(verdict, scope="ours")
-        return verdict
-
-    @property
-    def _in_trouble(self) -> bool:
-        """Whether this node meets, or has met, with trouble of which the end is to be told."""
-        return self._trouble.busy or self._noted is not None
+            self._counts.untold.probe = throttle.shows_well(self.known.record, kind)
+        self._news = self._news or self._is_news(ended, kind)
+        apart_s = TELL_APART_S if self._news else TELL_S if self.known.free else TELL_RATED_S
+        self._tell_in(self._left_s(apart_s, now_s))
+        ours = kind == "silent" and verdict.scope == "provider" and self._shared.unreachable(now_s)
+        return replace(verdict, scope="ours") if ours else verdict
 
     @property
     def _noted(self) -> Silence | None:
@@ -342,25 +296,7 @@ class ClientLimits:
 
     @property
     def _trouble_due(self) -> bool:
-        return self._trouble.due(self._noted, self.known.clock_ms)
-
-    def _release_well(self, account: str, now_s: float) -> None:
-        """
-        What :meth:`release` does for most answers, in a part of its time.
-
-        Nothing is the matter, and this one is well.
-        """
-        name, shared = self.provider.name, self._shared
-        self.answered(account)
-        shared.refreshes[name, "ok"] += 1
-        self.breaker.note(True, now_s)
-        shared.own_network.note(name, True, now_s)
-        self.concurrency.ended(well=True, now=now_s)
-        self._gathering.count_well(now_s)
-        if self._news:
-            self._tell_in(max(0.0, TELL_APART_S - (now_s - self._told_s)))
-        elif self._tell_at_s == NEVER_S:
-            self._tell_in(max(0.0, TELL_S - (now_s - self._told_s)))
+        return self.breaker.due(self._noted, self.known.clock_ms)
 
     async def settled(self) -> None:
         """
@@ -368,9 +304,11 @@ class ClientLimits:
 
         Whoever is answered waits for it. Never raises.
         """
-        if not self._gathering.odd:
-            return
-        if self._gathering.probe is not None or self._suspects():
+        counts, known = self._counts, self.known
+        if counts.odd and (
+            counts.untold.probe is not None
+            or throttle.suspected(known.record, counts.recent, known.clock_ms)
+        ):
             await self.tell()
 
     def block(self, fault: str) -> None:
@@ -379,10 +317,10 @@ class ClientLimits:
 
         ``fault``: why; empty: it asks.
         """
-        if not fault and not self._trouble.blocked:
+        if not fault and not self.breaker.blocked:
             return
         brief = f"the journal of {self._shared.node} is not writable: {fault}" if fault else ""
-        self._trouble.block(brief, self._clock.monotonic())
+        self.breaker.block(brief, self._clock.monotonic())
         if self._trouble_due and (self._telling is None or self._telling.done()):
             self._tell_in(0)
 
@@ -397,7 +335,7 @@ class ClientLimits:
         return judgement.assess(
             known.record,
             kind_of(verdict),
-            self._gathering.recent,
+            self._counts.recent,
             known.clock_ms,
             known.lag_ms,
             silent=verdict.scope == "ours" or self.breaker.streak >= SILENT_STREAK,
@@ -419,44 +357,22 @@ class ClientLimits:
         await self.tell()
         await self.known.close()
 
-    def _shows_well(self, kind: Kind) -> bool:
-        """Whether a probe's answer shows that what all are held for is over."""
-        found = self.known.record.hold
-        if found is None or kind == "ok":
-            return True
-        if found.kind == "client":
-            return kind in ("limited", "refused", "other")
-        return found.kind == "erring" and kind not in ("erring", "silent")
-
-    def _suspects(self) -> bool:
-        """Whether what is not told yet would hold all back, or slow them down."""
-        recent, record = self._gathering.recent, self.known.record
-        if rate.too_many(recent.limited, recent.answered):
-            return True
-        return record.hold is None and any(
-            getattr(recent, kind)
-            and hold.share_of(record, kind, self.known.clock_ms, least, recent)
-            for kind, least in hold.LEAST.items()
-        )
-
     # --- telling the other nodes
 
-    def _delay_s(self, ended: Ended, kind: Kind) -> float:
-        """After how many seconds what was just counted is to be told."""
+    def _is_news(self, ended: Ended, kind: Kind) -> bool:
+        """Whether what was just counted should be told soon."""
+        record = self.known.record
+        if self._counts.untold.probe is not None or self._trouble_due or kind == "limited":
+            return True
+        if kind == "ok":
+            troubled = record.quarantine is not None or record.hold is not None
+            return ended.refused_before or troubled
         again = ended.witness or ended.refused_before
-        news = self._gathering.probe is not None or self._trouble_due or kind == "limited"
-        news = news or (kind in ("erring", "client", "refused") and again)
-        news = news or (
-            kind == "ok"
-            and (
-                ended.refused_before
-                or self.known.record.quarantine is not None
-                or self.known.record.hold is not None
-            )
-        )
-        self._news = self._news or news
-        apart_s = TELL_APART_S if news else TELL_S if self.known.free else TELL_RATED_S
-        return max(0.0, apart_s - (self._clock.monotonic() - self._told_s))
+        return kind in ("erring", "client", "refused") and again
+
+    def _left_s(self, apart_s: float, now_s: float) -> float:
+        """Seconds until so long has passed since something was told."""
+        return max(0.0, apart_s - (now_s - self._told_s))
 
     def _tell_in(self, delay_s: float) -> None:
         at_s = self._clock.monotonic() + delay_s
@@ -471,41 +387,31 @@ class ClientLimits:
 
     async def _tell_at(self, at_s: float) -> None:
         await sleep(self._clock, max(0.0, at_s - self._clock.monotonic()))
-        self._tell_at_s, self._sleeping = NEVER_S, None
-        # Apart: whoever wants it told sooner cancels the sleep.
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(
-                self._tell_now(), name=f"telling of {self.provider.name}"
-            )
-
-    async def _tell_now(self) -> None:
+        # Whoever wants it told sooner cancels the sleep, not what is told.
+        self._tell_at_s, sleeping, self._sleeping = NEVER_S, self._sleeping, None
+        if self._telling is not None and not self._telling.done():
+            return
+        self._telling = sleeping
         await self.tell()
         # It came meanwhile.
-        if self._news or (self._gathering.unclaim and self._tell_at_s == float("inf")):
+        if self._news or (self._counts.untold.unclaim and self._tell_at_s == NEVER_S):
             self._tell_in(TELL_APART_S)
-        elif not self._gathering.empty:
+        elif not self._counts.empty:
             self._tell_in(TELL_S)
 
     async def tell(self) -> None:
-        """
-        Tell the other nodes what was counted.
-
-        Never raises: untold, it is told with what comes next.
-        """
+        """Tell the other nodes what was counted, or with what comes next. Never raises."""
         now_s, known = self._clock.monotonic(), self.known
-        if self._gathering.empty and not self._trouble_due:
+        if self._counts.empty and not self._trouble_due and not known.record.recovering:
             return
         self._told_s, self._news = now_s, False
-        told = self._gathering.take(self._shared.node, now_s, max(1, self._shared.nodes()))
+        told = self._counts.take(self._shared.node, now_s, max(1, self._shared.nodes()))
         try:
             if not known.clock_ms:
                 await known.ask()
-            opens_ms = int(self.breaker.opens_in_s(now_s) * 1000)
-            told.silence, told.silent, told.answered = self._trouble.report(
-                self._noted, now_s, known.clock_ms, opens_ms
-            )
-            await known.change(lambda record, clock_ms: judgement.fold(record, told, clock_ms))
+            self.breaker.report(told, self._noted, now_s, known.clock_ms)
+            await self.change(lambda record, clock_ms: judgement.fold(record, told, clock_ms))
         except errors.Error as error:
             log.debug("%s: what it answered was not told: %s", self.provider.name, error)
-            self._gathering.put_back(told)
+            self._counts.put_back(told)
             self._tell_in(TELL_S)

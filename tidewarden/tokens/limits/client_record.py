@@ -1,7 +1,9 @@
 """
-Encodes the record of one client that all nodes share.
+Keeps the record of one client that all nodes share, changes it, and acts on changes.
 
-It is one record in the store, read and written whole (:mod:`.client_store`).
+It is one record in the store, read and written whole, by compare-and-swap; the client's token
+bucket lies beside it, see ``tokens/lua/client.lua``. Whoever changes it pauses or resumes the
+client's queue, has failing accounts tried anew, and says so in its log.
 
 Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,
 so that nodes of two versions read each other's.
@@ -9,20 +11,52 @@ so that nodes of two versions read each other's.
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from .evidence import Bucket
+from tidewarden import errors
+from tidewarden.clock import sleep
+from tidewarden.config.error_classes import Kind
+from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.provider import advice
 
-HoldKind = Literal["client", "erring"]
+from .evidence import Bucket, Silence
+from .node_limits import NodeLimits
+
+log = logging.getLogger("tidewarden.tokens")
+
+PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
+# A pause outlives the next probe: should all who know of it die, work goes on.
+PAUSE_SLACK_MS = 60_000
+SWAPS_MAX, CROWDED, SPREAD_S = 20, 8, 0.05
+SAMPLE_LOOK_S = 1.0  # How often it is looked whether one of the quarantined is to be asked.
+SAMPLE_MS, SAMPLE_WELL_MS = 10_000, 2_000
+"""Between two accounts that are asked of those it is for, and once one of them is well again."""
+SAMPLE_APART_MS = 60_000
+"""Between two questions about one of them, where they are few."""
+SAMPLE_PART = 360
+"""Of its age, from which on a sample is that rare: each ten seconds in its first hour."""
+ROUSE_SPREAD_MS = 10_000
+ROUSE_CLAIM_MS = 60_000
+
+
+class ClientEvent(NamedTuple):
+    """Holds an event of the provider: ``data`` as ``tokens/events/outbox.py`` reads it."""
+
+    kind: str
+    data: str = ""
 
 
 class Hold(msgspec.Struct, array_like=True):
     """Says that all of a client's requests wait but one that probes at a time."""
 
     kind: str = "erring"
-    """See :data:`HoldKind`."""
+    """``client`` or ``erring``: what all are held for."""
     since_ms: int = 0
     until_ms: int = 0
     """Nothing is sent before it; from then on one request probes."""
@@ -39,6 +73,12 @@ class Hold(msgspec.Struct, array_like=True):
     """Witnesses that were answered so when it began …"""
     asked: int = 0
     """… of so many."""
+
+    @property
+    def said(self) -> str:
+        """What was answered: class, status and code, and how many met with it."""
+        share = f"({self.failed} of {self.asked} accounts that were well)"
+        return f"{self.outcome} {self.brief} {share}".strip()
 
 
 class Quarantine(msgspec.Struct, array_like=True):
@@ -63,9 +103,7 @@ class Quarantine(msgspec.Struct, array_like=True):
     accounts was ever refreshed well here.
     """
     ending_ms: int = 0
-    """
-    Since when some that had failed are well again; it is over when no more follow for a while.
-    """
+    """Since when some that had failed are well again; 0: none. Over when no more follow."""
     sample_ms: int = 0
     """When the next of them is asked."""
     recovered: int = 0
@@ -73,9 +111,7 @@ class Quarantine(msgspec.Struct, array_like=True):
 
 
 class Rate(msgspec.Struct, array_like=True):
-    """
-    Holds the requests a second that the provider seems to bear, and where the next growth leads.
-    """
+    """Holds the requests a second that a provider seems to bear, and where it grows to next."""
 
     per_second: float = 0.0
     peak: float = 0.0
@@ -92,21 +128,8 @@ class Rate(msgspec.Struct, array_like=True):
     doubled_ms: int = 0
     """
     When it was doubled last, or something was answered 429: next to nothing was answered well when
-    it shrank. 0: it grows as :func:`.rate.grow` says.
+    it shrank. 0: it grows by time.
     """
-
-
-class Silence(msgspec.Struct, array_like=True):
-    """Says what one node meets with at the provider that is not one account's matter."""
-
-    since_ms: int = 0
-    last_ms: int = 0
-    next_ms: int = 0
-    """When it tries next; 0: as each account is due."""
-    outcome: str = ""
-    brief: str = ""
-    told: bool = False
-    """``provider.silent`` was told of it."""
 
 
 class ClientRecord(msgspec.Struct, array_like=True):
@@ -119,9 +142,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     opened_ms: int = 0
     """When the last hold ended: what was answered before says nothing of now."""
     incident_ms: int = 0
-    """
-    Since when ``provider.breaker_open`` is told and not ``provider.breaker_closed``; 0: it is not.
-    """
+    """Since when ``provider.breaker_open`` is told and no ``provider.breaker_closed``; 0: not."""
     rest_ms: int = 0
     """Nothing is sent before it, for every answer named a time to wait; then all go on."""
     rest_brief: str = ""
@@ -151,9 +172,42 @@ class ClientRecord(msgspec.Struct, array_like=True):
     unproven: int = 0
     """Accounts that were refused while none was ever refreshed well here."""
 
+    @property
+    def recovering(self) -> bool:
+        """Whether an incident was told of, and all go on: it is over when that lasts a while."""
+        return bool(self.incident_ms) and self.hold is None
+
+    def sample_due(self, clock_ms: int) -> bool:
+        """Whether it is time to ask about another account that a quarantine is for."""
+        found = self.quarantine
+        return found is not None and not found.ending_ms and clock_ms >= found.sample_ms
+
+    def claim_sample(self, clock_ms: int) -> bool:
+        """Claim the next question about an account that a quarantine is for, if it is time."""
+        found = self.quarantine
+        if found is None or not self.sample_due(clock_ms):
+            return False
+        found.sample_ms = clock_ms + max(
+            SAMPLE_WELL_MS if found.accepted else SAMPLE_MS,
+            (clock_ms - found.since_ms) // SAMPLE_PART,
+            SAMPLE_APART_MS // max(1, found.refused),
+        )
+        return True
+
+    def claim_rouse(self, clock_ms: int) -> bool:
+        """Claim to have all failing accounts tried anew, if that is due and no node is at it."""
+        if not self.rouse_ms or self.rouse_claim_ms > clock_ms:
+            return False
+        self.rouse_claim_ms = clock_ms + ROUSE_CLAIM_MS
+        return True
+
     def pack(self) -> bytes:
         """The stored form."""
         return msgspec.msgpack.encode(self)
+
+
+Change = Callable[[ClientRecord, int], list[ClientEvent]]
+"""Changes a record, at that time of the leases' clock; what of it is to be told."""
 
 
 def parse_record(raw: bytes) -> ClientRecord:
@@ -162,14 +216,287 @@ def parse_record(raw: bytes) -> ClientRecord:
 
     One that cannot be read is as good as none: evidence comes anew with each answer.
     """
-    return read_record(raw) or ClientRecord()
+    return _read(raw) or ClientRecord()
 
 
-def read_record(raw: bytes) -> ClientRecord | None:
-    """The record of its stored form; None: it cannot be read."""
+def _read(raw: bytes) -> ClientRecord | None:
+    """The same; None: it cannot be read."""
     if not raw:
         return ClientRecord()
     try:
         return msgspec.msgpack.decode(raw, type=ClientRecord)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+async def read_client(queue: str, accounts: AccountStore) -> tuple[ClientRecord, int, int]:
+    """
+    Read a client's record as it is now.
+
+    Returns it with the leases' clock, and how far unix time is ahead of that. Raises what the store
+    raises.
+    """
+    reply = await accounts.script("tokens.client", queue, 0, ("ask", 0, 0, 0))
+    _, _, _, clock_ms, lag_ms, raw = reply
+    return parse_record(bytes(raw or b"")), clock_ms, lag_ms
+
+
+class SharedRecord:
+    """
+    Shares one client's record. ``record`` is what was last heard of it.
+
+    Every method but ``close`` raises what the store raises.
+    """
+
+    def __init__(self, provider: Provider, queue: str, shared: NodeLimits) -> None:
+        self._provider = provider
+        self.queue = queue
+        self._shared = shared
+        self._clock = shared.clock
+        self.record = ClientRecord()
+        self.closed = asyncio.Event()
+        """Set when all are held back, until this node asks again: a take waits in vain then."""
+        self.unreadable = False
+        """
+        The record in the store cannot be read: until it is written anew, its former holds stand,
+        which nobody would end.
+        """
+        self.lag_ms = 0
+        """How far the store's unix time is ahead of the leases' clock."""
+        self._version = 0
+        self._clock_ms = 0
+        self._clock_at_s = 0.0
+        self._paused_ms = 0
+        self._changing = asyncio.Lock()
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing holds anybody back."""
+        record = self.record
+        rests = record.rest_ms and record.rest_ms > self.clock_ms
+        return record.hold is None and record.rate is None and not rests
+
+    @property
+    def clock_ms(self) -> int:
+        """The leases' clock, as far as this node knows it; 0 before the store was asked."""
+        if not self._clock_ms:
+            return 0
+        return self._clock_ms + int((self._clock.monotonic() - self._clock_at_s) * 1000)
+
+    async def ask(self, wanted: int = 0) -> tuple[int, int]:
+        """
+        Ask for leave of the client's rate; the record is as of now then.
+
+        Returns: how many requests are granted, and milliseconds until more may be.
+        """
+        return await self._run("ask", wanted, _thousandths(self._provider.client_rate))
+
+    async def give_back(self, requests: int) -> None:
+        """So many that were granted are not sent."""
+        if requests and (self._provider.client_rate or self.record.rate is not None):
+            await self._run("back", requests, _thousandths(self._provider.client_rate))
+
+    async def look(self) -> None:
+        """Bring the record up to date, after whatever this node is telling just now."""
+        async with self._changing:
+            await self.ask()
+
+    async def change(self, change: Change) -> None:
+        """Read, change, compare and swap, until nobody was between."""
+        async with self._changing:
+            for swap in range(SWAPS_MAX):
+                if swap >= CROWDED:  # Many tell at once: apart they all get through.
+                    await sleep(self._clock, self._shared.dice.random() * SPREAD_S * swap)
+                if not self._clock_ms:
+                    await self.ask()
+                before, record = self.record, parse_record(self.record.pack())
+                events = change(record, self.clock_ms)
+                if await self._write(record, events):
+                    self.unreadable = False
+                    self._know(record)
+                    self._follow(before, events)
+                    return
+        raise errors.Timeout(
+            f"what is known of {self._provider.name} changed {SWAPS_MAX} times while it was told"
+        )
+
+    async def claim(self, claim: Callable[[ClientRecord, int], bool]) -> bool:
+        """Change what ``claim`` changes, and return what it returned at last."""
+        claimed: list[bool] = []
+
+        def change(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
+            claimed.append(claim(record, clock_ms))
+            return []
+
+        await self.change(change)
+        return claimed[-1]
+
+    async def mend(self) -> None:
+        """Write a record anew that cannot be read."""
+        await self.change(lambda _record, _clock_ms: [])
+        self._start("pause", self._keep_paused())
+
+    async def close(self) -> None:
+        """End what goes on beside."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _write(self, record: ClientRecord, events: Sequence[ClientEvent]) -> bool:
+        """Replace the version of the record that was read; False: it was another by now."""
+        hold, rate = record.hold, record.rate
+        until_ms = max(record.rest_ms, hold.until_ms if hold is not None else 0)
+        per_second = _thousandths(rate.per_second) if rate is not None else 0
+        told = [part for event in events for part in event]
+        state = (record.pack(), per_second, until_ms, int(hold is not None))
+        granted, _ = await self._run("write", *state, *told)
+        return bool(granted)
+
+    async def _run(self, verb: str, *args: str | bytes | int) -> tuple[int, int]:
+        """Run the client's script; what the store knows better is known here then."""
+        known = (verb, self._version, *args)
+        reply = await self._shared.accounts.script("tokens.client", self.queue, 0, known)
+        granted, wait_ms, self._version, self._clock_ms, self.lag_ms, raw = reply
+        self._clock_at_s = self._clock.monotonic()
+        if raw:  # It is of another version than was known.
+            found = _read(bytes(raw))
+            self.unreadable = found is None
+            self._know(found or ClientRecord())
+        return granted, wait_ms
+
+    def _know(self, record: ClientRecord) -> None:
+        self.record = record
+        if record.hold is not None or record.rest_ms > self.clock_ms:
+            self.closed.set()
+        if record.quarantine is not None:
+            self._start("sample", self._sample())
+
+    # --- what follows from a change
+
+    def _follow(self, before: ClientRecord, events: Sequence[ClientEvent]) -> None:
+        record = self.record
+        was, held = (before.hold is None, before.rest_ms), (record.hold is None, record.rest_ms)
+        # Another node paused it, perhaps.
+        if self._pause_until() != self._paused_ms or was != held:
+            self._start("pause", self._keep_paused())
+        if record.rouse_ms:
+            self._start("new tries", self._rouse())
+        if events:
+            self._shared.on_event(self._provider.name)
+        for event in events:
+            self._say(event)
+
+    def _start(self, name: str, job: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; what goes by that name already goes on alone."""
+        if name in self._jobs:
+            job.close()
+            return
+        task = self._jobs[name] = asyncio.create_task(job, name=f"{name} of {self._provider.name}")
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._jobs[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "%s of %s failed for a reason of ours", name, self._provider.name, exc_info=error
+            )
+
+    def _pause_until(self) -> int:
+        """Until when the client's queue is to be paused; 0: not."""
+        record = self.record
+        if record.hold is not None:
+            return record.hold.until_ms + PAUSE_SLACK_MS
+        return record.rest_ms if record.rest_ms > self.clock_ms else 0
+
+    async def _keep_paused(self) -> None:
+        """
+        Pause or resume the queue as the record says, and as it says then.
+
+        No late resume stands against another's pause.
+        """
+        while True:
+            try:
+                until_ms = self._pause_until()
+                if until_ms:
+                    left_ms = until_ms - self.clock_ms + self._shared.dice.randrange(1000)
+                    await self._shared.admin.pause(self.queue, max(1, left_ms))
+                else:
+                    await self._shared.admin.resume(self.queue)
+                self._paused_ms = until_ms
+                await self.ask()
+                if self._pause_until() == until_ms:
+                    return
+            except errors.Error as error:
+                log.warning(
+                    "%s: its queue is not paused or resumed yet: %s", self._provider.name, error
+                )
+                await sleep(self._clock, PAUSE_AGAIN_S)
+
+    async def _rouse(self) -> None:
+        """Have all failing accounts tried anew, unless another node is at it."""
+
+        def done(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
+            record.rouse_ms, record.rouse_claim_ms, record.roused_ms = 0, 0, clock_ms
+            return []
+
+        try:
+            if not await self.claim(ClientRecord.claim_rouse):
+                return
+            for shard in await self._shared.shards_of(self.queue):
+                await self._shared.accounts.rouse(self.queue, shard, ROUSE_SPREAD_MS)
+            await self.change(done)
+        except errors.Error as error:
+            log.warning(
+                "%s: not all failing accounts are tried anew yet: %s", self._provider.name, error
+            )
+
+    async def _sample(self) -> None:
+        """Have those that a quarantine is for asked, one at a time, by whichever node claims it."""
+        while self.record.quarantine is not None:
+            try:
+                if self.record.sample_due(self.clock_ms):
+                    await self.ask()  # Another node claimed it a moment ago, perhaps.
+                    due = self.record.sample_due(self.clock_ms)
+                    if due and await self.claim(ClientRecord.claim_sample):
+                        await self._rouse_one()
+            except errors.Error as error:
+                log.debug("%s: none of its accounts was sampled: %s", self._provider.name, error)
+            await sleep(self._clock, SAMPLE_LOOK_S * (0.5 + self._shared.dice.random()))
+
+    async def _rouse_one(self) -> None:
+        """Have one of the quarantined tried now: whose wait would end first in its shard."""
+        found = self.record.quarantine
+        erring = found is not None and found.kind == "erring"
+        kinds: Sequence[Kind] = ("erring",) if erring else ("refused", "client")
+        for shard in await self._shared.shards_of(self.queue):
+            if await self._shared.accounts.rouse(self.queue, shard, 1, 1, kinds):
+                return
+
+    def _say(self, event: ClientEvent) -> None:
+        """An event, in this node's log."""
+        name, record = self._provider.name, self.record
+        if event.kind == "provider.breaker_open" and record.hold is not None:
+            held, how, what = record.hold, "fails each request", ""
+            if held.kind == "client":
+                how = "refuses our client"
+                what = f". {advice.of_provider(self._provider, held.outcome)}"
+            log.error("%s %s (%s): its accounts wait%s", name, how, held.said, what)
+        elif event.kind == "provider.breaker_closed":
+            log.warning("%s answers again: its accounts go on", name)
+        elif event.kind == "provider.quarantine_begun" and record.quarantine is not None:
+            self._shared.quarantines[name] += 1
+            log.error(
+                "%s %s %.0f %% of the accounts that were well, far more than usual: nobody is given"
+                " up for it",
+                name,
+                "fails" if record.quarantine.kind == "erring" else "refuses",
+                record.quarantine.refused_share * 100,
+            )
+        elif event.kind == "provider.quarantine_over":
+            log.warning("%s: its quarantine is over", name)
+
+
+def _thousandths(per_second: float) -> int:
+    return max(1, round(per_second * 1000)) if per_second else 0

@@ -1,14 +1,17 @@
 """
-Counts one client's answers by kind, of accounts that were healthy when asked, in buckets of time.
+Counts one client's answers by kind, in buckets of time, until a node tells the others of them.
 
 An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
 meet is met by as many accounts: whoever has failed once is no witness again before it is well.
-Times are milliseconds of the leases' clock, which is stepped by nobody. Pure.
+Times are milliseconds of the leases' clock, which is stepped by nobody, or monotonic seconds. Pure.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +34,8 @@ more: at a client with twelve accounts an hour shows nothing.
 """
 KEPT_MS = 2 * 86_400_000
 """Older answers are not kept, however few there are."""
+GOODPUT_S, GOODPUT_S_MIN = 5.0, 0.25
+"""A node's answers a second are counted over so long a time."""
 
 
 def kind_of(verdict: Verdict) -> Kind:
@@ -61,9 +66,7 @@ class Bucket(msgspec.Struct, array_like=True):
     others: int = 0
     """Answers of any other kind, of witnesses or not."""
     erring: int = 0
-    """
-    Witnesses that were answered with the provider's errors, gateways' and pages of HTML included.
-    """
+    """Witnesses that got the provider's errors, gateways' and pages of HTML included."""
     client: int = 0
     """Witnesses that were told that our client is refused."""
     refused: int = 0
@@ -166,22 +169,18 @@ def still_failing(
     return found
 
 
-def collect(
-    buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0
-) -> list[Bucket]:
+def collect(buckets: list[Bucket], told: Told, clock_ms: int, split_ms: int) -> list[Bucket]:
     """
-    Add a node's new counts to those of all nodes, in place.
+    Add what a node tells to the counts of all nodes, in place.
 
     Counts that are too old are taken out and returned.
 
     Args:
         buckets: in order of time; joined where they are old, and kept while they are judged by.
-        recent: what came within the last moment.
-        older: what came before, as much as half a minute ago: counted as of then.
         split_ms: nothing from this time on is joined with what was before it.
     """
-    _add(buckets, older, clock_ms - OLDER_MS, split_ms)
-    _add(buckets, recent, clock_ms, split_ms)
+    _add(buckets, told.older, clock_ms - OLDER_MS, split_ms)
+    _add(buckets, told.recent, clock_ms, split_ms)
     _join_old(buckets, clock_ms, split_ms)
     if not buckets or buckets[0].since_ms >= clock_ms - HOUR_MS:
         return []
@@ -221,3 +220,179 @@ def _join_old(buckets: list[Bucket], clock_ms: int, split_ms: int) -> None:
             del buckets[at + 1]
         else:
             at += 1
+
+
+class Silence(msgspec.Struct, array_like=True):
+    """Says what one node meets with at the provider that is not one account's matter."""
+
+    since_ms: int = 0
+    last_ms: int = 0
+    next_ms: int = 0
+    """When it tries next; 0: as each account is due."""
+    outcome: str = ""
+    brief: str = ""
+    told: bool = False
+    """``provider.silent`` was told of it."""
+
+
+@dataclass(slots=True)
+class Told:
+    """Holds what a node tells at a time. Times are milliseconds."""
+
+    node: str = ""
+    recent: Bucket = field(default_factory=Bucket)
+    """Answers of the last moment, as counts."""
+    older: Bucket = field(default_factory=Bucket)
+    """Answers before that."""
+    words: dict[Kind, tuple[str, str]] = field(default_factory=dict)
+    """Class and brief of the last answer by kind."""
+    goodput: float = 0.0
+    """Answers a second but 429, of all nodes, as this one reckons."""
+    wait_ms: int = 0
+    """The shortest time that a 429 named; 0: none did."""
+    error_wait_ms: int = 0
+    """The longest time that an error of the provider's named."""
+    in_a_row: dict[Kind, int] = field(default_factory=dict)
+    """Witnesses that failed since this node's last good answer, by kind."""
+    short: bool = False
+    """The rate granted this node less than it asked for."""
+    probe: bool | None = None
+    """Whether a probe of this node's went well; None: there was none."""
+    unclaim: bool = False
+    """This node's probe was not sent."""
+    silence: Silence | None = None
+    """What this node meets with that is no account's."""
+    silent: bool = False
+    """Nobody answers it any more."""
+    answered: bool = False
+    """What it had told of is over."""
+
+    @property
+    def counted(self) -> Bucket:
+        """All answers that are told."""
+        return total((self.recent, self.older))
+
+
+class Ended(NamedTuple):
+    """Holds the end of a refresh: its answer, or that there is none."""
+
+    account: str
+    verdict: Verdict
+    witness: bool = True
+    """Its account had no troubles when it was asked."""
+    proven: bool = False
+    """Its account's last refresh went well."""
+    refused_before: bool = False
+    """Its account had been refused since it was well."""
+
+
+class AnswerCounts:
+    """
+    Counts a client's answers until they are told, those of the last moment apart.
+
+    A failure that has just begun must not drown in half a minute of good answers.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.untold = Told()
+        """What is told next, but for the counts of the moment before the last."""
+        self._former = Bucket()
+        self._slot_s = now_s
+        self._ends: deque[float] = deque(maxlen=10_000)
+        self.odd = False
+        """Something but good answers of accounts that were well was counted."""
+
+    @property
+    def recent(self) -> Bucket:
+        """What came within the last moment."""
+        return total((self.untold.recent, self._former))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        told = self.untold
+        counted = (told.recent, self._former, told.older)
+        return told.probe is None and not told.unclaim and all(bucket.empty for bucket in counted)
+
+    def count_well(self, now_s: float) -> None:
+        """
+        Count a good answer of an account that was well: :meth:`count` for most of them, for less.
+        """
+        self._turn(now_s)
+        self._ends.append(now_s)
+        self.untold.recent.ok += 1
+        if self.untold.in_a_row:
+            self.untold.in_a_row.clear()
+
+    def count(self, ended: Ended, kind: Kind, now_s: float) -> None:
+        """Count an answer."""
+        self.odd = True
+        self._turn(now_s)
+        told, verdict = self.untold, ended.verdict
+        counts = told.recent
+        if kind == "silent":
+            return
+        if kind == "ok":
+            self.count_well(now_s)
+            counts.accepted += ended.refused_before
+            counts.mended += not ended.witness
+            return
+        wait_ms = int((verdict.retry_after_s or 0) * 1000)
+        if kind == "limited":
+            counts.limited += 1
+            told.wait_ms = min(told.wait_ms or wait_ms, wait_ms or told.wait_ms)
+        else:
+            self._ends.append(now_s)
+            counts.others += 1
+            told.error_wait_ms = max(told.error_wait_ms, wait_ms)
+        if kind in ("erring", "client") and ended.witness:
+            told.in_a_row[kind] = told.in_a_row.get(kind, 0) + 1
+        counts.erring += kind == "erring" and ended.witness
+        counts.erring_again += kind == "erring" and not ended.witness
+        counts.client += kind == "client" and ended.witness
+        if ended.witness and ended.proven:
+            counts.refused += kind == "refused"
+            counts.proven_client += kind == "client"
+            counts.proven_erring += kind == "erring"
+        elif ended.witness:
+            counts.unproven += kind == "refused"
+        counts.refused_again += kind in ("refused", "client") and ended.refused_before
+        told.words[kind] = verdict.outcome, verdict.brief or verdict.outcome
+
+    def take(self, node: str, now_s: float, nodes: int) -> Told:
+        """Return all of it, to be told by that node of so many; nothing is counted then."""
+        self._turn(now_s)
+        told, recent = self.untold, self.recent
+        told.node, told.recent, told.goodput = node, recent, self._goodput(now_s) * nodes
+        self.untold, self._former, self._slot_s, self.odd = Told(), Bucket(), now_s, False
+        return told
+
+    def put_back(self, told: Told) -> None:
+        """It was not told: it is told with what comes next."""
+        self._former.add(told.recent)
+        self.untold.older.add(told.older)
+        if self.untold.recent.ok == 0:
+            for kind, failed in told.in_a_row.items():
+                self.untold.in_a_row[kind] = self.untold.in_a_row.get(kind, 0) + failed
+        if self.untold.probe is None:
+            self.untold.probe = told.probe
+        self.untold.unclaim = self.untold.unclaim or told.unclaim
+        self.odd = True
+
+    def _goodput(self, now_s: float) -> float:
+        """Answers a second but 429 that this node got of late; at least one."""
+        while self._ends and self._ends[0] < now_s - GOODPUT_S:
+            self._ends.popleft()
+        over_s = max(GOODPUT_S_MIN, now_s - self._ends[0]) if self._ends else GOODPUT_S
+        return max(1.0, len(self._ends) / over_s)
+
+    def _turn(self, now_s: float) -> None:
+        passed_s, width_s, told = now_s - self._slot_s, WIDTH_MS / 1000, self.untold
+        if passed_s <= width_s:
+            return
+        told.older.add(self._former)
+        self._former = told.recent
+        if passed_s > 2 * width_s:
+            told.older.add(self._former)
+            self._former = Bucket()
+        told.recent, self._slot_s = Bucket(), now_s

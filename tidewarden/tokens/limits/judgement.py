@@ -1,18 +1,36 @@
-"""Decides holds, rates and quarantines of a client by what a node tells; none else does. Pure."""
+"""
+Decides by what a node tells whose matter a client's failures are: holds, rates, quarantines. Pure.
+
+**In a quarantine** nobody is given up, for accounts that were well fail by more than a few. What is
+judged is the share among the last hour's answers, or the last fifty of witnesses, against what is
+usual for this client: a part of a provider, a few accounts and a slow fleet have their incidents,
+too. "Usual" is learnt slowly, capped, and not while a quarantine lasts. One ends when some of those
+that failed are well again and no more follow, or when an operator says so; never by time alone.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
 from tidewarden.config.error_classes import Kind
 
-from . import hold, quarantine, rate
-from .client_record import ClientRecord, Quarantine, Silence
-from .evidence import Bucket, collect, judged, total
+from . import throttle
+from .client_record import SAMPLE_WELL_MS, ClientEvent, ClientRecord, Quarantine
+from .evidence import (
+    ANSWERS,
+    FAILED,
+    HOUR_MS,
+    Bucket,
+    Told,
+    collect,
+    judged,
+    still_failing,
+    total,
+    within,
+)
 
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
@@ -23,11 +41,45 @@ for good.
 """
 
 
-class ClientEvent(NamedTuple):
-    """Holds an event of the provider: ``data`` as ``tokens/events/outbox.py`` reads it."""
-
-    kind: str
-    data: str = ""
+SPARE, CLUSTER_SPARE = 2, 1
+"""So many accounts that are refused are nothing unusual, however few are asked."""
+SHARE_MIN = 0.03
+TIMES = 5.0
+SIGMAS, CLUSTER_SIGMAS = 4.0, 1.0
+"""
+Standard deviations (Poisson's) by which refusals must be above the usual: chance alone begins no
+quarantine in years. From the second on they are a cluster: too few for a quarantine, and too many
+to give them up before a day has passed.
+"""
+OTHERS_HANDFUL, OTHERS_SHARE_MIN = 6, 0.1
+"""The same of errors, and of words that refuse our client: those end no grant."""
+SHORT_MS = 600_000
+"""So long a time is judged by, too."""
+MENDED = 3
+"""
+If more accounts than that, and more of those that were asked again than not, are well again,
+failures come by chance to any account. Their cure is the next try, which a quarantine puts off.
+"""
+UNPROVEN_HANDFUL = 6
+"""Accounts that must be refused where none was ever refreshed well here."""
+USUAL_MAX = 0.05
+PRIOR = (1000.0, 1.0)
+"""Answers and refusals that a client nobody knows yet is taken to have had."""
+DAY_MS = 86_400_000
+RELEASED_MS, RELEASED_LEAST_MS = DAY_MS, 600_000
+"""A release lasts so long at most, for what is refused then is another matter, and at least."""
+SAMPLE = 3
+"""Accounts that had failed, and are well again, by which a quarantine begins to end …"""
+SAMPLE_SHARE = 0.5
+"""… if they are so many of those that were asked of late."""
+SAMPLE_MAX = 5
+ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
+"""
+Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an
+end.
+"""
+QUARANTINE_CALM_MS = HOUR_MS
+"""It is over when so long nobody else failed so: what recurs within it is one incident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +120,12 @@ ALONE = Assessment()
 """Nothing is known of any other account."""
 
 
-@dataclass(slots=True)
-class Told:
-    """Holds what a node tells at a time. Times are milliseconds."""
-
-    node: str = ""
-    recent: Bucket = field(default_factory=Bucket)
-    """Answers of the last moment, as counts."""
-    older: Bucket = field(default_factory=Bucket)
-    """Answers before that."""
-    words: dict[Kind, tuple[str, str]] = field(default_factory=dict)
-    """Class and brief of the last answer by kind."""
-    goodput: float = 0.0
-    """Answers a second but 429, of all nodes, as this one reckons."""
-    wait_ms: int = 0
-    """The shortest time that a 429 named; 0: none did."""
-    error_wait_ms: int = 0
-    """The longest time that an error of the provider's named."""
-    in_a_row: dict[Kind, int] = field(default_factory=dict)
-    """Witnesses that failed since this node's last good answer, by kind."""
-    short: bool = False
-    """The rate granted this node less than it asked for."""
-    probe: bool | None = None
-    """Whether a probe of this node's went well; None: there was none."""
-    unclaim: bool = False
-    """This node's probe was not sent."""
-    silence: Silence | None = None
-    """What this node meets with that is no account's."""
-    silent: bool = False
-    """Nobody answers it any more."""
-    answered: bool = False
-    """What it had told of is over."""
-
-
 def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     """Change a client's record by a node's report, and return the events that follow."""
     was_quarantined = record.quarantine is not None
     was_incident = bool(record.incident_ms)
-    gone = collect(record.buckets, told.recent, told.older, clock_ms, record.opened_ms)
-    quarantine.learn(record, gone, clock_ms)
-    counted = total((told.recent, told.older))
+    _learn(record, collect(record.buckets, told, clock_ms, record.opened_ms), clock_ms)
+    counted = told.counted
     if counted.ok:
         record.well_ms, record.unproven = clock_ms, 0
         record.in_a_row.clear()
@@ -117,21 +135,14 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
         record.row_ms = clock_ms
     for kind, failed in told.in_a_row.items():
         record.in_a_row[kind] = record.in_a_row.get(kind, 0) + failed
-    if told.probe is not None:
-        wait_ms = max(told.wait_ms, told.error_wait_ms)
-        hold.probe_ended(record, well=told.probe, wait_ms=wait_ms, clock_ms=clock_ms)
-    if told.unclaim:
-        hold.unclaim(record, told.node, clock_ms)
-    hold.judge(record, counted, told.recent, told.words, told.error_wait_ms, clock_ms)
-    _, limited_brief = told.words.get("limited", ("", ""))
-    rate.judge(
-        record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms, short=told.short
-    )
-    quarantine.judge(record, counted, told.words, clock_ms)
+    throttle.probe_ended(record, told, clock_ms)
+    throttle.judge_hold(record, told, clock_ms)
+    throttle.judge_rate(record, told, clock_ms)
+    _judge_quarantine(record, told, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:
-        events.append(ClientEvent("provider.breaker_open", said(record)))
-    if hold.over(record, clock_ms):
+        events.append(ClientEvent("provider.breaker_open", record.hold.said))
+    if record.recovering and clock_ms - record.opened_ms >= throttle.CALM_MS:
         record.incident_ms = 0
         events.append(ClientEvent("provider.breaker_closed"))
     if record.quarantine is not None and not was_quarantined:
@@ -154,8 +165,9 @@ def assess(
     """
     found = record.quarantine
     if kind in ("erring", "client"):
-        shared = hold.shared(record, kind, clock_ms, untold)
-        shared = shared or (found is not None and found.kind == kind)
+        shared = any(one is not None and one.kind == kind for one in (record.hold, found))
+        least = throttle.SHARED_LEAST
+        shared = shared or throttle.share_of(record, kind, clock_ms, least, untold) is not None
     elif kind == "silent":
         shared = silent
     else:
@@ -165,25 +177,12 @@ def assess(
         shared=shared,
         quarantined=found is not None or record.hold is not None,
         sampled=found is not None and not found.ending_ms,
-        clustered=quarantine.clustered(record, clock_ms),
+        clustered=clustered(record, clock_ms),
         others=seen.proven + record.unproven > 1,
         judged_s=(clock_ms - from_ms) / 1000,
         well_ms=record.well_ms + lag_ms if record.well_ms else 0,
         released_ms=record.released_ms + lag_ms if record.released_ms else 0,
     )
-
-
-def said(record: ClientRecord) -> str:
-    """
-    Return what holds a client back, in words.
-
-    They are class, status and code, and how many met with it. Empty: nothing does.
-    """
-    held = record.hold
-    if held is None:
-        return ""
-    share = f"({held.failed} of {held.asked} accounts that were well)"
-    return f"{held.outcome} {held.brief} {share}".strip()
 
 
 def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
@@ -192,20 +191,23 @@ def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
         record.quarantine.by_operator = True
         return []
     record.released_ms = 0
-    record.quarantine = Quarantine(
-        clock_ms, usual_share=quarantine.usual_share(record), by_operator=True
-    )
+    record.quarantine = Quarantine(clock_ms, usual_share=usual_share(record), by_operator=True)
     return [_begun(record.quarantine)]
 
 
 def release(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
-    """An operator ends whatever holds a client back: quarantine, hold, rest and rate."""
+    """
+    An operator ends whatever holds a client back: quarantine, hold, rest and rate.
+
+    After a quarantine each account is asked once more, and given up if it is refused.
+    """
     events = []
     if record.quarantine is not None:
-        quarantine.release(record, clock_ms)
+        record.quarantine, record.released_ms = None, clock_ms
+        _rouse(record, clock_ms)
         events.append(ClientEvent("provider.quarantine_over"))
     if record.hold is not None:
-        hold.end(record, clock_ms)
+        throttle.end_hold(record, clock_ms)
     record.rest_ms, record.rests, record.rate = 0, 0, None
     return events
 
@@ -239,12 +241,183 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEve
         if was is not None and was.told:
             events.append(ClientEvent("provider.answers", node))
         # One node is answered: others whose trouble goes on say so anew, and since when.
-        for other in [name for name, one in silences.items() if not one.told]:
-            del silences[other]
-    for other in [
-        name
+        silences = {name: one for name, one in silences.items() if one.told}
+    record.silences = {
+        name: one
         for name, one in silences.items()
-        if clock_ms - one.last_ms > (GONE_MS if one.told else HEARD_MS)
-    ]:
-        del silences[other]
+        if clock_ms - one.last_ms <= (GONE_MS if one.told else HEARD_MS)
+    }
     return events
+
+
+# --- quarantines
+
+
+def usual_share(record: ClientRecord) -> float:
+    """The share of healthy accounts that are refused on a usual day, at most :data:`USUAL_MAX`."""
+    answered = PRIOR[0] + record.usual_well + record.usual_refused
+    return min(USUAL_MAX, (PRIOR[1] + record.usual_refused) / answered)
+
+
+def _learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
+    """
+    Count past failures as usual, unless they are from a quarantine.
+
+    Older ones count half after each day.
+    """
+    if record.quarantine is not None or not gone:
+        return
+    refused = still_failing(gone, 0, ["refused", "proven_client"], "accepted")
+    fade = 0.5 ** (max(0, clock_ms - record.usual_ms) / DAY_MS) if record.usual_ms else 0.0
+    record.usual_well = record.usual_well * fade + total(gone).ok
+    record.usual_refused = record.usual_refused * fade + refused
+    record.usual_ms = clock_ms
+
+
+def _called_for(record: ClientRecord, clock_ms: int) -> Quarantine | None:
+    """
+    Return the quarantine that the evidence calls for.
+
+    That many accounts that were well fail then, and are not well again by themselves.
+    """
+    judged_by, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
+    times = [from_ms]
+    # Where tokens live for less than an hour, whoever is well is answered several times in it.
+    short_ms = max(record.opened_ms, clock_ms - SHORT_MS)
+    if within(record.buckets, short_ms).proven >= ANSWERS:
+        times.append(short_ms)
+    for since_ms in times:
+        if (begun := _called_for_since(record, judged_by, since_ms, clock_ms)) is not None:
+            return begun
+    if record.unproven >= UNPROVEN_HANDFUL:
+        usual = usual_share(record)
+        return Quarantine(clock_ms, record.unproven, 1.0, usual, kind="unproven")
+    return None
+
+
+def _called_for_since(
+    record: ClientRecord, judged_by: Bucket, since_ms: int, clock_ms: int
+) -> Quarantine | None:
+    """The quarantine that the answers from then on call for."""
+    usual, ok = usual_share(record), within(record.buckets, since_ms).ok
+    of_client, erring = ["refused", "proven_client"], ["proven_erring"]
+    # Else that is the hold's matter, in a moment.
+    if throttle.share_of(record, "client", clock_ms, throttle.SHARED_LEAST) is not None:
+        of_client = ["refused"]
+    if throttle.share_of(record, "erring", clock_ms, throttle.SHARED_LEAST) is not None:
+        erring = []
+    for kind, names, well, again, least, bound in (
+        ("refused", ["refused"], "accepted", "refused_again", 0, SHARE_MIN),
+        ("refused", of_client, "accepted", "refused_again", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+        ("erring", erring, "mended", "erring_again", OTHERS_HANDFUL, OTHERS_SHARE_MIN),
+    ):
+        if getattr(judged_by, well) > max(MENDED, getattr(judged_by, again)):
+            continue
+        failed = still_failing(record.buckets, since_ms, names, well)
+        enough = least or _unusual(usual * (failed + ok), SIGMAS) + SPARE
+        share = failed / max(1, failed + ok)
+        if failed >= enough and share > (bound if kind == "erring" else max(bound, TIMES * usual)):
+            return Quarantine(clock_ms, failed, share, usual, kind=kind)
+    return None
+
+
+def _unusual(expected: float, sigmas: float) -> float:
+    """So many refusals are more than chance brings about where so many are expected."""
+    return expected + sigmas * math.sqrt(expected) + 1e-9
+
+
+def clustered(record: ClientRecord, clock_ms: int) -> bool:
+    """
+    Whether more accounts than usual were refused of late, although too few for a quarantine.
+
+    They may be a part of the provider's: what is below the bound of a quarantine is no single
+    account's matter for that.
+    """
+    seen, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
+    refused = still_failing(record.buckets, from_ms, ["refused"], "accepted")
+    expected = usual_share(record) * (refused + seen.ok)
+    return refused > _unusual(expected, CLUSTER_SIGMAS) + CLUSTER_SPARE
+
+
+def _judge_quarantine(record: ClientRecord, told: Told, clock_ms: int) -> None:
+    """Begin or end a quarantine, by what a node tells, which is already in the record's buckets."""
+    counted = told.counted
+    found = record.quarantine
+    if found is not None:
+        _sample(record, found, counted, clock_ms)
+        return
+    if record.released_ms:
+        if _release_over(record, clock_ms):
+            record.released_ms = 0
+        return
+    failed = counted.refused + counted.unproven + counted.proven_client + counted.proven_erring
+    if not failed or record.hold is not None:
+        return
+    if (begun := _called_for(record, clock_ms)) is not None:
+        kind: Kind = "erring" if begun.kind == "erring" else "refused"
+        said = told.words.get(kind) or told.words.get("client") or ("", "")
+        begun.outcome, begun.brief = said
+        record.quarantine = begun
+
+
+def _release_over(record: ClientRecord, clock_ms: int) -> bool:
+    """
+    Whether a release has done its work: refusals are as usual, among those refused before, too.
+
+    Only what was answered since then counts, and for as long as is judged by: those that were
+    refused have to be asked again first.
+    """
+    lasts_ms = clock_ms - record.released_ms
+    seen, _ = judged(record.buckets, clock_ms - RELEASED_LEAST_MS, clock_ms)
+    refused = seen.refused + seen.proven_client + seen.refused_again
+    usual = refused <= max(SHARE_MIN, TIMES * usual_share(record)) * (refused + seen.ok)
+    return lasts_ms > RELEASED_MS or (
+        lasts_ms >= RELEASED_LEAST_MS and seen.ok >= OTHERS_HANDFUL and usual
+    )
+
+
+def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int) -> None:
+    failed, again = told.refused + told.unproven + told.proven_client, told.refused_again
+    accepted = told.accepted
+    if found.kind == "erring":
+        failed, again, accepted = told.proven_erring, told.erring_again, told.mended
+    found.refused += failed
+    found.recovered += accepted
+    found.accepted += accepted
+    found.sampled += accepted + again
+    if found.by_operator:
+        return
+    if accepted:
+        found.sample_ms = min(found.sample_ms, clock_ms + SAMPLE_WELL_MS)
+    if found.kind == "unproven" and record.well_ms:  # It is known now that some are well.
+        record.quarantine = None
+        _rouse(record, clock_ms)
+    elif found.ending_ms:
+        lasts_ms = clock_ms - found.ending_ms
+        few = found.sampled >= SAMPLE_MAX and found.accepted < SAMPLE_SHARE_MIN * found.sampled
+        if (_called_for(record, clock_ms) is not None and failed) or (lasts_ms < ROUSED_MS and few):
+            # It goes on: told once, it is not told anew.
+            found.ending_ms, found.accepted, found.sampled = 0, 0, 0
+        elif lasts_ms >= QUARANTINE_CALM_MS and _called_for(record, clock_ms) is None:
+            record.quarantine = None
+            _rouse(record, clock_ms)  # Who was refused once more before it was over waits for long.
+    elif _sample_is_well(found):
+        found.ending_ms, found.accepted, found.sampled = clock_ms, 0, 0
+        _rouse(record, clock_ms)
+    elif found.sampled > SAMPLE_MAX:  # The last few count: it may have been over, and begun anew.
+        found.accepted, found.sampled = found.accepted * SAMPLE_MAX / found.sampled, SAMPLE_MAX
+
+
+def _sample_is_well(found: Quarantine) -> bool:
+    """Whether enough of those that had failed are well again: of the last few, or of all."""
+    if found.recovered and found.refused - found.recovered <= SPARE:
+        return True
+    return found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled
+
+
+def _rouse(record: ClientRecord, clock_ms: int) -> None:
+    """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
+    record.rouse_ms = clock_ms
+    for bucket in record.buckets:
+        for name in FAILED:
+            setattr(bucket, name, 0)

@@ -1,46 +1,205 @@
-"""Holds what the limits of all clients of one node share."""
+"""Limits what all clients of a node share: requests under way, and requests a second to a host."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
+from urllib.parse import urlsplit
 
 from tidewarden.clock import Clock
+from tidewarden.config.load import Provider
 from tidewarden.queue.admin import QueueAdmin
+from tidewarden.tokens.accounts.account_store import AccountStore, RunScript
 
-from .circuit_breaker import OwnNetwork
-from .client_store import RunScript
-from .fair_share import SEATS, FairShare
-from .host_rate_limit import HostRateLimits
+from .circuit_breaker import CircuitBreaker
+
+SEATS = 4000
+"""
+One provider may hold half of them: what the load aimed at needs (3,000 refreshes a second) where
+each takes more than half a second.
+"""
+HOSTS_QUEUE = "_hosts"
+BURST_S = 1.0
+ROUNDING = 1e-9
+RECENT_S = 60.0
+"""A provider that was asked longer ago says nothing of this node's network."""
+
+
+class FairShare:
+    """
+    Shares the requests that a node has under way, ``total`` seats, among its providers.
+
+    A provider may hold as many as are free, so that one which hangs on to all it can get never
+    keeps another from beginning: the dynamic thresholds of Choudhury and Hahne (1998), with a
+    factor of one.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._empty = total
+        self._held: Counter[str] = Counter()
+        """Of those that hold any."""
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def free(self, name: str) -> int:
+        """How many more this provider may take now."""
+        return max(0, self._empty - self._held[name])
+
+    def take(self, name: str) -> None:
+        """One more is taken."""
+        self._empty -= 1
+        self._held[name] += 1
+
+    def leave(self, name: str) -> None:
+        """
+        One is free again: as many as may find one are woken, those who waited longest first.
+
+        All of them when nobody holds any, for nobody would wake the others then.
+        """
+        self._empty += 1
+        self._held[name] -= 1
+        if not self._held[name]:
+            del self._held[name]
+        served = (event for waiting, event in self._waiting.items() if self.free(waiting))
+        for event in islice(served, self._empty if self._held else None):
+            event.set()
+
+    async def wait(self, name: str) -> None:
+        """Until somebody leaves one."""
+        assert name not in self._waiting, "each provider waits once"
+        event = self._waiting[name] = asyncio.Event()
+        try:
+            await event.wait()
+        finally:
+            del self._waiting[name]
+
+
+class HostRateLimits:
+    """
+    Limits the requests a second to a host, of all clients and nodes together.
+
+    The store counts them, see ``tokens/lua/host.lua``; what asks it raises what it raises. While it
+    is away each node keeps to its part, by how many nodes there were. Where two providers of one
+    host set a rate, the lower counts.
+    """
+
+    def __init__(
+        self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1
+    ) -> None:
+        """``script``: runs a token script; None: it is not asked. ``nodes``: how many live."""
+        self._script = script
+        self._nodes = nodes
+        self._rates: dict[str, float] = {}
+        self._spent_s: dict[str, float] = {}
+        """Up to when a rate is used up by what is sent without the store."""
+
+    def change(self, providers: Iterable[Provider]) -> None:
+        """Mind the rates of these providers alone."""
+        self._rates.clear()
+        for provider in providers:
+            self.add(provider)
+
+    def add(self, provider: Provider) -> None:
+        """Mind the rate of this provider."""
+        if provider.host_rate:
+            host = host_of(provider)
+            self._rates[host] = min(provider.host_rate, self._rates.get(host, provider.host_rate))
+
+    def rated(self, provider: Provider) -> bool:
+        """Whether its host has a rate."""
+        return host_of(provider) in self._rates
+
+    async def ask(self, provider: Provider, wanted: int) -> tuple[int, float]:
+        """
+        Return how many of ``wanted`` requests may begin.
+
+        If none may, it also returns after how many seconds to ask again.
+        """
+        if not self.rated(provider):
+            return wanted, 0.0
+        granted, wait_ms = await self._call("ask", provider, wanted)
+        return granted, wait_ms / 1000
+
+    async def give_back(self, provider: Provider, requests: int) -> None:
+        """So many that were granted are not sent."""
+        if requests and self.rated(provider):
+            await self._call("back", provider, requests)
+
+    def alone(self, provider: Provider, now_s: float) -> bool:
+        """
+        Tell whether one request may begin while the store is away, and count it.
+
+        It comes out of this node's part of the client's rate and of the host's, each a token bucket
+        (GCRA) that grants a second's worth at a time at most. ``now_s``: monotonic.
+        """
+        host = host_of(provider)
+        set_rates = {f"client {provider.name}": provider.client_rate, host: self._rates.get(host)}
+        nodes = max(1, self._nodes())
+        rates = {name: rate / nodes for name, rate in set_rates.items() if rate}
+        since_s = {
+            name: max(self._spent_s.get(name, 0.0), now_s - max(BURST_S, 1 / rate))
+            for name, rate in rates.items()
+        }
+        if any((now_s - since_s[name]) * rate + ROUNDING < 1 for name, rate in rates.items()):
+            return False
+        for name, rate in rates.items():
+            self._spent_s[name] = since_s[name] + 1 / rate
+        return True
+
+    async def _call(self, verb: str, provider: Provider, requests: int) -> tuple[int, int]:
+        assert self._script is not None
+        host = host_of(provider)
+        thousandths = max(1, int(self._rates[host] * 1000))
+        granted, wait_ms = await self._script(
+            "tokens.host", HOSTS_QUEUE, 0, (verb, host, thousandths, requests)
+        )
+        return granted, wait_ms
+
+
+def host_of(provider: Provider) -> str:
+    """The host (and port) of its token endpoint, or of its issuer."""
+    return urlsplit(provider.token_url or provider.issuer).netloc.lower()
 
 
 @dataclass(slots=True)
 class NodeLimits:
     """Holds what the clients of one node share."""
 
+    accounts: AccountStore
     admin: QueueAdmin
     """Pauses and resumes the queues of clients."""
-    script: RunScript
-    shards: Callable[[str], Awaitable[int]]
-    """How many shards a client's queue has."""
     clock: Clock
     dice: Random
     node: str = ""
     nodes: Callable[[], int] = lambda: 1
     """How many nodes live, this one included."""
-    fair_share: FairShare = field(default_factory=lambda: FairShare(SEATS))
-    own_network: OwnNetwork = field(default_factory=OwnNetwork)
-    hosts: HostRateLimits = field(default_factory=HostRateLimits)
     on_event: Callable[[str], None] = lambda _provider: None
     """Hears that something is to be told of a provider."""
     refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Answers by provider and class."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that refusals jumped, by provider."""
+    fair_share: FairShare = field(default_factory=lambda: FairShare(SEATS))
+    breakers: dict[str, CircuitBreaker] = field(default_factory=dict)
+    """By provider."""
+    hosts: HostRateLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hosts = HostRateLimits(self.accounts.script, self.nodes)
+
+    def unreachable(self, now_s: float) -> bool:
+        """
+        Whether no provider at all can be reached: then it is our own network.
+
+        Two providers or more were asked in the last minute, and none answered its last request.
+        """
+        recent = [one for one in self.breakers.values() if one.ended_s >= now_s - RECENT_S]
+        return len(recent) >= 2 and all(one.streak for one in recent)
 
     async def shards_of(self, queue: str) -> list[int]:
         """Return the shards of a client's queue in an order by chance. Raises: StoreDown."""
-        count = await self.shards(queue)
+        count = await self.accounts.shards(queue)
         return self.dice.sample(range(count), count)

@@ -370,7 +370,7 @@ def _sampled_wait_s(case: Case) -> float:
     """
     Seconds until the next try of one of those that a quarantine is for.
 
-    While it goes on whoever's turn it is is asked sooner, see :func:`.quarantine.claim_sample`.
+    While it goes on whoever's turn it is is asked sooner, see :meth:`.ClientRecord.claim_sample`.
     """
     wait = SAMPLED_S if case.assessment.sampled else min(case.confirm_s, _uncounted_wait_s(case))
     return max(wait, case.verdict.retry_after_s or 0)

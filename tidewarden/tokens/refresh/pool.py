@@ -90,12 +90,12 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.limits.held and len(self._work) < self.limits.size
+        return not self.limits.held and len(self._work) < self.limits.concurrency.size
 
     @property
     def _rest(self) -> int:
         """How many more may be begun, whatever has become of those that were."""
-        return SETTLING * self.limits.size - len(self._work)
+        return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -257,7 +257,7 @@ class Pool:
             wait_ms=wait_ms,
             lease_ms=self._refresher.lease_ms,
         )
-        closing = asyncio.create_task(self.limits.closed.wait())
+        closing = asyncio.create_task(self.limits.known.closed.wait())
         try:
             await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
@@ -274,12 +274,10 @@ class Pool:
 
     async def _take_probe(self) -> Sequence[Taken]:
         """One task past the pause, while the claim to probe lasts."""
-        lease_ms = self._refresher.lease_ms
-        limit_s = lease_ms / 1000 - self._provider.timeout_s
-        task = await self.limits.take_probe(lease_ms, limit_s, PAUSE_S)
+        task = await self.limits.take_probe()
         if task is None:
             return ()
-        self._session.hold([task], task.lease_end_ms - lease_ms)
+        self._session.hold([task], task.lease_end_ms - self._refresher.lease_ms)
         return (task,)
 
     async def _refresh(self, task: Taken) -> None:
@@ -328,7 +326,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
-        "refreshers": {name: pool.limits.size for name, pool in pools.items()},
+        "refreshers": {name: pool.limits.concurrency.size for name, pool in pools.items()},
         "held": {name: int(pool.limits.held) for name, pool in pools.items()},
         "rate": {
             name: per_second

@@ -24,8 +24,7 @@ from tidewarden.tokens.accounts.account_store import AccountStore, Opened
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.limits.adaptive_concurrency import late
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.evidence import is_refusal, kind_of
-from tidewarden.tokens.limits.gathering import Ended
+from tidewarden.tokens.limits.evidence import Ended, is_refusal, kind_of
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.policy.failures import Case, Patience
 from tidewarden.tokens.provider import token_response
@@ -206,7 +205,7 @@ class Refresher:
         if not opened.troubles.tries:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
-            self._limits.began(late=behind)
+            self._limits.concurrency.began(late=behind)
         while True:
             outcome, verdict = await self._ask(task, opened, token, until)
             if verdict.outcome == "late":  # As if it had been found out before.

@@ -13,8 +13,7 @@ from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
-from tidewarden.tokens.limits.client_record import parse_record
-from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import account_state, failures
 from tidewarden.tokens.why.facts import Facts, account_facts, client_facts
 from tidewarden.tokens.why.story import account_advice
@@ -183,8 +182,8 @@ class Listing:
 
     async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
         """What nodes know of our client there, and its :func:`.provider_status.figures`."""
-        record, now = await read_client(self._queue_of[provider], self._ledger.script)
-        client = client_facts(self._providers[provider], record, now.clock_ms, now.lag_ms)
+        seen = await read_client(self._queue_of[provider], self._ledger)
+        client = client_facts(self._providers[provider], *seen)
         return client, figures(client, 0)
 
 

@@ -15,12 +15,9 @@ import msgspec
 from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
-from tidewarden.tokens.limits import hold as holding
-from tidewarden.tokens.limits import quarantine as quarantining
-from tidewarden.tokens.limits import rate
-from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Silence
-from tidewarden.tokens.limits.evidence import total
-from tidewarden.tokens.limits.judgement import HEARD_MS
+from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.client_record import SAMPLE_MS, ClientRecord, Hold, Quarantine
+from tidewarden.tokens.limits.evidence import Silence, total
 from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
@@ -71,18 +68,20 @@ def client_facts(
         hold_advice=advice.of_provider(provider, error),
         probed=probed,
         probe_ms=now_ms if probed else max(hold.until_ms, now_ms),
-        pause_ms=holding.pause_ms(hold.kind, hold.probes + holding.PROBES, now_ms - hold.since_ms),
+        pause_ms=throttle.pause_ms(
+            hold.kind, hold.probes + throttle.PROBES, now_ms - hold.since_ms
+        ),
         rest_said=record.rest_brief or "HTTP 429",
         quarantine=record.quarantine,
         jump="" if record.quarantine is None or jump.by_operator else jump.kind,
         quarantine_said=jump.brief or jump.outcome or "in any words",
         quarantine_next_ms=_quarantine_next_ms(jump, now_ms),
-        sample=quarantining.SAMPLE,
-        sample_every_ms=quarantining.SAMPLE_MS,
-        calm_ms=quarantining.CALM_MS,
+        sample=judgement.SAMPLE,
+        sample_every_ms=SAMPLE_MS,
+        calm_ms=judgement.QUARANTINE_CALM_MS,
         rate=record.rate,
         rate_advice=advice.of_provider(provider, "rate_limited"),
-        share=rate.SHARE,
+        share=throttle.LIMITED_SHARE,
         **quiet,
         **_answered(record, now_ms),
         **_counted(accounts or {}),
@@ -93,13 +92,17 @@ def _quarantine_next_ms(jump: Quarantine, now_ms: int) -> int:
     """When a quarantine is over, or the next of its accounts is asked; 0: at no known time."""
     if jump.by_operator:
         return 0
-    return jump.ending_ms + quarantining.CALM_MS if jump.ending_ms else max(jump.sample_ms, now_ms)
+    return (
+        jump.ending_ms + judgement.QUARANTINE_CALM_MS
+        if jump.ending_ms
+        else max(jump.sample_ms, now_ms)
+    )
 
 
 def _quiet(provider: Provider, record: ClientRecord, now_ms: int) -> dict[str, object]:
     """What nodes meet with that is no account's matter, as far as they said so lately."""
     silences = sorted(record.silences.items())
-    heard = [(node, one) for node, one in silences if now_ms - one.last_ms < HEARD_MS]
+    heard = [(node, one) for node, one in silences if now_ms - one.last_ms < judgement.HEARD_MS]
     quiet = [
         Facts(
             node=node,

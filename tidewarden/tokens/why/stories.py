@@ -14,8 +14,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
-from tidewarden.tokens.limits.client_record import parse_record
-from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import failures
 
 from .facts import account_facts, away_facts, client_facts
@@ -48,12 +47,12 @@ class Stories:
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            reading, (record, now) = await asyncio.gather(
-                self._ledger.get(queue, name), read_client(queue, self._ledger.script)
+            reading, seen = await asyncio.gather(
+                self._ledger.get(queue, name), read_client(queue, self._ledger)
             )
             if reading.row is None:
                 raise errors.NotFound(f"there is no account {provider.name}/{name}")
-            client = client_facts(provider, record, now.clock_ms, now.lag_ms)
+            client = client_facts(provider, *seen)
             return account_story(
                 account_facts(
                     client, name, reading.row, reading.troubles, reading.now_ms, self._patience

@@ -15,18 +15,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.inspect import gathering_of, ledger_of, probing_of, version_of
+from support.inspect import ledger_of, probing_of, untold_of, version_of
 from support.manual_clock import ManualClock
 from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.clock import SystemClock
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.client_record import ClientRecord, Hold
-from tidewarden.tokens.limits.client_store import ClientStore
-from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.limits.judgement import ClientEvent, release
+from tidewarden.tokens.limits.client_record import ClientEvent, ClientRecord, Hold
+from tidewarden.tokens.limits.evidence import Ended
+from tidewarden.tokens.limits.judgement import release
 from tidewarden.tokens.limits.node_limits import NodeLimits
 from tidewarden.tokens.provider.token_response import Verdict
 
@@ -51,16 +51,13 @@ class Bench:
         self.refusing = 0
         self._queues = queues
         self.paused: list[int] = []
-        self.store = ClientStore(QUEUE, self.script)
+        self.accounts = AccountStore(self.script, queues.catalog)
 
     async def script(self, name: str, queue: str, shard: int, args: Any) -> Any:
         self.calls[f"{name} {args[0]}"] += 1
         if self.away:
             raise errors.StoreDown("away")
         return await self._queues.scripts.run(name, queue, shard, args, now_ms=self.now_ms)
-
-    async def shards(self, queue: str) -> int:
-        return await self._queues.catalog.shard_count(queue)
 
     async def pause(self, _queue: str, ms: int) -> None:
         self.paused.append(ms)
@@ -73,7 +70,7 @@ class Bench:
 
     def node(self, name: str, **settings: Any) -> ClientLimits:
         admin: Any = self
-        shared = NodeLimits(admin, self.script, self.shards, self.clock, Random(1), name)
+        shared = NodeLimits(self.accounts, admin, self.clock, Random(1), name)
         return ClientLimits(
             harness.provider("http://127.0.0.1:9/", **settings), QUEUE, shared, PROBE_MS
         )
@@ -83,8 +80,11 @@ class Bench:
         await self.clock.advance(seconds)
 
     async def grant(self, per_second: float, wanted: int) -> tuple[int, int]:
-        reply = await self.store.ask(0, wanted, per_second)
-        return reply.granted, reply.wait_ms
+        granted, wait_ms, *_ = await self.client("ask", 0, wanted, round(1000 * per_second))
+        return granted, wait_ms
+
+    async def client(self, *args: str | bytes | int) -> Any:
+        return await self.script("tokens.client", QUEUE, 0, args)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_nothing_is_asked_while_nothing_is_the_matter(bench: Bench) -> Non
         await answered(node, OK, 10)
         assert (await node.acquire(7)).requests == 7
         await bench.pass_s(1)
-    await harness.eventually(lambda: not gathering_of(node).empty)
+    await harness.eventually(lambda: not untold_of(node).empty)
     assert bench.calls["tokens.client ask"] == 1
     assert bench.calls["tokens.client write"] == 0  # Good answers are told after half a minute.
     await bench.pass_s(15)
@@ -141,7 +141,7 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
     await answered(first, REFUSED, 5)
     assert first.held
     await harness.eventually(lambda: bench.paused)
-    assert first.closed.is_set()
+    assert first.known.closed.is_set()
     assert not other.held
     await answered(other, REFUSED, 1)
     await other.weigh()
@@ -223,8 +223,7 @@ async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_e
     await node.acquire(1)
     await answered(node, REFUSED, 5)
     await node.tell()
-    args = ("write", version_of(node.known), b"\xc1", 0, bench.now_ms + 1000, 1)
-    await bench.script("tokens.client", QUEUE, 0, args)
+    await bench.client("write", version_of(node.known), b"\xc1", 0, bench.now_ms + 1000, 1)
     await bench.pass_s(2)
     assert (await node.acquire(3)).requests == 3
     await harness.eventually(lambda: bench.paused[-1] == 0)
@@ -240,14 +239,15 @@ async def test_a_probe_that_is_not_sent_while_something_is_told_makes_way_soon(
     await node.tell()
     await bench.pass_s(3)
     assert (await node.acquire(1)).probe
-    write = bench.store.write
+    script = bench.script
 
-    async def late(*args: Any) -> Any:
-        telling.set()
-        await slow.wait()
-        return await write(*args)
+    async def late(name: str, queue: str, shard: int, args: Any) -> Any:
+        if args[0] == "write":
+            telling.set()
+            await slow.wait()
+        return await script(name, queue, shard, args)
 
-    node.known.store.write = late  # type: ignore[method-assign]
+    bench.accounts.script = late
     node.release(Ended("b", Verdict("invalid_grant", "account"), proven=True))
 
     async def told() -> bool:
@@ -276,8 +276,6 @@ async def test_two_that_tell_at_once_are_both_counted(bench: Bench) -> None:
     for node in nodes:
         await answered(node, OK, 10)
     await asyncio.gather(*(node.tell() for node in nodes))
-    reply = await bench.store.ask(0, 0, 0.0)
-    assert reply.raw is not None
     await nodes[0].known.look()
     assert sum(bucket.ok for bucket in nodes[0].known.record.buckets) == 80
     for node in nodes:
@@ -320,18 +318,19 @@ async def test_a_rate_however_low_is_one(bench: Bench, rate: float, granted: int
 async def test_what_was_not_sent_is_given_back(bench: Bench) -> None:
     assert (await bench.grant(10, 50))[0] == 10
     assert (await bench.grant(10, 50))[0] == 0
-    await bench.store.give_back(0, 7, 10)
+    await bench.client("back", 0, 7, 10_000)
     assert (await bench.grant(10, 50))[0] == 7
 
 
 async def test_a_record_is_written_in_the_place_of_the_one_that_was_read(bench: Bench) -> None:
-    record = ClientRecord(well_ms=7)
-    first = await bench.store.write(0, record, [ClientEvent("provider.breaker_closed")])
-    assert (first.granted, first.version) == (1, 1)
-    again = await bench.store.write(0, ClientRecord(well_ms=8), [])
-    assert (again.granted, again.version, again.raw) == (0, 1, record.pack())
-    assert (await bench.store.ask(1, 0, 0.0)).raw is None
-    assert (await bench.store.ask(0, 0, 0.0)).raw == record.pack()
+    first, second = ClientRecord(well_ms=7).pack(), ClientRecord(well_ms=8).pack()
+    event = ClientEvent("provider.breaker_closed")
+    granted, _, version, *_ = await bench.client("write", 0, first, 0, 0, 0, *event)
+    assert (granted, version) == (1, 1)
+    granted, _, version, _, _, raw = await bench.client("write", 0, second, 0, 0, 0)
+    assert (granted, version, bytes(raw)) == (0, 1, first)
+    assert not (await bench.client("ask", 1, 0, 0))[-1]
+    assert bytes((await bench.client("ask", 0, 0, 0))[-1]) == first
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
@@ -366,14 +365,12 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
         for name in names:
             await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
         ledger = ledger_of(side.tokens)
-        shared = NodeLimits(
-            side.queues, ledger.script, ledger.shards, ManualClock(), Random(1), "n0"
-        )
+        shared = NodeLimits(ledger, side.queues.admin, ManualClock(), Random(1), "n0")
         node = ClientLimits(harness.provider("http://127.0.0.1:9/"), QUEUE, shared, PROBE_MS)
 
         async def probe(probes: int, step: Step) -> str:
             node.known.record = ClientRecord(hold=Hold(probes=probes))
-            task = await node.take_probe(PROBE_MS, 5, 1)
+            task = await node.take_probe()
             assert task is not None
             await ledger.failed(QUEUE, task.id, task.lease, step)
             return task.id

@@ -13,7 +13,7 @@ from support.inspect import is_eager, pools_of, takes_of
 from support.tokens import harness
 
 from tidewarden.config.load import Provider
-from tidewarden.tokens.limits.host_rate_limit import QUEUE, HostRateLimits, host_of
+from tidewarden.tokens.limits.node_limits import HOSTS_QUEUE, HostRateLimits, host_of
 
 NOW_MS = 1_800_000_000_000
 
@@ -28,7 +28,9 @@ async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Pat
         ) -> list[int]:
             args = (verb, host, rate, requests)
             return list(
-                await side.queues.scripts.run("tokens.host", QUEUE, 0, args, now_ms=NOW_MS + at_ms)
+                await side.queues.scripts.run(
+                    "tokens.host", HOSTS_QUEUE, 0, args, now_ms=NOW_MS + at_ms
+                )
             )
 
         assert await ask(0, 4) == [4, 0]
@@ -82,32 +84,6 @@ async def test_one_node_may_use_what_the_others_leave(valkey: Any, tmp_path: Pat
         assert 0 < wait_s <= 100
         await one.give_back(dear, 1)
         assert (await two.ask(more, 7))[0] == 1
-
-
-def test_without_the_store_each_node_keeps_to_its_part() -> None:
-    living = 4
-    hosts = HostRateLimits(nodes=lambda: living)
-    some = Provider(name="a", token_url="https://as.example/t", host_rate=40.0)
-    hosts.add(some)
-    assert sum(hosts.alone(some, 100.0) for _ in range(50)) == 10
-    assert sum(hosts.alone(some, 100.1 + turn / 100) for turn in range(100)) in (10, 11)
-    living = 2
-    assert sum(hosts.alone(some, 102.0 + turn / 100) for turn in range(200)) in range(39, 60)
-    living = 0  # not heard yet
-    assert sum(hosts.alone(some, 200.0) for _ in range(100)) == 40
-    assert hosts.alone(Provider(name="c", token_url="https://other.example/t"), 0.0)
-
-
-def test_without_the_store_less_than_one_a_second() -> None:
-    hosts = HostRateLimits()
-    slow = Provider(name="a", token_url="https://as.example/t", host_rate=0.1)
-    hosts.add(slow)
-    assert [hosts.alone(slow, now) for now in (100.0, 100.0, 109.0, 110.0)] == [
-        True,
-        False,
-        False,
-        True,
-    ]
 
 
 async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(

@@ -1,0 +1,306 @@
+"""
+Decides what all nodes together may send for a client: nothing, or how many a second. Pure.
+
+**A hold** is the circuit breaker of Nygard (Release It!, 2007), with two differences: it opens by
+the share of *different healthy accounts* that fail alike, and what probes is an account that was
+well. See ``docs/decisions/0025-client-limits.md``.
+
+**A rate** shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and
+delay those alone. It becomes what was answered otherwise (the goodput), a little less, and grows by
+the cubic function of CUBIC (RFC 9438, 4.2): fast towards what was borne last, slowly about it,
+faster and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise. Where
+next to nothing was answered well the rate shows no bound: it doubles with each good second (slow
+start, RFC 9438, 4.10) until too many answers are 429 again.
+"""
+
+from __future__ import annotations
+
+from tidewarden.config.error_classes import Kind
+
+from .client_record import ClientRecord, Hold, Rate
+from .evidence import Bucket, Told, within
+
+HOLD_WINDOWS_MS = (4_000, 30_000)
+"""What is judged by: the last moment where much comes, longer where little does."""
+HELD_SHARE = 0.8
+ROW_MS = 600_000
+"""Failures in a row that began longer ago say nothing of now."""
+LEAST: dict[Kind, int] = {"client": 5, "erring": 10}
+"""Witnesses that must have met the same."""
+SHARED_LEAST = 3
+"""Witnesses by which a failure is called shared, although nobody is held back for so few."""
+PAUSE_MS = 2_000
+PAUSE_GROWTH = 1.5
+PROBES = 3
+"""Probes by different accounts that fail before the pause grows."""
+PAUSE_MAX_MS = {"client": 3_000, "erring": 15_000}
+LONG_MS = 900_000
+"""After so long a client that is refused is asked more rarely: nobody is mending it just now."""
+PAUSE_MAX_LONG_MS = {"client": 30_000, "erring": 15_000}
+NAMED_MS = 60_000
+"""
+A time to wait that an answer names is believed to be meant for all so far, and twice as far after
+each probe that fails.
+"""
+UNSENT_MS = 500
+ROUSED_APART_MS = 300_000
+CALM_MS = 15_000
+"""An incident is over when nothing was held for so long."""
+
+LIMITED_SHARE = 0.05
+HANDFUL = 6
+HANDFUL_RATED = 2
+"""While there is a rate, so few show that it is too high: the provider is known to limit us."""
+FEW, WINDOW_FEW_MS = 20, 20_000
+"""Of so few answers no rate is reckoned: those of a longer time count."""
+ANSWERS_A_SECOND = 3.0
+"""
+Growth by time counts no faster than this many answers a second: where few come, what is borne is
+not known so soon.
+"""
+RATED_ANSWERS = 40
+"""A rate is judged by so many at least: at two a second five seconds tell little."""
+BETA = 0.9
+RATE_GROWTH = 0.001
+"""Of the peak, for each cubed second: back there after 4.6 s, a quarter beyond after 11 s."""
+PER_SECOND_MIN, PER_SECOND_MAX = 0.2, 100_000.0
+SLOW_START_SHARE = 0.1
+"""A rate begins so where no more of the answers than that were good ones."""
+RATE_FORGET = 2.0
+RATE_FORGET_MS = 5_000
+"""
+Times the peak at which the rate is forgotten, if so long it has granted all that was asked for: a
+backlog would go at once.
+"""
+USED = 1.25
+"""
+It grows to so many times what was answered of late at most: what is not used shows nothing (RFC
+7661).
+"""
+APART_MS = 1_000
+"""Between two times that it shrinks: what was under way at the first is answered by then."""
+RATE_WINDOW_MS = 5_000
+REST_SHARE = 0.95
+REST_MS = 60_000
+"""
+All rest so long at first, however long the answers name, and twice as long when it was over and
+they say so again: where little is sent, some accounts' own limits are all that is answered.
+"""
+
+
+# --- holds
+
+
+def share_of(
+    record: ClientRecord, kind: str, clock_ms: int, least: int, untold: Bucket | None = None
+) -> tuple[int, int] | None:
+    """
+    Return how many witnesses met that kind, and of how many; None: too few, or not nearly all.
+
+    All are those of the last moment or, where little comes, those since an account was refreshed
+    well. ``untold``: what a node has met with in the last moment and has not told yet.
+    """
+    in_a_row = record.in_a_row.get(kind, 0) if clock_ms - record.row_ms < ROW_MS else 0
+    in_a_row += getattr(untold, kind) if untold is not None else 0
+    if in_a_row >= least and not (untold is not None and untold.ok):
+        return in_a_row, in_a_row
+    for window_ms in HOLD_WINDOWS_MS:
+        seen = within(record.buckets, max(record.opened_ms, clock_ms - window_ms))
+        if untold is not None:
+            seen.add(untold)
+        failed = getattr(seen, kind)
+        asked = failed + seen.ok
+        if failed >= least and failed >= HELD_SHARE * asked:
+            return failed, asked
+    return None
+
+
+def pause_ms(kind: str, probes: int, held_ms: int) -> int:
+    """Milliseconds until the next probe, after so many failed and with the hold as old as that."""
+    most = PAUSE_MAX_LONG_MS if held_ms > LONG_MS else PAUSE_MAX_MS
+    longest = most.get(kind, most["erring"])  # Of another version, perhaps.
+    return min(longest, int(PAUSE_MS * PAUSE_GROWTH ** min(20, probes // PROBES)))
+
+
+def judge_hold(record: ClientRecord, told: Told, clock_ms: int) -> None:
+    """
+    Begin a hold where the evidence says so; end one that an answer has shown to be over.
+
+    What was answered well before the last moment may have come before the hold.
+    """
+    if record.hold is not None:
+        if told.recent.ok:
+            end_hold(record, clock_ms)
+        return
+    counted = told.counted
+    for kind, least in LEAST.items():
+        found = share_of(record, kind, clock_ms, least) if getattr(counted, kind) else None
+        if found is not None:
+            outcome, brief = told.words.get(kind, ("", ""))
+            named_ms = min(told.error_wait_ms, NAMED_MS) if kind == "erring" else 0
+            wait_ms = max(named_ms, pause_ms(kind, 0, 0))
+            record.hold = Hold(kind, clock_ms, clock_ms + wait_ms, 0, "", 0, outcome, brief, *found)
+            record.incident_ms = record.incident_ms or clock_ms
+            return
+
+
+def claimable(record: ClientRecord, clock_ms: int) -> bool:
+    """Whether the next probe may be claimed: all are held, it is time, and no node is at it."""
+    hold = record.hold
+    if hold is None or hold.until_ms > clock_ms:
+        return False
+    return not (hold.claim and hold.claim_ms > clock_ms)
+
+
+def claim(record: ClientRecord, node: str, clock_ms: int, lasts_ms: int) -> bool:
+    """Claim the next probe for a node; False: see :func:`claimable`."""
+    if not claimable(record, clock_ms) or record.hold is None:
+        return False
+    record.hold.claim, record.hold.claim_ms = node, clock_ms + lasts_ms
+    return True
+
+
+def probe_ended(record: ClientRecord, told: Told, clock_ms: int) -> None:
+    """A node's probe has its answer, or was not sent: another may be made a moment later."""
+    hold = record.hold
+    if hold is not None and told.probe is not None:
+        if told.probe:
+            end_hold(record, clock_ms)
+            return
+        hold.probes += 1
+        hold.claim, hold.claim_ms = "", 0
+        named_ms = max(told.wait_ms, told.error_wait_ms)
+        wait_ms = min(named_ms, NAMED_MS << min(hold.probes, 20))
+        paused_ms = pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms)
+        hold.until_ms = clock_ms + max(wait_ms, paused_ms)
+    if hold is not None and told.unclaim and hold.claim == told.node:
+        hold.claim, hold.claim_ms, hold.until_ms = "", 0, max(hold.until_ms, clock_ms + UNSENT_MS)
+
+
+def shows_well(record: ClientRecord, kind: Kind) -> bool:
+    """Whether a probe's answer shows that what all are held for is over."""
+    hold = record.hold
+    if hold is None or kind == "ok":
+        return True
+    if hold.kind == "client":
+        return kind in ("limited", "refused", "other")
+    return hold.kind == "erring" and kind not in ("erring", "silent")
+
+
+def suspected(record: ClientRecord, untold: Bucket, clock_ms: int) -> bool:
+    """Whether what a node has not told yet would hold all back, or slow them down."""
+    if too_many(untold.limited, untold.answered):
+        return True
+    return record.hold is None and any(
+        getattr(untold, kind) and share_of(record, kind, clock_ms, least, untold)
+        for kind, least in LEAST.items()
+    )
+
+
+def end_hold(record: ClientRecord, clock_ms: int) -> None:
+    """
+    End the hold: all go on.
+
+    Accounts that failed meanwhile are tried again, but not each time where holds come and go.
+    """
+    if clock_ms - record.roused_ms >= ROUSED_APART_MS:
+        record.rouse_ms = clock_ms
+    record.hold = None
+    record.in_a_row.clear()
+    record.opened_ms = clock_ms
+
+
+# --- rates
+
+
+def judge_rate(record: ClientRecord, told: Told, clock_ms: int) -> None:
+    """Shrink the rate, let it grow, or forget it, by what a node tells of the last moment."""
+    recent = told.recent
+    if recent.answered > recent.limited:
+        record.rests = 0
+    if recent.limited and _rest(record, told, clock_ms):
+        return
+    rate = record.rate
+    if rate is None:
+        seen = within(record.buckets, max(record.opened_ms, clock_ms - RATE_WINDOW_MS))
+        if recent.limited and too_many(seen.limited, seen.answered):
+            record.rate = _shrunk(told.goodput, seen, clock_ms)
+        return
+    rate.answered += recent.answered
+    rate.limited += recent.limited
+    rate.since_shrunk += recent.answered
+    if told.short:
+        rate.short_ms = clock_ms
+    apart = clock_ms - rate.shrunk_ms >= APART_MS
+    if apart and too_many(rate.limited, rate.answered, HANDFUL_RATED):
+        well = (rate.answered - rate.limited) * 1000 / max(250, clock_ms - rate.meter_ms)
+        if rate.answered < FEW:
+            seen = within(record.buckets, clock_ms - WINDOW_FEW_MS)
+            well = max(well, (seen.answered - seen.limited) * 1000 / WINDOW_FEW_MS)
+        seen = within(record.buckets, clock_ms - RATE_WINDOW_MS)
+        record.rate = _shrunk(min(well, rate.per_second), seen, clock_ms)
+        return
+    if clock_ms - rate.meter_ms >= RATE_WINDOW_MS and rate.answered >= RATED_ANSWERS:
+        rate.meter_ms, rate.answered, rate.limited = clock_ms, 0, 0
+    _grow(record, rate, clock_ms)
+
+
+def _grow(record: ClientRecord, rate: Rate, clock_ms: int) -> None:
+    """Let it grow by the time that has passed; forget it when it holds nothing back any more."""
+    if rate.doubled_ms:
+        if _double(rate, clock_ms):
+            record.rate = None
+        return
+    back_s = ((1 - BETA) / RATE_GROWTH) ** (1 / 3)
+    passed_s = max(0, clock_ms - rate.shrunk_ms) / 1000
+    passed_s = min(passed_s, rate.since_shrunk / ANSWERS_A_SECOND)
+    seen = within(record.buckets, clock_ms - RATE_WINDOW_MS)
+    used = USED * (seen.answered - seen.limited) * 1000 / RATE_WINDOW_MS
+    target = rate.peak * (1 + RATE_GROWTH * (passed_s - back_s) ** 3)
+    rate.per_second = max(rate.per_second, min(target, max(used, PER_SECOND_MIN, rate.peak)))
+    if target >= RATE_FORGET * rate.peak and clock_ms - rate.short_ms >= RATE_FORGET_MS:
+        record.rate = None
+
+
+def _double(rate: Rate, clock_ms: int) -> bool:
+    """
+    Double a rate that shows no bound, if next to good answers alone came for a second or longer.
+
+    Returns whether it holds nothing back any more.
+    """
+    if clock_ms - rate.doubled_ms < APART_MS or not rate.answered:
+        return False
+    if rate.limited <= LIMITED_SHARE * rate.answered:
+        rate.per_second = min(PER_SECOND_MAX, 2 * rate.per_second)
+        rate.peak = max(rate.peak, rate.per_second / 2)
+    rate.doubled_ms = rate.meter_ms = clock_ms
+    rate.answered = rate.limited = 0
+    return clock_ms - rate.short_ms >= RATE_FORGET_MS
+
+
+def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
+    """Whether so many 429 among so many answers are more than some accounts' own limits."""
+    return limited >= least and limited > LIMITED_SHARE * answered
+
+
+def _shrunk(goodput: float, seen: Bucket, clock_ms: int) -> Rate:
+    peak = max(PER_SECOND_MIN, goodput)
+    boundless = seen.answered - seen.limited <= SLOW_START_SHARE * seen.answered
+    boundless = boundless or peak <= PER_SECOND_MIN
+    rate = Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms, short_ms=clock_ms)
+    rate.doubled_ms = clock_ms if boundless else 0
+    return rate
+
+
+def _rest(record: ClientRecord, told: Told, clock_ms: int) -> bool:
+    """Rest for as long as the provider says, where every answer of late is a 429 that says so."""
+    since_ms = max(record.opened_ms, record.rest_ms, clock_ms - RATE_WINDOW_MS)
+    seen = within(record.buckets, since_ms)
+    if not told.wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * seen.answered:
+        return False
+    if clock_ms < record.rest_ms:
+        return True  # It was under way when the rest began.
+    record.rest_ms = clock_ms + min(told.wait_ms, REST_MS << min(record.rests, 20))
+    _, record.rest_brief = told.words.get("limited", ("", ""))
+    record.rests += 1
+    return True
