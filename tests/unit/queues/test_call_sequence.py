@@ -259,8 +259,6 @@ async def test_a_queue_that_waits_for_nobody_numbers_nothing(seat: Seat) -> None
 
 def test_streams_grow_also_where_the_clock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_sequence.time, "time_ns", lambda: 0)
-    one, other = (call_sequence.CallSequence(Any) for _ in range(2))  # type: ignore[arg-type]
-    first, second = one._new_stream(), other._new_stream()
-    assert second > first
-    other._latest = second + 1000
-    assert other._new_stream() > second + 1000
+    streams = call_sequence.Streams()
+    first, second, third = streams.begin(0), streams.begin(0), streams.begin(1000)
+    assert first < second < 1000 < third

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from tidewarden.errors import Error
 from tidewarden.store.durability.held_answers import Moved
@@ -74,7 +74,6 @@ class CallSequence:
     batched meanwhile. What is sent all the same finds a gap, and stands behind them then.
     """
 
-    _latest_stream: ClassVar[int] = 0
     __slots__ = ("_again", "_latest", "_number", "_order", "_pause", "_shard", "_stream", "_under")
 
     def __init__(self, shard: Sender) -> None:
@@ -108,7 +107,7 @@ class CallSequence:
             return ""
         if call.serial is None:
             if not self._stream:
-                self._stream, self._number = self._new_stream(), 0
+                self._stream, self._number = STREAMS.begin(self._latest), 0
             self._number += 1
             call.serial = self._stream, self._number
         return f"#{call.serial[0]}.{call.serial[1]}"
@@ -189,11 +188,20 @@ class CallSequence:
         self._pause = None
         self.go_on()
 
-    def _new_stream(self) -> int:
-        """Return a number above each that this process, or a former one of the node, has used."""
-        least = max(CallSequence._latest_stream, self._latest) + 1
-        CallSequence._latest_stream = max(least, time.time_ns() // 1000)
-        return CallSequence._latest_stream
+
+class Streams:
+    """Numbers the streams of this process."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+
+    def begin(self, above: int) -> int:
+        """Return a number above that, and above each that this node has used, in any process."""
+        self._latest = max(self._latest + 1, above + 1, time.time_ns() // 1000)
+        return self._latest
+
+
+STREAMS = Streams()
 
 
 def is_gap(error: BaseException) -> bool:
