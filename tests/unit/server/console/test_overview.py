@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.doors.doubles import Door
 from support.doors.http_site import FixedNode
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.rights import ALL
 from tidewarden.node.status import Status
 from tidewarden.server.console.overview import ACTION, ACTIONS, AGE_S, OverviewPage

@@ -12,8 +12,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.manual_clock import ManualClock
 
-from tidewarden.clock import ManualClock
 from tidewarden.config.load import Provider
 from tidewarden.tokens.limits.circuit_breaker import CircuitBreaker
 from tidewarden.tokens.limits.node_limits import FairShare, HostRateLimits, NodeLimits
