@@ -107,7 +107,7 @@ async def test_a_store_whose_disk_is_full_says_so_once_and_to_all(
     monkeypatch.setattr(os, "statvfs", almost_full)
     told = nodes.primary.replication
     assert told is not None
-    for found in (told.seen.problems, told.seen.warnings):
+    for found in (told.seen.problems, lambda: told.seen.warnings().values()):
         await nodes.until(
             lambda found=found: any(
                 text.startswith(f"{poor.name}: its disk is full") for text in found()
