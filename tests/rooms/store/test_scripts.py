@@ -23,6 +23,7 @@ from tidewarden.node.store_links import StoreLinks
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts
+from tidewarden.store.reply_errors import TooFewCopies
 from tidewarden.store.scripts import loader as store_scripts
 from tidewarden.store.scripts.loader import ScriptHeader, header_of
 
@@ -222,6 +223,44 @@ async def test_a_refusal_is_the_error_of_its_word_and_nothing_more(node: Any) ->
     with pytest.raises(BadArg) as caught:
         await run
     assert str(caught.value) == "epoch is not an integer: x"
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+async def test_a_script_waits_until_copies_follow_an_embedded_store_again(
+    node: Any, valkey: Any, *, embedded: bool
+) -> None:
+    n0 = await node(views=embedded)
+    await n0.queues.put("q", TaskSpec(b"x"))
+    with alone(valkey):
+        pause = asyncio.ensure_future(n0.queues.admin.pause("q"))
+        await asyncio.wait({pause}, timeout=1 if embedded else None)
+    if embedded:
+        await pause
+    else:
+        with pytest.raises(TooFewCopies):
+            await pause
+    taken = await n0.queues.take(n0.queues.open_session(), ["q"])
+    assert len(taken) == (0 if embedded else 1)
+
+
+async def test_a_script_that_waited_for_copies_for_too_long_is_refused(
+    node: Any, valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n0 = await node(views=True)
+    await n0.queues.put("q", TaskSpec(b"x"))
+    monkeypatch.setattr(store_scripts, "FOLLOWED_S", 0.2)
+    with alone(valkey), pytest.raises(TooFewCopies, match="nothing was done"):
+        await n0.queues.admin.pause("q")
+
+
+@contextlib.contextmanager
+def alone(valkey: Any) -> Iterator[None]:
+    """The store refuses writes, for no copy follows it."""
+    valkey.client.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        valkey.client.config_set("min-replicas-to-write", 0)
 
 
 async def test_a_defect_in_a_script_is_a_plain_error(node: Any) -> None:

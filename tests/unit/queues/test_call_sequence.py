@@ -169,13 +169,20 @@ async def test_nothing_new_is_sent_before_what_is_sent_again(seat: Seat) -> None
     assert [await held, await new] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "READONLY You can't write against a read only replica.",
+        "NOREPLICAS Not enough good replicas to write.",
+    ],
+)
 async def test_a_server_that_takes_no_writes_is_asked_again(
-    seat: Seat, monkeypatch: pytest.MonkeyPatch
+    seat: Seat, reply: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_sequence, "PAUSE_S", 0.0)
     put, touch = seat.shard.put("a", "", b"1"), seat.shard.touch("b", 5, 0)
     await turn()
-    refused = error_of("READONLY You can't write against a read only replica.")
+    refused = error_of(reply)
     seat.lane.answer(refused, refused)
     await settle(seat)
     await asyncio.sleep(0.01)

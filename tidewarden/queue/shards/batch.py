@@ -286,7 +286,8 @@ class SingleCall:
         fail_reply(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:
-        if self.run is not None and self.run.again(exception, self):
+        run = self.run
+        if run is not None and (run.again(exception, self) or run.later(exception, self)):
             return
         self.pending = None
         if self.in_order:

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 
 from tidewarden.errors import Error
 from tidewarden.store.durability.held_answers import Moved
-from tidewarden.store.reply_errors import NotRun, StoreRefused, takes_no_writes, unanswered
+from tidewarden.store.reply_errors import (
+    NotRun,
+    StoreRefused,
+    TooFewCopies,
+    takes_no_writes,
+    unanswered,
+)
 
 AGAIN_S = 5.0
 """A call is sent again for so long after its first trouble, as it would wait for a connection."""
@@ -174,12 +180,14 @@ class CallSequence:
         return True
 
     def _refused_for_now(self, error: BaseException) -> bool:
-        """Whether the server did nothing, for it takes no writes now."""
+        """Whether the server did nothing, for it takes no writes, or is not followed, now."""
         if isinstance(error, NotRun):
             now = error.word in ("LOADING", "MASTERDOWN")
         else:
             said = str(error).partition("the store refuses: ")[2]
-            now = isinstance(error, StoreRefused) and takes_no_writes(said)
+            now = isinstance(error, TooFewCopies) or (
+                isinstance(error, StoreRefused) and takes_no_writes(said)
+            )
         if now and self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._pause_over)
         return now

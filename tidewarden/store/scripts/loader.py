@@ -20,7 +20,7 @@ from tidewarden.errors import Error, Full
 from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
 from tidewarden.store.connection import Arg, StoreConnection, pack
-from tidewarden.store.reply_errors import known_already
+from tidewarden.store.reply_errors import TooFewCopies, known_already
 from tidewarden.store.reply_sink import ReplySink
 
 from .tree_shake import trim
@@ -30,6 +30,9 @@ log = logging.getLogger("tidewarden.store")
 
 PRELUDE = "prelude.lua"
 OFFER_S = 1.0
+FOLLOWED_S = 5.0
+"""How long a script waits for copies of an embedded store to follow it again."""
+FOLLOWED_AGAIN_S = 0.05
 GUARD = "~"  # behind a script's first key, a key that is never written
 EACH = ".each"
 """Behind the name of a script: the same for several shards of one server in one call."""
@@ -477,6 +480,23 @@ class ScriptRun:
         self.send(receiver)
         return True
 
+    def later(self, error: BaseException, receiver: ReplySink) -> bool:
+        """
+        Send it once more in a moment; whether it will be.
+
+        It is where an embedded store did nothing, for too few copies follow it now. The nodes see
+        to it that they do.
+        """
+        awaited = isinstance(error, TooFewCopies) and self._scripts.uses_library
+        if not awaited or monotonic() - self._began > FOLLOWED_S:
+            return False
+        asyncio.get_running_loop().call_later(FOLLOWED_AGAIN_S, self._once_more, receiver)
+        return True
+
+    def _once_more(self, receiver: ReplySink) -> None:
+        if not receiver.done():
+            self.send(receiver)
+
 
 class FutureReply:
     """Passes the reply of a script on to a future."""
@@ -494,7 +514,8 @@ class FutureReply:
         self._future.set_result(result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        if self.run is None or not self.run.again(exception, self):
+        run = self.run
+        if run is None or not (run.again(exception, self) or run.later(exception, self)):
             self._future.set_exception(exception)
 
 
