@@ -11,6 +11,7 @@ here is for this process's own timers, and for wall-clock text.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol, TypeVar
@@ -62,3 +63,18 @@ async def in_turns(items: Iterable[Item], look_every: int = LOOK_EVERY) -> Async
 async def sleep(clock: Clock, seconds: float) -> None:
     """Sleep ``seconds`` on ``clock``."""
     await clock.sleep_until(clock.monotonic() + seconds)
+
+
+async def sleep_or(event: asyncio.Event, clock: Clock, until: float) -> None:
+    """Return once ``event`` is set, or :meth:`Clock.monotonic` has reached ``until`` (seconds)."""
+    if isinstance(clock, SystemClock):  # some loops do this dozens of times a second
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(until - clock.monotonic()):
+                await event.wait()
+        return
+    ends = asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep_until(until))
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()

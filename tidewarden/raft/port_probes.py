@@ -37,6 +37,11 @@ class PortProbes:
         self._tried: dict[TCPNode, socket.socket] = {}
         """Of those whose kernels have not answered."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether any member is being probed."""
+        return bool(self._due)
+
     def begin(self, node: TCPNode) -> None:
         """Probe a member whose link has just ended."""
         if node in self._due:

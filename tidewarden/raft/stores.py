@@ -45,6 +45,7 @@ class Stores:
         self._own: tuple[float, Report] | None = None
         self._said = -math.inf
         self._saying = False  # the thread was asked to, and has not yet
+        self._urgent = False
         self._told: tuple[Any, ...] = ()
 
     @property
@@ -99,15 +100,19 @@ class Stores:
             asyncio.get_running_loop().call_soon(self.notice)
         if now or new or at - self._said >= REPORT_S * self._pace:
             self._said = at
+            self._urgent = self._urgent or now
             if not self._saying:
                 self._saying = True
-                self._ticker.ask(self._tell)
+                self._ticker.ask_later(self._tell)
+            if now or self.ended:
+                self._ticker.wake()
 
     def _tell(self, voter: Voter) -> None:
         """Tell the newest report, in the thread: however late it comes to it, it is one message."""
         self._saying = False
+        now, self._urgent = self._urgent, False
         if self._own is not None:
-            voter.say_store(self._own[1])
+            voter.say_store(self._own[1], now)
 
     def reports(self, own: str) -> dict[str, tuple[float, Report]]:
         """Return when each member was heard to report, and its report; the ``own`` as last said."""

@@ -71,7 +71,15 @@ class Ticker:
 
     def ask(self, question: Callable[[Voter], None]) -> None:
         """Have ``question(voter)`` run in this thread at once. In the loop's thread."""
+        self.ask_later(question)
+        self.wake()
+
+    def ask_later(self, question: Callable[[Voter], None]) -> None:
+        """Have ``question(voter)`` run in this thread when it ticks next."""
         self._questions.append(question)
+
+    def wake(self) -> None:
+        """Have the thread tick at once. In the loop's thread."""
         if self._voter is not None and not self._stopping.is_set():
             self._voter.wake()
 
@@ -83,6 +91,8 @@ class Ticker:
         """
         self._gracefully = gracefully
         self._stopping.set()
+        if self._voter is not None:
+            self._voter.wake()
 
     def _run(self) -> None:
         try:
@@ -108,7 +118,7 @@ class Ticker:
             while self._questions:
                 self._questions.popleft()(voter)
             self._judge_loop(voter)
-            voter.doTick(self._times.tick_s)
+            voter.doTick(voter.rest_s())
         except Exception as error:
             self._failures += 1
             if self._failures in FAILURES_LOGGED and (

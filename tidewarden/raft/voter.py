@@ -55,6 +55,8 @@ logger = logging.getLogger("tidewarden.raft")
 
 FOLLOWER, CANDIDATE, LEADER = range(3)
 STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
+CARRYING = ("append_entries", "next_node_idx")
+"""Messages that a report goes with: a leader's heartbeat, and what acknowledges it."""
 DRIFT = 0.9
 """
 The share of an election time that a lease lasts: clocks of members may differ by a tenth in speed.
@@ -150,6 +152,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._said_ended: dict[str, frozenset[str]] = {}
         self.reports = Reports()
         """What the other members say of their stores."""
+        self._own_report: Report = ()
+        self._carriers: set[str] = set()
+        """Addresses of linked members that read reports which go with other messages."""
+        self._untold: set[str] = set()
+        """Those of them that have not been told the own report."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
 
     # What is replicated.
@@ -276,6 +283,24 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             return False
         return not self._joining if self._adopted is None else self.own in self._adopted.voters
 
+    def rest_s(self) -> float:
+        """Return how long a tick may wait for messages, seconds: until something else is due."""
+        if self._hurries():
+            return self.times.tick_s
+        leads = self._SyncObj__raftState == LEADER
+        due = self._SyncObj__newAppendEntriesTime if leads else self._SyncObj__raftElectionDeadline
+        return float(min(max(due - library_now(), 0.0), self.times.heartbeat_s))
+
+    def _hurries(self) -> bool:
+        """Whether anything is under way but heartbeats between members that are linked."""
+        if self._stand or self._polling or self.ended or self._found_ended or self._passing_on:
+            return True
+        if not self.committed() or not self._SyncObj__transport.is_calm:
+            return True
+        if self._SyncObj__raftState == LEADER:
+            return not self._settled()
+        return self._SyncObj__raftState == CANDIDATE or not self.knows_leader()
+
     def is_sticky(self) -> bool:
         """
         Whether a leader was heard, here or by a majority, too recently to vote for another.
@@ -400,6 +425,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     def _judge(self, node: Node, message: Message) -> None:
         self.heard[node.id] = self.clock.monotonic()
         self._lives(self._names.get(node.id, ""))
+        if "report" in message and message["type"] in CARRYING and node.id in self._names:
+            self._on_store_report(node, message)
         rule = RULES.get(message["type"])
         judged = message if rule is None else rule(self, node, message)
         try:
@@ -526,14 +553,35 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self.retire(message["term"])
 
     def _on_store_report(self, node: Node, message: Message) -> None:
+        if message.get("carries") is True:
+            self._carriers.add(node.id)
         if message.get("word", "") == self.word:  # else it is of no cluster yet, or this one is
             self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
 
-    def say_store(self, report: Report) -> None:
-        """Tell every member that is connected what this node says of its store."""
+    def say_store(self, report: Report, now: bool = True) -> None:
+        """
+        Tell every member that is connected what this node says of its store.
+
+        Unless ``now``, it goes with the next heartbeat or its acknowledgement, to whom there is
+        one before the next report.
+        """
+        now = now or bool(self.ended)  # who is to be the primary is about to be chosen by it
+        self._own_report = report
         others = self._SyncObj__otherNodes | self._SyncObj__readonlyNodes
         for node in sorted(others, key=lambda node: str(node.id)):
-            self._SyncObj__transport.send(node, {"type": "store_report", "report": report})
+            if now or node.id not in self._carriers or node.id in self._untold:
+                self._untold.discard(node.id)
+                said = {"type": "store_report", "report": report, "carries": True}
+                self._SyncObj__transport.send(node, said)
+            else:
+                self._untold.add(node.id)
+
+    def carried(self, node: Node, message: Message) -> Message:
+        """Return what goes with a message to ``node``: a report that it was not told yet."""
+        if message["type"] not in CARRYING or node.id not in self._untold:
+            return {}
+        self._untold.discard(node.id)
+        return {"report": self._own_report}
 
     # Deaths of members.
 
@@ -574,6 +622,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
         super()._SyncObj__onNodeDisconnected(node)
         self._said_ended.pop(self._names.get(node.id, ""), None)
+        self._carriers.discard(node.id)  # it may come back as another version
+        self._untold.discard(node.id)
         self._judge_ended()
 
     def _judge_ended(self) -> None:

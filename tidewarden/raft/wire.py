@@ -439,8 +439,18 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         if not self._syncObj.isNodeConnected(node):
             return False  # stock would send it in the middle of a greeting
         self._said[node] = self._clock.monotonic()
-        sent: bool = super().send(node, self._syncObj.outgoing(message))
+        voter = self._syncObj
+        sent: bool = super().send(node, voter.outgoing(message) | voter.carried(node, message))
         return sent
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether every member is linked, nobody else is there, and no port is being looked at."""
+        return (
+            not (self._strangers or self._held or self._guests or self._probes.busy)
+            and self._accepts
+            and all(self._syncObj.isNodeConnected(node) for node in self._nodes)
+        )
 
     def _onTick(self) -> None:
         super()._onTick()

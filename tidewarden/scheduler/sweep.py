@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, sleep_or
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.progress import Progress
 from tidewarden.queue import Queues
@@ -186,13 +186,7 @@ class Sweep:
     async def _sleep(self, until: float) -> None:
         self._earlier.clear()
         self.duty.rest(until)
-        nap = asyncio.ensure_future(self._clock.sleep_until(until))
-        nudge = asyncio.ensure_future(self._earlier.wait())
-        try:
-            await asyncio.wait({nap, nudge}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            nap.cancel()
-            nudge.cancel()
+        await sleep_or(self._earlier, self._clock, until)
 
     async def _one(self, place: Place, epoch: int, holder: str) -> None:
         queue, shard = place

@@ -53,7 +53,7 @@ class Wire(Transport):
         if node.id not in self.lives:
             return False
         if isinstance(self.voter, Voter):
-            message = self.voter.outgoing(message)
+            message = self.voter.outgoing(message) | self.voter.carried(node, message)
             if self.voter._SyncObj__raftLog.unsaid:
                 self.world.broken(f"{self.own} speaks before its log is on its disk")
         self.world.send(self.own, node.id, message)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import pytest
 from support.raft import membership_scenes as scenes
 from support.raft.faults import others
 from support.raft.simulation import World
@@ -29,6 +31,32 @@ def test_all_members_hear_it_whoever_leads() -> None:
         for address in world.alive():
             assert said(world, address) == {
                 other.removesuffix(":1"): (other, 1) for other in others(world, address)
+            }
+
+
+def test_a_report_that_is_not_urgent_goes_with_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(1) as world:
+        leader = scenes.founded(world)
+        for address in world.alive():
+            say(world, address, ("first",))
+        world.run(0.2)
+        sent = Counter[tuple[str, str]]()
+        send = world.send
+
+        def counted(sender: str, receiver: str, message: Any) -> None:
+            sent[sender, message["type"]] += 1
+            send(sender, receiver, message)
+
+        monkeypatch.setattr(world, "send", counted)
+        for n in range(20):
+            for address in world.alive():
+                world.running = world.members[address]
+                world.running.voter.say_store((address, n), now=False)
+            world.run(0.1)
+        assert not sent[leader, "store_report"]
+        for address in world.alive():
+            assert said(world, address) == {
+                other.removesuffix(":1"): (other, 19) for other in others(world, address)
             }
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, sleep_or
 from tidewarden.errors import Error
 
 from .awake_time import AwakeTime
@@ -19,6 +19,8 @@ log = logging.getLogger("tidewarden.cluster")
 
 ASK_S = 0.03
 """Between two looks at whether another must be primary, on the leader."""
+CALM_ASK_S = 0.1
+"""Likewise, at pace 1 or below, while everybody is heard, or another node leads."""
 
 
 class Chooser:
@@ -35,11 +37,14 @@ class Chooser:
     ) -> None:
         self._member, self._clock, self._awake = member, clock, awake
         self._times = ElectionTimes.at(pace)
+        self._calm_s = max(ASK_S, CALM_ASK_S * min(1.0, pace))
         self._recover_s, self._on_event = recover_s, on_event
         self._woken = asyncio.Event()
         self._began_s = clock.monotonic()
         self._election: Election | None = None
         self._said = ""
+        self._read: dict[str, tuple[object, StoreReport | None]] = {}
+        """By node: the report that it said last, and what that says."""
         self.why = ""
         """Why nobody can be primary; empty: somebody can, or this node does not lead."""
 
@@ -51,7 +56,11 @@ class Chooser:
         """Return what each node said last of its store, also long ago."""
         found = {}
         for node, (_, plain) in self._member.store_reports().items():
-            if (report := read_report(plain)) is not None:
+            said, report = self._read.get(node, (None, None))
+            if said is not plain:
+                report = read_report(plain)
+                self._read[node] = plain, report
+            if report is not None:
                 found[node] = report
         return found
 
@@ -130,10 +139,15 @@ class Chooser:
             await self._rest()
 
     async def _rest(self) -> None:
-        waking = asyncio.ensure_future(self._woken.wait())
-        resting = asyncio.ensure_future(sleep(self._clock, ASK_S))
-        try:
-            await asyncio.wait({waking, resting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waking.cancel()
-            resting.cancel()
+        rest_s = self._calm_s if self._is_calm() else ASK_S
+        await sleep_or(self._woken, self._clock, self._clock.monotonic() + rest_s)
+
+    def _is_calm(self) -> bool:
+        """Whether nothing is about to be proposed here, as far as can be seen."""
+        if self.why or self._member.ended() or self._member.leader() is None:
+            return False
+        if not self._member.is_leader():
+            return True
+        voters, soon_s = self._member.voters(), self._times.dead_s / 2
+        silence = self.silence(self._began_s)
+        return voters <= silence.keys() and max(silence.values(), default=0.0) < soon_s

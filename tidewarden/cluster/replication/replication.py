@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, sleep, sleep_or
 from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
@@ -234,13 +234,7 @@ class Replication:
         while True:
             self._woken.clear()
             await self._turn()
-            waking = asyncio.ensure_future(self._woken.wait())
-            resting = asyncio.ensure_future(sleep(self._clock, self._turn_s()))
-            try:
-                await asyncio.wait({waking, resting}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waking.cancel()
-                resting.cancel()
+            await sleep_or(self._woken, self._clock, self._clock.monotonic() + self._turn_s())
 
     def _turn_s(self) -> float:
         """Return the seconds to the next look, sooner while an election waits for what it says."""

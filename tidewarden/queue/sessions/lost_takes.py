@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, sleep, sleep_or
 from tidewarden.errors import Error, StoreDown
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
@@ -85,23 +85,11 @@ class LostTakes:
             further.clear()
             holder = self._holder()
             await self._release(shard, holder, further)
-            await self._rest(further)
+            await sleep_or(further, self._clock, self._clock.monotonic() + AGAIN_S)
             if not further.is_set():
                 await self._release(shard, holder, further)
             if not further.is_set():
                 return
-
-    async def _rest(self, further: asyncio.Event) -> None:
-        """For :data:`AGAIN_S`, or until a further answer is lost."""
-        ends = (
-            asyncio.ensure_future(sleep(self._clock, AGAIN_S)),
-            asyncio.ensure_future(further.wait()),
-        )
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for end in ends:
-                end.cancel()
 
     async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
         """
