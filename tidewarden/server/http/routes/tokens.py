@@ -545,7 +545,7 @@ class TokenRoutes:
             {
                 "tokens": [
                     (
-                        {"account": name, "error": one.code, "message": str(one)}
+                        {"account": name, "error": one.code, "message": one.http_message}
                         if isinstance(one, Error)
                         else {"account": name, **_shown(one), "keep_ms": one.keep_ms}
                     )
