@@ -24,13 +24,13 @@ from tidewarden.queue.task import LEASE_MAX_MS
 from tidewarden.server.http.caller import SessionHeader, name_in_path, session_of
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, LeaseNumber, WaitMs
 from tidewarden.server.verbs.lock import seen_locks
 
-from .tasks import Done, NoOptions
+from .tasks import Done
 
 HoldMs = Annotated[int, Meta(ge=1, le=LEASE_MAX_MS, description="Milliseconds.", examples=[30_000])]
 

@@ -13,11 +13,11 @@ from tidewarden.queue import Queues
 from tidewarden.queue.sessions.sessions import GRACE_MAX_MS, GRACE_MS
 from tidewarden.queue.sessions.unbound import GRACE_MIN_MS
 from tidewarden.server.http.caller import name_in_path, user_of
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route, whole
 
-from .tasks import Done, NoOptions
+from .tasks import Done
 
 
 class Grace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

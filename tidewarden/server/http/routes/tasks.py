@@ -33,7 +33,7 @@ from tidewarden.server.http.caller import (
 )
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.payloads import bytes_of, text_or_base64
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, Route, whole
@@ -62,10 +62,6 @@ QUEUES_MAX = 1000  # that one take names
 BYTES = "application/octet-stream"
 
 Body = TypeVar("Body")
-
-
-class NoOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing."""
 
 
 class PutOutcome(msgspec.Struct):
