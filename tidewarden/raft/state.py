@@ -38,7 +38,10 @@ class Times:
     """Raft's times, all in seconds and all scaled by ``config.raft.pace``."""
 
     tick_s: float = 0.02
-    """Longest wait of one tick for its sockets."""
+    """
+    Longest wait of one tick for its sockets, while anything is under way but heartbeats; otherwise
+    it waits until something is due.
+    """
     heartbeat_s: float = 0.1
     """
     Between two messages of a leader. More than three fit into ``election_min_s``, as PySyncObj

@@ -29,6 +29,12 @@ class RecordingVoter:
         self.otherNodes = {"n1"}
         self.ended: frozenset[str] = frozenset()
 
+    def rest_s(self) -> float:
+        return 0.001
+
+    def wake(self) -> None:
+        pass
+
     def doTick(self, wait_s: float) -> None:
         if self.error is not None:
             raise self.error
@@ -58,9 +64,6 @@ class RecordingVoter:
 
     def hold_off(self) -> None:
         pass
-
-    def wake(self) -> None:
-        self.calls.append("wake")
 
     def destroy(self) -> None:
         self.calls.append("destroy")

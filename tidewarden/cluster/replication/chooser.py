@@ -20,7 +20,7 @@ log = logging.getLogger("tidewarden.cluster")
 ASK_S = 0.03
 """Between two looks at whether another must be primary, on the leader."""
 CALM_ASK_S = 0.1
-"""Likewise, at pace 1 or below, while everybody is heard, or another node leads."""
+"""Likewise, at pace 1 or above, while another node leads."""
 
 
 class Chooser:
@@ -143,11 +143,6 @@ class Chooser:
         await sleep_or(self._woken, self._clock, self._clock.monotonic() + rest_s)
 
     def _is_calm(self) -> bool:
-        """Whether nothing is about to be proposed here, as far as can be seen."""
-        if self.why or self._member.ended() or self._member.leader() is None:
-            return False
-        if not self._member.is_leader():
-            return True
-        voters, soon_s = self._member.voters(), self._times.dead_s / 2
-        silence = self.silence(self._began_s)
-        return voters <= silence.keys() and max(silence.values(), default=0.0) < soon_s
+        """Whether another node leads, and is about to go on."""
+        leader = self._member.leader()
+        return not (leader in (None, self._member.name) or self._member.ended())
