@@ -199,7 +199,7 @@ async def open_tokens(
 
 
 async def _open_queues(queues: Queues, names: list[str]) -> None:
-    """Make the queues, or read them; one after the other, thousands took many seconds."""
+    """Open or make the queues, several at a time, for thousands in sequence take many seconds."""
     for first in range(0, len(names), OPENED_TOGETHER):
         await asyncio.gather(
             *(queues.catalog.shard_count(name) for name in names[first : first + OPENED_TOGETHER])

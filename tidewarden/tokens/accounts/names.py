@@ -141,7 +141,9 @@ class Grant:
 
 
 def brought(provider: Provider, grant: Grant) -> str:
-    """What is sealed of a grant that was put: two that ask alike are alike."""
+    """
+    Return the text to seal for a grant that was put; grants that ask alike have the same text.
+    """
     if provider.renews and not grant.client_secret:
         return grant.refresh_token
     scope = "" if provider.renews else grant.scope
@@ -150,7 +152,7 @@ def brought(provider: Provider, grant: Grant) -> str:
 
 def split(account: str) -> tuple[str, str]:
     """
-    The provider and the account's name within it, of ``provider/account``.
+    Split ``provider/account`` into the provider and the account's name within it.
 
     Raises: BadArg: no provider before a slash, or a name that is not allowed.
     """
@@ -278,7 +280,7 @@ def _extras(given: Any, provider: Provider) -> dict[str, Scalar]:
 
 
 def extras_size(extras: Mapping[str, Scalar]) -> int:
-    """How many characters they have."""
+    """Return how many characters the extras have, names and values together."""
     return sum(len(name) + len(str(value)) for name, value in extras.items())
 
 

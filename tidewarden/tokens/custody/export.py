@@ -43,7 +43,7 @@ Sealing = tuple[bytes, bytes, int]
 
 
 def ignored(account: str) -> None:
-    """Nobody wants to know."""
+    """Ignore which accounts were exported."""
 
 
 class Export:
@@ -56,7 +56,7 @@ class Export:
         providers: Mapping[str, Provider],
         queues: Mapping[str, str],
     ) -> None:
-        """``queues``: the queue of each provider."""
+        """Find each provider's queue in ``queues``."""
         self._ledger = ledger
         self._vault = vault
         self._providers = providers
@@ -151,7 +151,7 @@ class Export:
 
 
 def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
-    """What is known of an account beside its tokens, as a put takes it."""
+    """Return what is known of an account beside its tokens, in the form that a put takes."""
     known = row.details
     found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
     if known.consent_expires_ms:

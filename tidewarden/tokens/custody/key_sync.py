@@ -39,7 +39,9 @@ class KeySync:
         clock: Clock,
         address: str = "",
     ) -> None:
-        """``address``: where the node listens, ``host:base_port``; empty: that is not known."""
+        """
+        Tell the others that the node listens at ``address``, ``host:base_port``; empty: not known.
+        """
         self._node = node
         self._address = address
         self._vault = vault
@@ -81,7 +83,7 @@ class KeySync:
 
     async def leave(self) -> None:
         """
-        This node goes down: nobody waits for it.
+        Let no rotation wait for this node, which goes down.
 
         When it comes back it reads the keys before anything else.
         """
@@ -169,5 +171,5 @@ async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> b
 
 
 def provider_of(queue: str) -> str:
-    """The provider whose accounts lie in that queue."""
+    """Return the provider whose accounts lie in that queue."""
     return queue.removeprefix(QUEUE_PREFIX).partition(":")[0]

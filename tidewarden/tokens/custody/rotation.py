@@ -1,12 +1,10 @@
 """
 Rotates keys: a new data key, everything sealed anew, and another key-encryption key if asked.
 
-If asked, another key-encryption key wraps the data keys.
-
-Who works at it holds a task of the queue ``_vault``, and writes down how far it is: when that node
-dies, another goes on from there. At no step is anything unreadable: a key is in the store before
-something is sealed under it, each data key is always wrapped by one key-encryption key that all
-nodes have, and old data keys are dropped a whole rotation later.
+The node that works at it holds a task of the queue ``_vault``, and writes down how far it is: when
+that node dies, another goes on from there. At no step is anything unreadable: a key is in the store
+before something is sealed under it, each data key is always wrapped by one key-encryption key that
+all nodes have, and old data keys are dropped a whole rotation later.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class Rotator:
         return await self.status()
 
     async def status(self) -> dict[str, Any]:
-        """The keys, the nodes and the rotation, without secrets."""
+        """Describe the keys, the nodes and the rotation, without secrets."""
         await self._vault.load()
         wrapped = await self._shelf.keys()
         rotation = await self._shelf.rotation()
@@ -174,7 +172,7 @@ class Rotator:
             )
 
     async def _begin(self, rotation: Rotation, kek: bytes) -> None:
-        """Whether all nodes can open what the new key wraps; then which data key it is to be."""
+        """Check that all nodes can open what the new key wraps, then choose the new data key."""
         rotation.message = ""
         known, silent = await self._told()
         lacking = sorted(name for name, node in known.items() if rotation.kek not in node.keks)
@@ -197,7 +195,11 @@ class Rotator:
         rotation.state = "wrapping"
 
     async def _told(self, task: Taken | None = None) -> tuple[dict[str, NodeKeys], list[str]]:
-        """Have every node look; what those say that have, and who has not in time."""
+        """
+        Have every node read the keys again, and wait for their answers for a while.
+
+        Returns what the nodes that have done so know, and the names of those that have not.
+        """
         change = await self._shelf.tell()
         until = self._clock.monotonic() + self._answer_s
         while True:
@@ -224,7 +226,7 @@ class Rotator:
         await self._shelf.note(rotation)
 
     async def _token_queues(self) -> list[str]:
-        """Those of providers that are not configured now, too."""
+        """List the queues of accounts, also of providers that are not configured now."""
         return sorted(
             name for name in await self._queues.catalog.names() if name.startswith(QUEUE_PREFIX)
         )
@@ -246,7 +248,11 @@ class Rotator:
                 await sleep(self._clock, min(0.1, self._clock.monotonic() - begun))
 
     async def _seal_providers(self, rotation: Rotation) -> None:
-        """Those that were put; one that is put meanwhile is sealed under the newest key."""
+        """
+        Seal the providers that were put anew.
+
+        A provider that is put meanwhile is sealed under the newest key.
+        """
         sealed, unreadable = await self._records.reseal()
         if sealed:
             log.info("the settings of %d providers that were put are sealed anew", sealed)

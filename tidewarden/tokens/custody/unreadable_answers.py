@@ -3,9 +3,6 @@ Shows answers that promised success and could not be read.
 
 Each lies sealed in the journal of the node that got it; every node shows it to a user who may have
 refresh tokens, as long as its account exists.
-
-Each lies sealed in the journal of the node that got it, and every node shows it to users who may
-have refresh tokens, for as long as its account exists.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class UnreadableAnswers:
         peers: Peers,
         clock: Clock,
     ) -> None:
-        """``node``: this one's name. ``queues``: by provider."""
+        """Serve on the node called ``node``; ``queues`` are the providers' queues."""
         self._node = node
         self._queue_of = queues
         self._journal = journal

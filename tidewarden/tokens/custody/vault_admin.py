@@ -44,7 +44,7 @@ class VaultAdmin:
         directory: Directory,
         peers: Peers,
     ) -> None:
-        """``put`` puts an account of ``provider/name``."""
+        """Put accounts of ``provider/name`` by ``put``."""
         node = config.node.name
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, records, clock)
@@ -61,7 +61,7 @@ class VaultAdmin:
         await self.keeper.look()
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """What runs for ever."""
+        """Return the jobs that run for ever."""
         return self.keeper.run, self.rotator.run, self.unreadable.run
 
     async def stop(self) -> None:
@@ -76,7 +76,9 @@ class VaultAdmin:
             await self.keeper.leave()
 
     async def status(self) -> dict[str, Any]:
-        """The vault's keys by their ids, which nodes have them, and the rotation; no secrets."""
+        """
+        Describe the vault's keys by their ids, which nodes have them, and the rotation; no secrets.
+        """
         return await self.rotator.status()
 
     async def rotate(self, *, force: bool = False) -> dict[str, Any]:
@@ -92,7 +94,9 @@ class VaultAdmin:
         exported: AccountRights = EVERY_ACCOUNT,
         told: Told = ignored,
     ) -> Page:
-        """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
+        """
+        Return a page of accounts with their tokens, sealed for a file; see :meth:`Export.page`.
+        """
         names = self._directory.names(provider, exported)
         if not names:
             return [], "", []
@@ -114,7 +118,7 @@ class VaultAdmin:
 
     async def answers(self, account: str) -> dict[str, Any]:
         """
-        What providers answered for ``provider/account`` with success and could not be read.
+        List the successes of providers for ``provider/account`` that could not be read.
 
         See :meth:`UnreadableAnswers.of`.
         """

@@ -58,7 +58,7 @@ class Companions:
         self.change(companions)
 
     def change(self, companions: Mapping[str, Companion]) -> None:
-        """Go on with these; what waits for one that has changed waits for it as it is now."""
+        """Replace the companions; notes that wait for a changed one use its new settings."""
         for name, line in list(self._lines.items()):
             if companions.get(name) == line.companion:
                 continue
@@ -80,12 +80,12 @@ class Companions:
             self._tasks[companion.name] = self._group.create_task(line.run())
 
     def fresh(self, account: str) -> None:
-        """The token of ``provider/name`` lives, and can be refreshed."""
+        """Note that the token of ``provider/name`` lives, and can be refreshed."""
         for line in self._lines.values():
             line.note(account, True)
 
     def over(self, account: str) -> None:
-        """The account is dead, or gone."""
+        """Note that the account is dead, or gone."""
         for line in self._lines.values():
             line.note(account, False)
 
@@ -124,7 +124,7 @@ class _Line:
             self.note(account, lives)
 
     def note(self, account: str, lives: bool) -> None:
-        """Whether the account lives, from now on."""
+        """Note that the account lives, or that it does not, from now on."""
         providers = self.companion.providers
         if providers and account.partition("/")[0] not in providers:
             return

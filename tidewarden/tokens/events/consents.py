@@ -41,9 +41,9 @@ class Consents:
         clock: Clock,
     ) -> None:
         """
-        ``queues``: of accounts.
+        Watch the accounts in ``queues``.
 
-        ``having``: ``Queues.having``. ``told``: hears the queue and shard where notices were left.
+        ``having`` is ``Queues.having``; ``told`` hears in which queue and shard notices were left.
         """
         self._ledger = ledger
         self._queues = queues

@@ -1,15 +1,12 @@
 """
 Delivers account events from the store's outbox to the stream and the webhooks' queue.
 
-Each script that changes an account leaves its event in the shard, so that no node's death loses it;
-a node tells it, then removes it.
-
 Each script that changes an account's fate leaves the event in its shard, so that no node's death
 loses it; a node takes it from there, writes it to the stream and the webhooks' queue, and removes
 it.
 
-Whoever left something looks there at once; for those who died before they could, every node looks
-everywhere now and then.
+A node that left an event looks there at once; for nodes that died before they could, every node
+looks everywhere now and then.
 """
 
 from __future__ import annotations
@@ -84,7 +81,7 @@ class Outbox:
         self._noted.set()
 
     def look_at(self, queue: str, shard: int) -> None:
-        """Something is to be told in that shard; returns at once."""
+        """Note that something is to be told in that shard; returns at once."""
         self._places[queue, shard] = None
         self._noted.set()
 
@@ -166,7 +163,7 @@ class Outbox:
 
 
 def details(kind: str, data: bytes) -> dict[str, Any]:
-    """What an event of that kind says beside whom it is about."""
+    """Decode what an event of that kind says beside the name it is about."""
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}

@@ -1,12 +1,10 @@
 """
 Revokes refresh tokens of deleted accounts at their provider (RFC 7009).
 
-Its ``on_delete`` says whether.
-
-Its ``on_delete`` says whether.
+The provider's ``on_delete`` says whether to revoke.
 
 A revocation is a task of ``_revocations``, put before the account is deleted, with its token
-sealed; whichever node takes it makes sure that the account is gone, and asks. Anything but success
+sealed; the node that takes it makes sure that the account is gone, and asks. Anything but success
 is tried again with a growing pause; when the tries are used up the task is buried.
 """
 
@@ -99,7 +97,7 @@ class Revoker:
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """Go on with these providers; what is on its way ends as it began."""
+        """Use these providers; a revocation under way ends as it began."""
         wanted = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
         longest_s = max((2 * one.timeout_s for one in wanted.values()), default=0.0) + LEASE_SLACK_S
         self._providers = wanted
@@ -107,7 +105,7 @@ class Revoker:
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
         """
-        The account is about to be deleted: note its refresh token and its spare's; which.
+        Note the refresh tokens of an account about to be deleted; returns the rows that have them.
 
         Raises what the store raises.
         """
@@ -120,9 +118,9 @@ class Revoker:
 
     async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
         """
-        A pair has no account any more, or soon none.
+        Note that a pair has no account any more, or soon none, and is to be revoked.
 
-        Raises what the store raises; again it changes nothing.
+        Raises what the store raises; to call it again changes nothing.
         """
         if provider not in self._providers or not row.refresh:
             return
@@ -176,7 +174,7 @@ class Revoker:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
 
     async def _try(self, wanted: Revocation) -> Revoked | None:
-        """What has become of it; None: the account is there."""
+        """Try to revoke the token; returns what became of it, None: the account is there."""
         provider = self._providers.get(wanted.provider)
         if provider is None:
             return Revoked("failed", "its provider is not configured to revoke, on this node")

@@ -74,7 +74,7 @@ class Webhooks:
         self.change(webhooks)
 
     def change(self, webhooks: Mapping[str, Webhook]) -> None:
-        """Go on with these; what is on its way ends as it began."""
+        """Use these webhooks; a delivery under way ends as it began."""
         longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
         self._webhooks = webhooks
         self._complaints = {name: OncePer(self._clock, SAY_S) for name in webhooks}
@@ -144,8 +144,10 @@ class Webhooks:
         self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery
     ) -> tuple[str, float | None]:
         """
-        What went wrong, empty if nothing did; and how long the receiver wants to be left alone,
-        seconds.
+        Post an event to its receiver.
+
+        Returns what went wrong, empty if nothing did, and how many seconds the receiver asked us to
+        wait.
         """
         body, now_s = delivery.body.encode(), self._clock.unix_ms() // 1000
         headers = {

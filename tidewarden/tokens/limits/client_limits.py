@@ -55,7 +55,7 @@ class ClientLimits:
     """Limits the requests of one provider's client on one node."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
-        """``lease_ms``: how long a probe may take; when its node dies another follows then."""
+        """Let a probe take ``lease_ms``; if its node dies, another probe follows then."""
         self.provider = provider
         self._shared = shared
         self._clock = shared.clock
@@ -83,7 +83,7 @@ class ClientLimits:
 
     def carry_over(self, former: ClientLimits) -> None:
         """
-        Go on with what this node has learnt of the same client, whose settings have changed.
+        Take over what this node has learnt of the same client, whose settings have changed.
 
         What all nodes know of it lies in the store.
         """
@@ -102,7 +102,7 @@ class ClientLimits:
 
     @property
     def rated(self) -> bool:
-        """Whether the provider's host has a rate."""
+        """Return whether the provider's host has a rate."""
         return self._shared.hosts.rated(self.provider)
 
     @property
@@ -113,14 +113,14 @@ class ClientLimits:
 
     @property
     def held(self) -> bool:
-        """Whether this node knows its requests to be held back for more than their rate."""
+        """Return whether this node knows that more than a rate holds its requests back."""
         return self.breaker.open or self.known.record.hold is not None
 
     def room(self, asked: int, *, plenty: bool) -> int:
         """
-        How many more tasks may be asked for, with ``asked`` being taken already.
+        Return how many more tasks may be asked for, while ``asked`` are being taken already.
 
-        ``plenty``: the last take had all it could.
+        ``plenty`` says that the last take got as many tasks as it asked for.
         """
         self.freed.clear()
         free = self._free(self._clock.monotonic(), len(self.unanswered) + asked)
@@ -146,7 +146,7 @@ class ClientLimits:
 
     def begin(self, account: str) -> None:
         """
-        An account's task is taken and its refresh begins.
+        Note that an account's task is taken and its refresh begins.
 
         :meth:`end` follows, and :meth:`release` if it is asked for.
         """
@@ -154,7 +154,7 @@ class ClientLimits:
         self.unanswered.add(account)
 
     def end(self, account: str) -> None:
-        """A refresh that began has ended, its answer stored, or was never sent."""
+        """Note that a refresh that began has ended, its answer stored, or was never sent."""
         self.answered(account)
         self._shared.fair_share.leave(self.provider.name)
         if account in self._probing:
@@ -193,7 +193,11 @@ class ClientLimits:
         return self.breaker.allowed(now_s, self.concurrency.size, under_way)
 
     async def give_back(self, of_client: int, of_host: int) -> None:
-        """So many are not sent of what was granted. Never raises: some of a rate is lost then."""
+        """
+        Give requests back that were granted and not sent.
+
+        Never raises: part of a rate is lost then.
+        """
         try:
             await self.known.give_back(of_client)
             await self._shared.hosts.give_back(self.provider, of_host)
@@ -202,7 +206,7 @@ class ClientLimits:
 
     async def take_probe(self) -> Taken | None:
         """
-        The account that probes, by a lease past the pause.
+        Lease the account that probes, until past the pause.
 
         None: there was none while its request would end within the claim to probe.
         """
@@ -291,7 +295,7 @@ class ClientLimits:
 
     @property
     def _noted(self) -> Silence | None:
-        """What all nodes know of this one's trouble."""
+        """Return what the shared record says of this node's trouble."""
         return self.known.record.silences.get(self._shared.node)
 
     @property
@@ -325,12 +329,14 @@ class ClientLimits:
             self._tell_in(0)
 
     def answered(self, account: str) -> None:
-        """There is an answer, or there will be none: another may be asked for meanwhile."""
+        """Note that there is an answer, or will be none: another request may begin meanwhile."""
         self.unanswered.discard(account)
         self.freed.set()
 
     def assess(self, verdict: Verdict) -> Assessment:
-        """What is known of the client's other accounts when one of its refreshes has failed."""
+        """
+        Return what is known of the client's other accounts when one of its refreshes has failed.
+        """
         known = self.known
         return judgement.assess(
             known.record,
@@ -360,7 +366,7 @@ class ClientLimits:
     # --- telling the other nodes
 
     def _is_news(self, ended: Ended, kind: Kind) -> bool:
-        """Whether what was just counted should be told soon."""
+        """Return whether other nodes should soon hear of the answer just counted."""
         record = self.known.record
         if self._counts.untold.probe is not None or self._trouble_due or kind == "limited":
             return True

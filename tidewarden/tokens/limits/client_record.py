@@ -76,7 +76,7 @@ class Hold(msgspec.Struct, array_like=True):
 
     @property
     def said(self) -> str:
-        """What was answered: class, status and code, and how many met with it."""
+        """Describe the answers: class, status and code, and how many accounts met with them."""
         share = f"({self.failed} of {self.asked} accounts that were well)"
         return f"{self.outcome} {self.brief} {share}".strip()
 
@@ -174,11 +174,15 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
     @property
     def recovering(self) -> bool:
-        """Whether an incident was told of, and all go on: it is over when that lasts a while."""
+        """
+        Return whether an incident was reported and no hold is left.
+
+        The incident is over when that lasts a while.
+        """
         return bool(self.incident_ms) and self.hold is None
 
     def sample_due(self, clock_ms: int) -> bool:
-        """Whether it is time to ask about another account that a quarantine is for."""
+        """Return whether it is time to ask about another account of the quarantine."""
         found = self.quarantine
         return found is not None and not found.ending_ms and clock_ms >= found.sample_ms
 
@@ -202,7 +206,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
         return True
 
     def pack(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return msgspec.msgpack.encode(self)
 
 
@@ -212,9 +216,9 @@ Change = Callable[[ClientRecord, int], list[ClientEvent]]
 
 def parse_record(raw: bytes) -> ClientRecord:
     """
-    The record of its stored form.
+    Parse the stored form of a record.
 
-    One that cannot be read is as good as none: evidence comes anew with each answer.
+    An unreadable record counts as none: evidence comes anew with each answer.
     """
     return _read(raw) or ClientRecord()
 
@@ -272,7 +276,7 @@ class SharedRecord:
 
     @property
     def free(self) -> bool:
-        """Whether nothing holds anybody back."""
+        """Return whether no hold, rate or pause applies to the client."""
         record = self.record
         rests = record.rest_ms and record.rest_ms > self.clock_ms
         return record.hold is None and record.rate is None and not rests
@@ -293,7 +297,7 @@ class SharedRecord:
         return await self._run("ask", wanted, _thousandths(self._provider.client_rate))
 
     async def give_back(self, requests: int) -> None:
-        """So many that were granted are not sent."""
+        """Give requests back that were granted and not sent."""
         if requests and (self._provider.client_rate or self.record.rate is not None):
             await self._run("back", requests, _thousandths(self._provider.client_rate))
 
@@ -389,7 +393,7 @@ class SharedRecord:
             self._say(event)
 
     def _start(self, name: str, job: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; what goes by that name already goes on alone."""
+        """Start a background job, unless one of that name is running."""
         if name in self._jobs:
             job.close()
             return

@@ -53,7 +53,7 @@ def kind_of(verdict: Verdict) -> Kind:
 
 
 def is_refusal(outcome: str) -> bool:
-    """Whether answers of that class refuse a grant, or our client."""
+    """Return whether answers of that class refuse a grant or our client."""
     return class_of(outcome).kind in ("refused", "client")
 
 
@@ -114,7 +114,7 @@ class Bucket(msgspec.Struct, array_like=True):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is counted."""
+        """Return whether nothing is counted."""
         return not any(getattr(self, name) for name in COUNTS)
 
 
@@ -124,7 +124,7 @@ COUNTS = tuple(name for name in Bucket.__struct_fields__ if name != "since_ms")
 
 
 def total(buckets: Iterable[Bucket]) -> Bucket:
-    """The sum of buckets."""
+    """Add up buckets."""
     found = Bucket()
     for bucket in buckets:
         found.add(bucket)
@@ -132,7 +132,7 @@ def total(buckets: Iterable[Bucket]) -> Bucket:
 
 
 def within(buckets: Iterable[Bucket], since_ms: int) -> Bucket:
-    """The sum of the buckets that began at that time or later."""
+    """Add up the buckets that began at that time or later."""
     return total(bucket for bucket in buckets if bucket.since_ms >= since_ms)
 
 
@@ -304,12 +304,12 @@ class AnswerCounts:
 
     @property
     def recent(self) -> Bucket:
-        """What came within the last moment."""
+        """Return the counts of the last moment."""
         return total((self.untold.recent, self._former))
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Return whether there is nothing to tell."""
         told = self.untold
         counted = (told.recent, self._former, told.older)
         return told.probe is None and not told.unclaim and all(bucket.empty for bucket in counted)
@@ -368,7 +368,7 @@ class AnswerCounts:
         return told
 
     def put_back(self, told: Told) -> None:
-        """It was not told: it is told with what comes next."""
+        """Put back what could not be told, to be told with what comes next."""
         self._former.add(told.recent)
         self.untold.older.add(told.older)
         if self.untold.recent.ok == 0:

@@ -63,9 +63,9 @@ ASKED = 8  # Answers that are kept of an account that fails.
 
 def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
     """
-    Seconds until the next try after ``tries`` failures (1: the first).
+    Return the seconds until the next try after ``tries`` failures (1: the first).
 
-    Doubling from one second, with full jitter.
+    They double from one second, with full jitter.
     """
     return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
 
@@ -112,7 +112,7 @@ class Case:
 
     @property
     def doubt_ms(self) -> int:
-        """When the first request began of which nobody knows what became."""
+        """Return when the first request of unknown outcome began."""
         return self.troubles.doubt_ms or self.begun_ms or self.now_ms
 
     @property
@@ -126,7 +126,11 @@ class Case:
 
     @property
     def saving(self) -> bool:
-        """Whether only another request within the grace can save what an earlier one began."""
+        """
+        Return whether only another request within the grace can still save the account.
+
+        An earlier request may have used its refresh token up.
+        """
         return self.troubles.doubts > 0 and not self.used_spare and self.now_ms < self.safe_until_ms
 
     @property
@@ -146,9 +150,9 @@ class Case:
     @property
     def released(self) -> bool:
         """
-        Whether an operator says that its refusals are true.
+        Return whether an operator has declared the client's refusals to be true.
 
-        Of one that was well since then nothing was said.
+        That says nothing of an account that was well since then.
         """
         return self.stored_ms <= self.assessment.released_ms > 0
 
@@ -157,8 +161,8 @@ class Case:
         """
         Return whether no other account of the client is asked, or was well since this one was.
 
-        That is since this one was refreshed, or was put. Where no account at all was ever well the
-        client's settings may be wrong, and that ends nobody.
+        This one was well when it was refreshed or put last. Where no account at all was ever well,
+        the client's settings may be wrong, and that ends no account.
         """
         well_ms = self.assessment.well_ms
         return well_ms <= self.stored_ms + LONE_SLACK_MS and bool(
@@ -168,9 +172,9 @@ class Case:
 
 def after_failure(case: Case) -> Step:
     """
-    What to do after a failed refresh.
+    Decide what to do after a failed refresh.
 
-    The troubles of the step are new ones, those of the case stay as they are.
+    The step has troubles of its own; those of the case stay as they are.
     """
     verdict, error = case.verdict, case.error
     if verdict.scope == "ours":
@@ -275,11 +279,11 @@ def _later(
 
 def replay_after(case: Case) -> float | None:
     """
-    Seconds until the refresh token of a request of unknown outcome is sent again in its place.
-    None: it is not.
+    Return the seconds after which the refresh token of an open request is sent again in place.
 
-    Only where that is safe, and a time or two, or to the end of a grace that is short: whatever
-    waits in the queue, or for a rate, may wait past the grace.
+    The request's outcome is unknown. None: it is not sent in place. It is only where that is safe,
+    and a time or two, or to the end of a grace that is short: a task that waits in the queue, or
+    for a rate, may wait past the grace.
     """
     old, verdict = case.troubles, case.verdict
     if case.saving and case.grace_s <= IN_PLACE_GRACE_S and verdict.scope != "unknown":
@@ -302,16 +306,16 @@ def replay_after(case: Case) -> float | None:
 
 
 def after_doubt(case: Case) -> RefreshTroubles:
-    """The troubles of an account whose request is sent again in its place."""
+    """Return the troubles of an account whose request is sent again in its place."""
     noted = _noted(case, 0, counts=False)
     return _doubting(case, noted) if case.verdict.scope == "unknown" else noted
 
 
 def _after_unknown(case: Case) -> Step:
     """
-    Where the old token still works it is tried soon, before that ends.
+    Try again soon where the old token still works, before its grace ends.
 
-    Elsewhere too, for perhaps nothing was processed.
+    Elsewhere try again, too, for perhaps the provider processed nothing.
     """
     wait = _own_wait_s(case)
     if case.assessment.shared:
@@ -360,7 +364,7 @@ def _doubting(case: Case, troubles: RefreshTroubles) -> RefreshTroubles:
 
 
 def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
-    """Seconds between the last of so many refusals that count and the next one that does."""
+    """Return the seconds between the last of so many refusals that count and the next that does."""
     if counted < 2:
         return confirm_s * counted
     return confirm_s * min(LONE_AFTER, THIRD_AFTER * 2.0 ** min(counted - 2, 10))
@@ -428,9 +432,9 @@ def _uncounted_wait_s(case: Case) -> float:
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
     """
-    Whether its refusals show that the grant has ended.
+    Return whether the account's refusals show that its grant has ended.
 
-    Enough of them, apart, and the provider is known to be well.
+    They do when there are enough of them, far enough apart, while the provider is known to be well.
     """
     if case.released:
         return troubles.refusals > 0
@@ -488,7 +492,7 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
 
 
 def _not_before_ms(case: Case) -> int:
-    """When the provider lets this account be asked again, as far as it said so; 0: it did not."""
+    """Return when the provider lets this account be asked again; 0: it did not say."""
     if case.verdict.retry_after_s is None or case.assessment.shared:
         return 0
     return case.now_ms + int(case.verdict.retry_after_s * 1000)
@@ -496,11 +500,10 @@ def _not_before_ms(case: Case) -> int:
 
 def _waited_ms(case: Case) -> int:
     """
-    How much longer the account has been asked in vain now.
+    Return how much longer the account has been asked in vain now.
 
-    What it waited past its next try was in a queue that was held.
-
-    Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
+    Time past its next try does not count: the account lay in a queue that was held. Only half of
+    the time counts where no other account was refreshed meanwhile: the provider may have been away.
     """
     old = case.troubles
     if case.error.mended_here:
@@ -511,9 +514,9 @@ def _waited_ms(case: Case) -> int:
 
 def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -> int:
     """
-    Until when sending a refresh token again saves an account of which something is doubted.
+    Return until when sending the refresh token again can save an account in doubt.
 
-    0: that is over, or needs no haste.
+    0: that time is over, or there is no need for haste.
     """
     until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
     return (
@@ -524,7 +527,7 @@ def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -
 
 
 def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTroubles:
-    """The troubles of an account of which nothing was found out but that something is doubted."""
+    """Mark the account's last outcome as unknown, and note when its next try comes."""
     return replace(
         troubles,
         outcome=troubles.outcome or "unknown",
@@ -536,9 +539,9 @@ def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTr
 
 def use_spare(troubles: RefreshTroubles, has_spare: bool) -> bool:
     """
-    Whether the next request should carry the spare's refresh token.
+    Return whether the next request should carry the spare's refresh token.
 
-    The row's was refused, the spare's was not.
+    It should when the row's token was refused and the spare's was not.
     """
     return has_spare and troubles.refusals > 0 and not troubles.spare_refused
 
@@ -562,9 +565,9 @@ def patience(
 
 def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int) -> bool:
     """
-    Whether a spare may still work.
+    Return whether a spare may still work.
 
-    One that the row's own pair came from does so within the grace after that alone.
+    The spare that the row's own pair came from works only within the grace after that refresh.
     """
     if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
         return True

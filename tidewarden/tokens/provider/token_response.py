@@ -69,7 +69,7 @@ class HttpAnswer:
 
     @property
     def as_it_came(self) -> bytes:
-        """What is kept of an answer that cannot be read."""
+        """Return the bytes to keep of an answer that cannot be read."""
         return self.raw or self.body
 
 
@@ -153,7 +153,7 @@ class Rules:
 
     def of_error(self, status: int, codes: tuple[str, ...]) -> str:
         """
-        The class that the map gives to an answer, the closest entry first; empty: it says nothing.
+        Return the class that the map's closest entry gives to an answer; empty: none does.
 
         Of several codes the last is the most particular.
         """
@@ -176,7 +176,7 @@ def rules_of(
     *,
     renews: bool = True,
 ) -> Rules:
-    """The rules of a provider's settings: codes are compared without regard to case."""
+    """Make the rules of a provider's settings: codes are compared without regard to case."""
     return Rules(
         paths,
         {key.lower(): word for key, word in errors.items()},
@@ -187,7 +187,7 @@ def rules_of(
 
 def classify(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """
-    The verdict on one refresh.
+    Judge the outcome of one refresh.
 
     ``unix_ms`` is this host's time, against which a Retry-After date is read.
     """
@@ -263,9 +263,7 @@ _BY_LETTERS = {_letters(code): known for code, known in BY_CODE.items()}
 
 
 def error_of(answer: HttpAnswer) -> tuple[str, str]:
-    """
-    The error's code in an answer, if there is one; and what to say of it, which holds no secret.
-    """
+    """Return the error's code in an answer, if any, and words about it that hold no secret."""
     told = read_error(_members(answer), answer.status)
     codes = told.codes if told.refused or answer.status >= 300 else ()
     return codes[0] if codes else "", _words(answer, codes, "")
@@ -357,9 +355,9 @@ def _pair(
 
 def _is_refresh_token(value: Any) -> TypeGuard[str]:
     """
-    Whether it can be kept as one.
+    Return whether the value can be kept as a refresh token.
 
-    A control character begins what is sealed of accounts that bring more than that.
+    A control character begins what is sealed of accounts that bring more than a refresh token.
     """
     return isinstance(value, str) and value.isascii() and value[:1].isprintable()
 
@@ -373,7 +371,7 @@ def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, S
 
 
 def is_extra(value: object) -> bool:
-    """Whether the value may be kept beside a pair."""
+    """Return whether the value may be kept beside a pair."""
     if isinstance(value, str):
         return len(value) <= EXTRA_CHARS_MAX and value.isprintable()
     return isinstance(value, bool) or (isinstance(value, (int, float)) and abs(value) < INTEGER_END)
@@ -381,9 +379,9 @@ def is_extra(value: object) -> bool:
 
 def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
     """
-    How long the refresh token lives by itself, by any of the names in use.
+    Return how long the refresh token itself lives, by any of the names in use.
 
-    0, as some say for ever, tells nothing.
+    0, which some providers send for ever, tells nothing.
     """
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
@@ -455,7 +453,7 @@ def _kind_of(answer: HttpAnswer) -> str:
 
 
 def _is_page(answer: HttpAnswer) -> bool:
-    """Whether it is a document to be looked at, which no token endpoint sends."""
+    """Return whether the answer is a document to be looked at, which no token endpoint sends."""
     body = answer.body.removeprefix(b"\xef\xbb\xbf").lstrip()
     return body.startswith(b"<") or (
         _kind_of(answer) in PAGES and not body.startswith((b"{", b"["))
@@ -463,7 +461,7 @@ def _is_page(answer: HttpAnswer) -> bool:
 
 
 def _plain_text(answer: HttpAnswer) -> str:
-    """What a body says that is neither data nor a page."""
+    """Return the text of a body that is neither data nor a page."""
     raw = answer.body[: SAID_CHARS_MAX + 1]
     text = raw.decode("utf-8", "replace")
     odd = sum(not char.isprintable() and not char.isspace() for char in text)
@@ -476,7 +474,7 @@ def _text(body: bytes) -> str:
 
 
 def _error_of(members: Mapping[str, Any], status: int, rules: Rules) -> ErrorReport:
-    """What is said of an error, where ``paths`` says if it says so."""
+    """Read the error of an answer, at the places that ``rules.paths`` names, if it names any."""
     if "error" in rules.paths:
         words = _at(members, "error_description", rules.paths) or members.get("message", "")
         return read_error_at(_at(members, "error", rules.paths), words)
@@ -491,7 +489,7 @@ def _error_of(members: Mapping[str, Any], status: int, rules: Rules) -> ErrorRep
 
 def scrub(text: str) -> str:
     """
-    An error text that may be stored and shown: one line, no control characters.
+    Make an error text fit to be stored and shown: one line, no control characters.
 
     Nothing is left in it that looks like a token, an e-mail address or a phone number.
     """
@@ -523,5 +521,5 @@ def _brief(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> str:
 
 
 def _sent(answer: HttpAnswer) -> Iterator[str]:
-    """What the request told that must not be said again."""
+    """Yield the request's secrets that are long enough to be blanked in texts."""
     return (secret for secret in answer.secrets if len(secret) >= SECRET_CHARS_MIN)

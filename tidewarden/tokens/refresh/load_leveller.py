@@ -39,10 +39,8 @@ class Leveller:
     """
     Levels one client's accounts.
 
-    ``life_s``: how long a token lives there; ``room``: whether refreshes that could wait have room.
-
-    ``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that
-    could wait.
+    ``life_s`` tells how long a token lives there; ``room`` tells whether there is room for
+    refreshes that could wait.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Leveller:
         )
 
     async def run(self) -> None:
-        """Until cancelled; at once where nothing may be levelled."""
+        """Level until cancelled; end at once where nothing may be levelled."""
         period_s, wait_s = PERIOD_S[1], self._begin_s
         while self.wanted:
             await sleep(self._clock, wait_s)

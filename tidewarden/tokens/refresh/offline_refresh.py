@@ -70,7 +70,7 @@ class OfflineRefresher:
         """Until when a provider is left alone."""
 
     def serves(self, provider: str) -> bool:
-        """Whether this provider's accounts may be refreshed without the store."""
+        """Return whether this provider's accounts may be refreshed without the store."""
         return provider in self._clients
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
@@ -122,15 +122,13 @@ class OfflineRefresher:
                 work.cancel()
 
     def _held_back(self, provider: Provider, account: str) -> bool:
-        """
-        Whether an earlier answer wants this account, or all of its provider's, left alone now.
-        """
+        """Return whether an earlier answer forbids to ask for this account or provider now."""
         return self._clock.monotonic() < max(
             self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]
         )
 
     def _may_begin(self, provider: Provider) -> bool:
-        """Whether there is room for another request; counts it if so."""
+        """Return whether there is room for another request, and count the request if so."""
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
         return self._clients[provider.name].limits.acquire_alone(under_way)
 

@@ -89,12 +89,12 @@ class Pool:
 
     @property
     def _idle(self) -> bool:
-        """Whether there is room for refreshes that could wait."""
+        """Return whether there is room for refreshes that could wait."""
         return not self.limits.held and len(self._work) < self.limits.concurrency.size
 
     @property
     def _rest(self) -> int:
-        """How many more may be begun, whatever has become of those that were."""
+        """Return how many more refreshes may begin, whatever became of those that have."""
         return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
@@ -176,7 +176,7 @@ class Pool:
             await self._wait_for_room()
 
     def _room(self) -> int:
-        """How many tasks another take may ask for."""
+        """Return how many tasks another take may ask for."""
         asked = sum(self._takes.values())
         room = self.limits.room(asked, plenty=self._plenty)
         return min(room, self._rest - asked, TAKE_MAX)
@@ -221,9 +221,9 @@ class Pool:
 
     async def _take_first(self) -> Sequence[Taken]:
         """
-        The first task that comes, where the host has a rate.
+        Take the first task that comes, where the host has a rate.
 
-        Whoever waits for one has no part of it, which others there may need.
+        While it waits it holds no part of the host's rate, which other providers there may need.
         """
         leave = await self.limits.acquire(1, host=False)
         if leave.probe:
@@ -322,7 +322,7 @@ class Pool:
 
 
 def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
-    """What pools are at, each figure by provider; see ``Tokens.metrics``."""
+    """Collect the pools' figures, each by provider; see ``Tokens.metrics``."""
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},

@@ -51,7 +51,7 @@ UNSENT_S = 5.0
 
 def lease_ms_of(provider: Provider) -> int:
     """
-    How long the lease of a refresh lasts.
+    Return how long the lease of a refresh lasts.
 
     It outlives the longest request, by each of the client's secrets.
     """
@@ -59,7 +59,7 @@ def lease_ms_of(provider: Provider) -> int:
 
 
 def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
-    """An answer as evidence: whoever failed last time is no witness."""
+    """Return an answer as evidence; an account that failed last time is no witness."""
     troubles = opened.troubles
     witness = not troubles.outcome
     # In a quarantine none is counted.
@@ -109,9 +109,9 @@ class Refresher:
     @property
     def writable(self) -> bool:
         """
-        Whether the journal takes answers, or need not.
+        Return whether the journal takes answers, or need not.
 
-        One that would be the only one is not asked for else.
+        Otherwise no answer is asked for that would be the account's only one.
         """
         return not self._journal.fault or self.provider.rotation != "single_use"
 
@@ -144,7 +144,9 @@ class Refresher:
                 self._under_way.asking.discard(place)
 
     def unsent(self, account: str) -> bool:
-        """Whether nothing was sent for an account whose intent this node could not close yet."""
+        """
+        Return whether nothing was sent for an account whose intent this node could not close yet.
+        """
         owed = [step.what for task, step in self._owed if task.id == account]
         # Of an earlier try something else may be owed.
         return bool(owed) and all(what == "hold" for what in owed)
@@ -348,7 +350,7 @@ class Refresher:
         return asked + self.lease_ms / 1000 if renewed else None
 
     def _spare_may_do(self, opened: Opened) -> bool:
-        """Whether there is a spare worth a try: a previous token works within the grace alone."""
+        """Return whether a spare is worth a try: a previous token works within the grace alone."""
         return opened.spare is not None and failures.spare_lives(
             opened.spare, opened.row, self.provider.grace_s, opened.now_ms
         )
@@ -390,7 +392,7 @@ class Refresher:
         await self._note(task, step)
 
     async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
-        """What is known of a failure, of the client's other accounts, too."""
+        """Gather what is known of a failure, also of the client's other accounts."""
         if kind_of(verdict) in ("refused", "client"):
             await self._limits.weigh()  # Before anybody is given up.
         row = opened.row
@@ -426,7 +428,7 @@ class Refresher:
         self._notifier.failed(name, task.id, generation, step)
 
     def _say(self, account: str, before: RefreshTroubles, step: Step) -> None:
-        """What became of an account, where it is the account's own matter and news."""
+        """Log what became of an account, where that is the account's own matter and news."""
         now = step.troubles
         if step.what == "lost":
             self._log.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)

@@ -1,8 +1,8 @@
 """
 Resolves requests of unknown outcome: an intent that was left open, now or before.
 
-Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's
-rotation and grace decide.
+The node that wrote the intent may hold the answer in its journal, so it is asked first; only then
+the provider's rotation and grace decide.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnknownOutcomes:
         peers: Peers,
         write_back: WriteBack,
     ) -> None:
-        """``node``: this one's name."""
+        """Resolve on the node called ``node``."""
         self._provider = provider
         self._queue = queue
         self._node = node

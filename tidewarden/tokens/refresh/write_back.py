@@ -46,7 +46,7 @@ class WriteBack:
         clock: Clock,
         dice: Random,
     ) -> None:
-        """``node``: this one's name."""
+        """Write for the node called ``node``."""
         self.provider = provider
         self.queue = queue
         self._node = node

@@ -1,8 +1,6 @@
 """
 Seals what is secret in an account's row with AES-256-GCM, bound to the place it was written for.
 
-Each is bound to the place it was written for.
-
 Data keys, one a day and one a rotation, seal the records; a key-encryption key
 (:mod:`tidewarden.tokens.vault.keyring`) wraps the data keys, which lie in the store
 (:mod:`tidewarden.tokens.vault.key_store`). A sealed record is ``version 1 | key id 4 | nonce 12 |
@@ -84,7 +82,7 @@ class Place(NamedTuple):
     generation: int
 
     def associated(self) -> bytes:
-        """The associated data of the cipher."""
+        """Return the associated data of the cipher."""
         where = _behind_lengths(self.provider, self.account, self.field)
         return where + _NUMBERS.pack(8, self.grant, 8, self.generation)
 
@@ -178,7 +176,7 @@ class Vault:
 
     async def unseal(self, record: bytes, place: Place) -> bytes:
         """
-        What was sealed for ``place``.
+        Open a record that was sealed for ``place``.
 
         Raises: Unsealable: the record is damaged, was sealed for another place, or its data key is
         gone.
@@ -205,9 +203,7 @@ class Vault:
         raise Unsealable(f"{_words(place)}: the sealed record does not open here")
 
     async def reseal(self, record: bytes, place: Place) -> bytes:
-        """
-        The record under the newest data key: itself, when it is so already. Raises: Unsealable.
-        """
+        """Seal a record under the newest data key, unless it is so already. Raises: Unsealable."""
         if not record or key_id_of(record) == self._newest_id:
             return record
         return self.seal(await self.unseal(record, place), place)
@@ -233,7 +229,7 @@ class Vault:
         return key_id, self._wrapped[key_id]
 
     def holds(self, record: bytes) -> bool:
-        """Whether the data key that ``record`` is sealed under is known here."""
+        """Return whether this node knows the data key that ``record`` is sealed under."""
         return key_id_of(record) in self._wrapped
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
@@ -257,7 +253,7 @@ class Vault:
 
     def next_id(self) -> int:
         """
-        An id for a new data key, of today or later, drawn by chance above all that are known here.
+        Draw an id for a new data key, of today or later, above all that are known here.
 
         A store that lost its last writes is asked for today's key again: under the same id that
         would be another key, and what was sealed under the first would open no more.
@@ -266,9 +262,9 @@ class Vault:
 
     async def add_data_key(self, key_id: int) -> None:
         """
-        Have a data key of that id: from now on it seals, if it is the newest.
+        Make a data key of that id, unless it is there; it seals from now on if it is the newest.
 
-        Made once, whoever else makes it.
+        One key is made, even if several nodes try.
         """
         if key_id not in self._wrapped:
             await self._make(key_id, self.kek)
@@ -362,7 +358,7 @@ class Vault:
 
 async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> Vault:
     """
-    The vault of this cluster, with its data keys loaded and today's made.
+    Open the vault of this cluster: load its data keys and make today's.
 
     A key file that is not there is made, if there is no data key either.
 
@@ -376,7 +372,7 @@ async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> 
 
 
 def key_id_of(record: bytes) -> int:
-    """The data key that a record is sealed under."""
+    """Return the id of the data key that a record is sealed under."""
     return int(_HEAD.unpack_from(record)[1])
 
 

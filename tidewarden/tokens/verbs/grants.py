@@ -199,8 +199,9 @@ class Grants:
         self, provider: Provider, queue: str, name: str, reading: AccountReading, grant: names.Grant
     ) -> bool:
         """
-        What is put of the grant that the account has, beside its tokens; False: it has changed
-        meanwhile.
+        Store what a put of the same grant changes beside the tokens.
+
+        Returns False when the account's grant has changed meanwhile.
         """
         row = reading.row
         assert row is not None
@@ -277,9 +278,7 @@ class Grants:
     async def _has_other_secret(
         self, provider: Provider, name: str, old: AccountRow, grant: names.Grant
     ) -> bool:
-        """
-        Whether another secret of its client is put with the refresh token that the account has.
-        """
+        """Return whether the put brings another client secret than the account has."""
         if not (provider.account_secret and provider.renews):
             return False
         try:

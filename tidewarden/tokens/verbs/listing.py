@@ -152,7 +152,7 @@ class Listing:
         return beside(shown, stands)
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:
-        """One account as on a page, and more of it. Raises: NotFound."""
+        """Describe one account as a page does, and more of it. Raises: NotFound."""
         reading = await self._ledger.get(self._queue_of[provider], name)
         if reading.row is None:
             raise errors.NotFound(f"there is no account {provider}/{name}")
@@ -168,20 +168,18 @@ class Listing:
         }
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """
-        The figures of a provider: see :func:`.provider_status.figures`.
-        """
+        """Return the figures of a provider: see :func:`.provider_status.figures`."""
         found = await self._ledger.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
         client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
         return found.counts | figures(client, due_ms)
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
-        """How many accounts of a provider fall due in each of the next steps of time, about."""
+        """Estimate how many accounts of a provider fall due in each of the next steps of time."""
         return await self._ledger.due(self._queue_of[provider], step_ms, steps)
 
     async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
-        """What nodes know of our client there, and its :func:`.provider_status.figures`."""
+        """Read what nodes know of our client there, and its :func:`.provider_status.figures`."""
         seen = await read_client(self._queue_of[provider], self._ledger)
         client = client_facts(self._providers[provider], *seen)
         return client, figures(client, 0)

@@ -35,7 +35,7 @@ class Stories:
         clock: Clock,
         patience: failures.Patience,
     ) -> None:
-        """``queue_of``: the queues by provider."""
+        """Find each provider's queue in ``queue_of``."""
         self._ledger = ledger
         self._queue_of = queue_of
         self._cache = cache
@@ -43,7 +43,7 @@ class Stories:
         self._patience = patience
 
     async def account(self, provider: Provider, name: str) -> Story:
-        """The story of an account. Raises: NotFound."""
+        """Tell the story of an account. Raises: NotFound."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
@@ -63,7 +63,7 @@ class Stories:
         return await self._or_away(read, provider, name, left_ms)
 
     async def provider(self, provider: Provider) -> Story:
-        """The story of a provider."""
+        """Tell the story of a provider."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
@@ -78,7 +78,12 @@ class Stories:
     async def _or_away(
         self, read: Callable[[], Awaitable[Story]], provider: Provider, name: str, left_ms: int
     ) -> Story:
-        """``left_ms``: of the token that this node served last of the account; 0: none lives."""
+        """
+        Tell a story by ``read``, or that the store is away.
+
+        ``left_ms``: how long the token that this node served last of the account still lives; 0: it
+        does not.
+        """
         try:
             async with asyncio.timeout(AWAY_S):
                 return await read()
