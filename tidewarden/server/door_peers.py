@@ -75,7 +75,7 @@ class Peers(Generic[Connected]):
         return self.connections_total
 
     def forget(self, connection: Connected, session: Session | None) -> None:
-        """A peer has gone: what it held is free again at once."""
+        """Forget a peer that has gone: what it held is free again at once."""
         self.connections.discard(connection)
         self.relayed.discard(connection)
         if session is not None:

@@ -64,7 +64,7 @@ class StoreOperations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What verbs and routes act on; of those that are absent the verbs are refused."""
+    """Holds what verbs and routes act on; the verbs of a part that is absent are refused."""
 
     queues: Queues
     cluster: ClusterView

@@ -208,7 +208,7 @@ class Listener:
 
 
 def bound(family: int, address: Iterable[Any], shared: bool) -> socket.socket:
-    """A socket at this address. Raises: OSError, which names it."""
+    """Bind a socket to this address. Raises: OSError, which names it."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)

@@ -29,7 +29,7 @@ WATCHED_MAX = 1000  # tubes: a reserve looks at each
 
 
 def queue_named(tube: str) -> str:
-    """The queue of a tube. Raises: BadArg: it can have none."""
+    """Return the queue of a tube. Raises: BadArg: it can have none."""
     queue = queue_of(tube)
     if queue is None:
         raise BadArg("the tube's name is too long for a queue's")
@@ -304,7 +304,7 @@ async def auth(c: JobConnection, request: Request) -> bytes:
 async def _find(
     c: JobConnection, request: Request, command: str, words: tuple[str, ...]
 ) -> Job | None:
-    """Where the job lies that a command names. Raises: Denied."""
+    """Find the job that a command names. Raises: Denied."""
     found = await c.door.jobs.numbers.find(request.numbers[0])
     if found is not None:
         c.check(command, words, found.queue)

@@ -40,7 +40,9 @@ BEFORE_LOGIN = frozenset({"auth", "quit"})
 
 
 def certified(transport: asyncio.BaseTransport) -> str:
-    """The common name in a certificate of the peer that an authority vouches for; empty: none."""
+    """
+    Return the common name of the peer's certificate, vouched for by an authority; empty: none.
+    """
     certificate = transport.get_extra_info("peercert") or {}
     names = [
         value
@@ -53,7 +55,7 @@ def certified(transport: asyncio.BaseTransport) -> str:
 
 class JobConnection(asyncio.Protocol):
     """
-    One peer, from accept to close.
+    Serves one peer, from accept to close.
 
     Args:
         door: what all connections share.
@@ -185,7 +187,7 @@ class JobConnection(asyncio.Protocol):
 
     def enter(self, user: str) -> None:
         """
-        The peer has said who it is.
+        Note that the peer has said who it is.
 
         Raises: WrongPass: there is no such user now. Full: it has as many connections as it may.
         """
@@ -229,7 +231,7 @@ class JobConnection(asyncio.Protocol):
         return await noted(work, note)
 
     def open_session(self) -> Session:
-        """Its session, opened at the first need."""
+        """Return the peer's session, opened at the first need."""
         if self.session is None:
             user = self.peer.user or DEFAULT_NAME
             self.session = self.door.jobs.queues.open_session(user)
@@ -274,19 +276,19 @@ class JobConnection(asyncio.Protocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """The door closes: whoever waits hears of it by the end of the connection."""
+        """Close with the door: a peer that waits hears of it by the end of the connection."""
         if self._waiting_for is not None:
             self._wake()
         elif self._work is None and not self.reserved:
             self.close()
 
     def idle(self) -> bool:
-        """Whether nothing is under way, and nothing reserved."""
+        """Return whether nothing is under way, and nothing reserved."""
         return self._work is None and not self.reserved
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for a job."""
+        """Return whether the peer waits for a job."""
         return self._waiting_for is not None
 
     def _wake(self) -> None:

@@ -90,16 +90,16 @@ class DoorContext:
         return self._user if self._user and is_within(host, self._networks) else ""
 
     def refers_to(self, tube: str) -> bool:
-        """Whether a connection uses or watches the tube; ``default`` is always there."""
+        """Return whether a connection uses or watches the tube; ``default`` is always there."""
         return tube == DEFAULT_TUBE or self.using[tube] > 0 or self.watching[tube] > 0
 
     def referred(self) -> set[str]:
-        """The tubes of which that is so."""
+        """Return the tubes that some connection uses or watches, and ``default``."""
         return {DEFAULT_TUBE, *self.using, *self.watching}
 
 
 def count_down(counter: Counter[str], name: str) -> None:
-    """One less; what nobody refers to any more is forgotten."""
+    """Count one less; a name without a reference left is forgotten."""
     counter[name] -= 1
     if counter[name] <= 0:
         del counter[name]

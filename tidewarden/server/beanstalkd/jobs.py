@@ -34,7 +34,7 @@ by itself.
 
 class Reserved(NamedTuple):
     """
-    A job that a connection has reserved.
+    Holds a job that a connection has reserved.
 
     ``until``: when its time to run ends, in the loop's time; ``priority``: as it was when it was
     reserved.
@@ -48,7 +48,7 @@ class Reserved(NamedTuple):
 
 
 def priority_of(deadline_ms: int) -> int:
-    """The priority of a job by its deadline; of a task put elsewhere the least."""
+    """Return the priority of a job by its deadline; a task put elsewhere has the least."""
     return max(0, min(PRIORITY_MAX, deadline_ms - FIRST_DEADLINE_MS))
 
 
@@ -119,13 +119,13 @@ class Jobs:
         return bool(await shard.run("queue.kick_delayed", (1, job.task_id)))
 
     async def tally(self, job: Job) -> tuple[list[int], int]:
-        """What has happened to a job (see tally.lua), and the store's clock (ms)."""
+        """Read what has happened to a job (see tally.lua), and the store's clock (ms)."""
         shard = await self.queues.catalog.shard(job.queue, job.task_id)
         found = await shard.run("queue.tally", (job.task_id,))
         return found, shard.now_ms
 
     def reserved(self, task: Taken) -> Reserved:
-        """What a connection has to know of what it has taken."""
+        """Return what a connection has to know of a task that it has taken."""
         shard = shard_for(self.queues.catalog.shards[task.queue], task.id)
         lease_ms = max(0, task.lease_end_ms - shard.now_ms)
         until = self._loop.time() + lease_ms / 1000
@@ -133,7 +133,7 @@ class Jobs:
         return Reserved(job, task.lease, until, lease_ms, priority_of(task.deadline_ms))
 
     async def peek(self, job: Job) -> dict[str, Any] | None:
-        """The job as it lies; None: it is not there."""
+        """Return the job as it lies; None: it is not there."""
         try:
             return await self.queues.admin.peek(job.queue, job.task_id)
         except NotFound:

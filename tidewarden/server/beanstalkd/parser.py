@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 class Request(NamedTuple):
     """
-    One command.
+    Holds one command.
 
     ``op`` is its name; ``numbers``, ``name`` (of a tube, or what ``auth`` names) and ``body`` are
     what it says.
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 class Answered(NamedTuple):
     """
-    What stands for a request that is answered whatever the state of the server.
+    Stands for a request that is answered whatever the state of the server.
 
     ``op``: by which it is counted, "": by none; ``foreign``: what the peer speaks instead, "": it
     speaks beanstalkd's protocol. It may be a browser that somebody else's page has sent here.
@@ -115,7 +115,9 @@ def _put(op: str, text: str) -> Request:
 
 
 def _long(text: str, low: int, high: int) -> int | None:
-    """What ``strtol`` and ``strtoul`` read at the beginning; None: no number."""
+    """
+    Read a number as ``strtol`` and ``strtoul`` do at the beginning of a text; None: no number.
+    """
     found = _LONG.match(text)
     if found is None:
         return None
@@ -189,7 +191,7 @@ _COMMANDS: Mapping[str, Read] = {
 
 def parse(line: bytes) -> Request:
     """
-    The command of a line without its end.
+    Parse a line, without its end, as a command.
 
     Raises: Malformed.
     """
@@ -222,11 +224,11 @@ class RequestReader:
         self._begun = False  # a line was a command
 
     def __len__(self) -> int:
-        """How many bytes lie here."""
+        """Return how many bytes lie here."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """More has come from the peer."""
+        """Take more bytes from the peer."""
         self._buffer += data
 
     def drop(self) -> None:
@@ -236,13 +238,13 @@ class RequestReader:
 
     @property
     def wanted(self) -> int:
-        """How many bytes may lie here while the next request is not whole."""
+        """Return how many bytes may lie here while the next request is not whole."""
         if self._put is not None:
             return self._put.numbers[3] + 2
         return LINE_BYTES
 
     def next(self) -> Request | Answered | None:
-        """The next request; None: it is not whole yet."""
+        """Return the next request; None: it is not whole yet."""
         if self._skipping:
             gone = min(self._skipping, len(self._buffer))
             del self._buffer[:gone]

@@ -31,7 +31,7 @@ BACKLOG = 1024
 
 class BeanstalkdServer:
     """
-    The beanstalkd door of one node.
+    Serves the beanstalkd door of one node.
 
     Args:
         config: listens where ``beanstalkd`` says; ``limits`` and ``users`` count here.

@@ -81,5 +81,5 @@ class ServerContext(Generic[Connected]):
         self.answered = AnsweredRequests("resp", services.traffic)
 
     def count_error(self, code: str) -> None:
-        """An error was answered."""
+        """Count an error that was answered."""
         self.errors[code] += 1

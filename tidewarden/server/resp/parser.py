@@ -79,7 +79,7 @@ class RequestReader:
 
     def feed(self, data: bytes) -> list[Request]:
         """
-        The requests that ``data`` completes, in order.
+        Return the requests that ``data`` completes, in order.
 
         With :attr:`more` there are others, for :meth:`go_on`.
         """

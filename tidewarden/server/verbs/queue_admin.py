@@ -273,7 +273,7 @@ def names(connection: Connection, request: Request) -> Pending:
 
 
 async def seen_names(queues: Queues, rights: Rights) -> list[str]:
-    """The users' queues of which a user of these rights may know."""
+    """List the users' queues of which a user of these rights may know."""
     return [
         name
         async for name in in_turns(await queues.catalog.names())
@@ -282,7 +282,7 @@ async def seen_names(queues: Queues, rights: Rights) -> list[str]:
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
-    """The topics of which a user of these rights may know, and of their queues likewise."""
+    """List the topics of which a user of these rights may know, and of their queues likewise."""
     topics = (await queues.topics.all()).items()
     return {
         topic: [name for name in linked if rights.see(name)]
