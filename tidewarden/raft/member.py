@@ -199,7 +199,7 @@ class RaftMember:
         )
 
     def is_leader(self) -> bool:
-        """Whether this node believes that it leads, and its Raft thread is alive."""
+        """Return whether this node believes that it leads, and its Raft thread is alive."""
         return self.role() == "leader"
 
     def leader(self) -> str | None:
@@ -219,9 +219,9 @@ class RaftMember:
 
     def has_quorum(self) -> bool:
         """
-        Whether a majority stood behind the leader within the last election time.
+        Return whether a majority stood behind the leader within the last election time.
 
-        As far as this node can know.
+        This node answers as far as it can know.
         """
         view = self._view()
         return view is not None and state.quorum(
@@ -229,7 +229,11 @@ class RaftMember:
         )
 
     def heard_s(self) -> float:
-        """Seconds since a leader was heard; 0 on the leader; since the start when none ever was."""
+        """
+        Return the seconds since a leader was heard.
+
+        0 on the leader; since the start when none ever was.
+        """
         view = self._view()
         if view is None:
             return math.inf
@@ -286,7 +290,7 @@ class RaftMember:
         )
 
     def seats(self) -> dict[str, state.MemberView]:
-        """Every member as this one knows it, by name."""
+        """Return every member as this one knows it, by name."""
         view = self._view()
         found = None if view is None else view.members
         if found is None:
@@ -330,7 +334,9 @@ class RaftMember:
 
     def status(self) -> dict[str, Any]:
         """
-        Everything an operator may ask of Raft, in plain values; times that never were are ``None``.
+        Return everything an operator may ask of Raft, in plain values.
+
+        Times that never were are ``None``.
         """
         running, view = self._running, self._view()
         if running is None or view is None:
@@ -393,7 +399,7 @@ class RaftMember:
 
     async def transfer(self, node: str | None) -> str:
         """
-        Transfer leadership to ``node`` (``None``: another), whoever leads now.
+        Transfer leadership to ``node`` (``None``: another), whichever member leads now.
 
         Returns: the new leader's name.
 
@@ -449,7 +455,7 @@ class RaftMember:
 
     async def store_command(self, command: tuple[Any, ...]) -> StoreFacts:
         """
-        Commit a command of :func:`~tidewarden.raft.store_facts.applied`, whoever leads.
+        Commit a command of :func:`~tidewarden.raft.store_facts.applied`, whichever member leads.
 
         Returns: the facts once it is applied here, whether it was taken or not. Raises: NoLeader,
         Timeout: its fate is unknown, it may be committed also later. Draining: Raft is stopped.
@@ -576,7 +582,7 @@ def open_voter(
     taken: Callable[[int], None],
 ) -> Voter:
     """
-    The member that ``config`` describes; ``seeds``: Raft addresses by name.
+    Open the member that ``config`` describes; ``seeds``: Raft addresses by name.
 
     ``taken`` is told the descriptor that keeps the folder locked, before anything else can fail.
     Raises: ConfigError: the folder, its files, the host or the port.

@@ -5,7 +5,7 @@ These are the facts that Raft carries about replicated embedded stores, and the 
 them. Plain decisions, without socket, thread or clock: the same on every member, and again at each
 replay of the log. A command whose condition fails changes nothing and returns the same object.
 
-The rules, in the words of docs/replication.md: whoever is elected comes from the in-sync set; an
+The rules, in the words of docs/replication.md: the elected store comes from the in-sync set; an
 election keeps the set, less the former primary; the set never shrinks below a majority of the
 members that vote; a member is a node *and* the incarnation of its store.
 """

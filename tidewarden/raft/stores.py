@@ -58,7 +58,9 @@ class Stores:
 
     @property
     def voters(self) -> frozenset[str]:
-        """Who votes by the newest version of the members in this log; nobody before the first."""
+        """
+        Return the voters by the newest version of the members in this log; none before the first.
+        """
         members = self._voter.members
         return frozenset() if members is None else members.voters
 
@@ -82,10 +84,10 @@ class Stores:
 
     def say(self, report: Report, now: bool) -> None:
         """
-        Keep this node's own report, and tell all members, if it is time to.
+        Keep this node's own report, and send it to all members when it is time.
 
-        It is when ``now``, when the report says something new, and each :data:`REPORT_S`. Raises:
-        BadArg: it is no report.
+        It is time when ``now`` says so, when the report says something new, and each
+        :data:`REPORT_S`. Raises: BadArg: it is no report.
         """
         if not is_report(report):
             raise BadArg(

@@ -63,7 +63,7 @@ The share of an election time that a lease lasts: clocks of members may differ b
 
 class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     """
-    The library's object with our rules, our transport and our replicated facts.
+    Adds our rules, our transport and our replicated facts to the library's object.
 
     Its transport passes what it sends through :meth:`outgoing`. Raises: OSError: it cannot listen.
     Nothing is left open then.
@@ -83,8 +83,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         joining: bool = False,
     ) -> None:
         """
-        ``seeds``: Raft addresses by name, as configured; ``joining``: do not stand before the log
-        names this member.
+        Begin with ``seeds``, Raft addresses by name, as configured.
+
+        ``joining``: do not stand before the log names this member.
         """
         # What is set before the library's constructor runs is ours; what is set after it is
         # replicated state.
@@ -233,16 +234,16 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         )
 
     def strangers_refused(self) -> int:
-        """How many connections were refused since the start."""
+        """Return how many connections were refused since the start."""
         refused: int = self._SyncObj__transport.strangers_refused
         return refused
 
     def leads(self) -> bool:
-        """Whether the library calls this node leader: no proof of anything."""
+        """Return whether the library calls this node leader, which proves nothing."""
         return bool(self._isLeader())
 
     def knows_leader(self) -> bool:
-        """Whether the library believes in some leader."""
+        """Return whether the library believes in some leader."""
         return self._getLeader() is not None
 
     @property
@@ -255,7 +256,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return self._adopted
 
     def committed(self) -> bool:
-        """Whether that version is committed, as far as this member knows."""
+        """
+        Return whether the newest version of the members is committed, as far as this member knows.
+        """
         versions = self._SyncObj__raftLog.versions
         return not versions or versions[-1][0] <= self.raftCommitIndex
 
@@ -271,17 +274,17 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return next((found.word for at, found in reversed(versions) if at <= commit), "")
 
     def may_stand(self) -> bool:
-        """Whether it may be elected."""
+        """Return whether this member may be elected."""
         if self.removed_because:
             return False
         return not self._joining if self._adopted is None else self.own in self._adopted.voters
 
     def is_sticky(self) -> bool:
         """
-        Whether a leader was heard, here or by a majority, too recently to vote for another.
+        Return whether a leader was heard, here or by a majority, too recently to vote for another.
 
-        One whose process has ended does not count: who is wrong about that costs a lease, which is
-        shown to people alone.
+        A leader whose process has ended does not count: a member that is wrong about that costs a
+        lease, which is shown to people alone.
         """
         now = self.clock.monotonic()
         if self._followed_name in self.ended and not self.leads():
@@ -348,11 +351,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _hear_guest(self, node: Node, message: Message) -> None:
         """
-        Judge a message of somebody who is no member here, but may be one of another version.
+        Judge a message of a peer that is no member here, but may be one of another version.
 
-        A leader's log is taken in any case. A vote is given to whoever has a longer log: without
-        it, those who let a member in while this one was away could never elect that member. Anybody
-        else is told that it is none.
+        A leader's log is taken in any case. A vote is given to a peer that has a longer log:
+        without it, members that let a node in while this one was away could never elect that node.
+        Any other peer is told that it is no member.
         """
         kind = message["type"]
         if kind in ("request_vote", "pre_vote"):
@@ -710,11 +713,10 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _heir(self, name: str | None) -> Node | None:
         """
-        Who can lead at once: it has everything, and was heard within an election time. The latest
-        heard, or ``name`` alone.
+        Return the member that can lead at once: the latest heard, or ``name`` alone.
 
-        Stock asks whoever once had everything, and who has died since would leave the cluster
-        without a leader.
+        It has everything, and was heard within an election time. Stock asks any member that once
+        had everything, and one that has died since would leave the cluster without a leader.
         """
         last, near = self._SyncObj__raftLog[-1][1], self._heard_within(self.times.election_min_s)
         match = self._SyncObj__raftMatchIndex
@@ -744,7 +746,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return SUCCESS
 
     def give_up(self) -> None:
-        """Hand leadership to whoever can take it and step down at once."""
+        """Hand leadership to a member that can take it, and step down at once."""
         if self.leads():
             self.hand_over(None)
             self.step_down()
@@ -783,7 +785,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         Return where every member is reached.
 
-        Whoever finds itself moved goes by its configuration, for then all have been.
+        A member that finds itself moved goes by its configuration, for then all have been.
         """
         addresses = members.addresses()
         if addresses.get(self.own, self._seeds[self.own]) == self._seeds[self.own]:
@@ -899,7 +901,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return files.members_of(command)
 
     def _SyncObj__changeCluster(self, request: Members) -> bool:
-        """Whether this leader takes the new version into its log."""
+        """Return whether this leader takes the new version into its log."""
         if not self._settled():
             self.refusal = "this leader has committed nothing of its own yet"
         elif not self.committed():

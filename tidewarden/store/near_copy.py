@@ -62,12 +62,12 @@ class NearCopy:
 
     @property
     def up(self) -> bool:
-        """Whether the store is connected now."""
+        """Return whether the store is connected now."""
         return self._link.up
 
     @property
     def connections(self) -> int:
-        """How many connections were made; another may lead to another start of the store."""
+        """Return how many connections were made; another may lead to another start of the store."""
         return self._link.reconnects
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
@@ -91,7 +91,11 @@ class NearCopy:
         raise AssertionError("the last way returns or raises")
 
     async def ask(self, *command: Arg) -> Any:
-        """The answer to one command. Raises: StoreDown: none in time; what the store raises."""
+        """
+        Return the answer to one command.
+
+        Raises: StoreDown: none in time; what the store raises.
+        """
         if not self._link.up:
             raise StoreDown(f"this node's own store is away: {self._link.why or 'not connected'}")
         try:
@@ -116,10 +120,10 @@ class CopyAge:
         confirm: Callable[[], Callable[[], Awaitable[None]]],
     ) -> None:
         """
-        ``primary``: the connection by which the node reads otherwise.
+        Ask by ``primary``, the connection by which the node reads otherwise.
 
-        ``confirm``: called before the primary is asked; what it returns is awaited behind its
-        answer, and returns if no other store can have taken over by then. One that is cut off
+        ``confirm`` is called before the primary is asked; what it returns is awaited behind the
+        answer, and returns if no other store can have taken over by then. A primary that is cut off
         knows nothing of what another has written since.
         """
         self._copy = copy
@@ -204,7 +208,7 @@ def reader_url(socket_path: str, user: str, password: str) -> str:
 
 
 def _unknown(error: Error) -> bool:
-    """Whether the server knows no script by that name or hash."""
+    """Return whether the server knows no script by that name or hash."""
     return "unction not found" in str(error) or str(error).startswith("NOSCRIPT")
 
 

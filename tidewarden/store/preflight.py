@@ -285,8 +285,9 @@ async def fsync_told(link: StoreClient, cluster: str, *, replicated: bool) -> st
 
 async def _appendfsync(link: StoreClient) -> str:
     """
-    How the log is synced, where the server tells; of several servers what the weakest does. Raises:
-    StoreDown.
+    Ask how the log is synced, where the server tells; of several servers, the weakest counts.
+
+    Raises: StoreDown.
     """
     told = set[str]()
     for one in link.each():

@@ -15,7 +15,7 @@ class ReplySink(Protocol):
     """
 
     def done(self) -> bool:
-        """Whether the reply is not wanted any more."""
+        """Return whether the reply is not wanted any more."""
 
     def set_result(self, result: Any, /) -> None:
         """Receive the reply."""

@@ -87,7 +87,7 @@ class EmbeddedStore:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after it had ended."""
+        """Return how often the store was started again after it had ended."""
         return self._watch.restarts
 
     @property
@@ -260,7 +260,7 @@ class EmbeddedStore:
 
 
 def _refusal(error: BaseException, server: ServerProcess) -> str:
-    """Why a server was ended that ran: what it answered, or that it did not."""
+    """Say why a running server was ended: what it answered, or that it did not answer."""
     said = (
         f"refused its start: {error}"
         if str(error)

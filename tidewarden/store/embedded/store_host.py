@@ -92,7 +92,7 @@ class StoreHost:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after it had ended."""
+        """Return how often the store was started again after it had ended."""
         return self._watch.restarts
 
     @property

@@ -95,7 +95,7 @@ class StoreTunnel:
     """
 
     def __init__(self, node: Node, folder: Path, store: Path, clock: Clock) -> None:
-        """``node``: it has a certificate; its host and store port are listened at."""
+        """Listen at the host and store port of ``node``, which has a certificate."""
         self._node = node
         self._folder = folder
         self._store = store
@@ -136,7 +136,7 @@ class StoreTunnel:
 
     @property
     def connections(self) -> int:
-        """How many connections it carries, both ways."""
+        """Return how many connections the tunnel carries, both ways."""
         return len(self._inward.guests) + len(self._outward.guests)
 
     # --- inwards
@@ -232,7 +232,7 @@ class StoreTunnel:
 
 
 class Guest:
-    """One connection that was accepted. It is a stranger until the store has let it in."""
+    """Holds one accepted connection, which is a stranger until the store has let it in."""
 
     def __init__(self, door: Door, accepted: socket.socket, address: str) -> None:
         self._door = door
@@ -252,7 +252,7 @@ class Guest:
         return True
 
     def know(self) -> None:
-        """It is a stranger no more."""
+        """Note that the guest is a stranger no more."""
         self._door.strangers.pop(self, None)
         self.on_known()
 
@@ -368,7 +368,7 @@ class Door:
 
 
 def _unreachable(error: OSError | TimeoutError, host: str) -> str:
-    """Why the other node's store cannot be followed."""
+    """Say why the other node's store cannot be followed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.removesuffix(".")
         return (

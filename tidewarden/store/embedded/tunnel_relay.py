@@ -43,7 +43,7 @@ class Relay:
 
 
 class End(asyncio.Protocol):
-    """One side of a relay."""
+    """Is one side of a relay."""
 
     other: End
 
@@ -66,7 +66,7 @@ class End(asyncio.Protocol):
             self.other.begin(self.transport)
 
     def begin(self, out: asyncio.Transport) -> None:
-        """The other side is there: it gets what came meanwhile, and all that comes."""
+        """Join the other side: it gets what came meanwhile, and all that comes."""
         for data in self._early:
             out.write(data)
         self._early.clear()

@@ -26,7 +26,7 @@ class Redirector(Protocol):
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
     ) -> None:
         """
-        The server at the end of ``link`` has not executed it.
+        Take back a call that the server at the end of ``link`` has not executed.
 
         ``first``: it was sent to try for those that wait.
         """

@@ -43,7 +43,7 @@ def by_cluster(url: str) -> bool:
 
 class ClusterUrl:
     """
-    The parts of a ``redis+cluster://`` URL.
+    Parses a ``redis+cluster://`` URL.
 
     Its form is ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is
     TLS to all.
@@ -72,7 +72,7 @@ class ClusterUrl:
             check_url(self.url_of(one))
 
     def url_of(self, place: str) -> str:
-        """How the server at ``place`` (host:port) is connected to."""
+        """Return the URL of the server at ``place`` (host:port)."""
         return f"{self._scheme}://{self._user}{place}{self._query}"
 
 
@@ -107,7 +107,7 @@ class Topology:
     # --- what is known
 
     def owner(self, key: str | bytes) -> str:
-        """The place of the primary that has the key's slot; "": nobody is known to."""
+        """Return the place of the primary that has the key's slot; "": none is known to."""
         return self.map.owner(slot_of(key))
 
     def url_of(self, place: str) -> str:
@@ -149,7 +149,7 @@ class Topology:
             )
 
     async def forget(self, changed: Changed) -> None:
-        """Whoever followed does so no more; the last one closes the connections."""
+        """Forget a follower; the last one closes the connections."""
         self._followers.pop(changed, None)
         if self._followers or self._run_task is None:
             return
@@ -163,7 +163,7 @@ class Topology:
         )
 
     def hurry(self) -> None:
-        """Something has changed, or seems to: ask all, soon."""
+        """Ask all servers soon: something has changed, or seems to."""
         self._hurried.set()
 
     def _tell(self) -> None:
@@ -291,7 +291,7 @@ class Owner:
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
-        From now on call ``moved`` with the URL of the key's primary, whenever it may be another.
+        Call ``moved`` with the URL of the key's primary from now on, whenever it may be another.
         """
 
         def changed() -> None:
@@ -303,11 +303,11 @@ class Owner:
         self._topology.follow(changed)
 
     async def forget(self, moved: Callable[[str], None], /) -> None:
-        """Whoever followed does so no more."""
+        """Forget the follower."""
         await self._topology.forget(self._followers.pop(moved))
 
     async def find(self) -> str:
-        """The URL of the key's primary. Raises: StoreDown: nobody is known to be."""
+        """Return the URL of the key's primary. Raises: StoreDown: none is known."""
         self._topology.hurry()
         place = self._topology.owner(self._key)
         if not place:
@@ -316,7 +316,7 @@ class Owner:
 
 
 def _trouble(facts: dict[str, str]) -> str:
-    """Why a cluster whose state is not ok serves nobody."""
+    """Say why a cluster whose state is not ok serves nobody."""
     missing = SLOTS - int(facts.get("cluster_slots_ok", "0"))
     return f"CLUSTERDOWN the cluster's state is {facts.get('cluster_state', '?')}" + (
         f"; {missing} of its slots are served by nobody" if missing else ""
