@@ -48,7 +48,7 @@ class QueueAdmin:
         payload_max: int,
         near: NearReads | None = None,
     ) -> None:
-        """``near``: reads the node's own copy of the data; None: it has none."""
+        """Read the node's own copy of the data by ``near``; None: it has none."""
         self._catalog = catalog
         self._link = link
         self._scripts = scripts
@@ -123,7 +123,7 @@ class QueueAdmin:
 
     async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
         """
-        A task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
+        Return a task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
 
         Raises: NotFound: there is none now.
         """
@@ -172,7 +172,9 @@ class QueueAdmin:
         return tasks, ""
 
     async def _read(self, shard: Shard, name: str, args: Sequence[Arg], max_stale_ms: int) -> Any:
-        """What a script reads: near, if that is known to be no older, else at the primary."""
+        """
+        Run a reading script on the near copy, if that is known to be no older, else at the primary.
+        """
         if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
             with contextlib.suppress(Error):  # the primary answers, or says what is wrong
                 return await self._near.run_at(shard, name, args)
@@ -257,7 +259,7 @@ class QueueAdmin:
         return await self._scripts.run_each("queue.stats", queue, ())
 
     async def settings(self, queue: str) -> dict[str, Any]:
-        """The queue's settings, as they are stored. Raises: StoreDown."""
+        """Return the queue's settings, as they are stored. Raises: StoreDown."""
         await self._catalog.open(check_name(queue))
         _, settings = await self._catalog.stored(queue)
         return settings.shown()

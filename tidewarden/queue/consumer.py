@@ -182,7 +182,7 @@ class Consumer:
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""
     ) -> asyncio.Future[list[int]]:
         """
-        Tasks are done; a future of 1 or 0 (the lease is not current) for each.
+        Acknowledge tasks; returns a future of 1 or 0 (the lease is not current) for each.
 
         A wait for the end of the task gets the ``result``.
 
@@ -322,7 +322,11 @@ class Consumer:
     async def touch(
         self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0
     ) -> int:
-        """The lease runs on from now; its new end in unix ms of the store. Raises: NotHeld."""
+        """
+        Let the lease run on from now; returns its new end in unix ms of the store.
+
+        Raises: NotHeld.
+        """
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
         check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
         shards = await self._catalog.open(check_name(queue))

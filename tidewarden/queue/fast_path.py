@@ -128,7 +128,7 @@ class FastPath:
     def ack(
         self, session: Session, queue: bytes, task_id: bytes, lease: int, receiver: ReplySink
     ) -> ReplySink | None:
-        """The task is done; ``receiver`` gets 1, or 0: the lease is not current."""
+        """Acknowledge a task; ``receiver`` gets 1, or 0: the lease is not current."""
         shard = self._plain.get(queue) or self._plain_shard(queue)
         if shard is None or lease > LEASE_NUMBER_MAX:
             return None

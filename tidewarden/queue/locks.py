@@ -38,8 +38,9 @@ SOON_S = 0.001  # a lease that is just ending is looked at again so soon
 
 class _Want(NamedTuple):
     """
-    What is asked for: ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made
-    it.
+    Says which lock is asked for.
+
+    ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made it.
     """
 
     session: Session
@@ -49,7 +50,7 @@ class _Want(NamedTuple):
 
 
 class _Claim:
-    """An acquire under way, as its session sees it: whoever ends :attr:`future` ends it."""
+    """Is an acquire under way, as its session sees it: to end :attr:`future` ends it."""
 
     __slots__ = ("_session", "_task", "_unclaimed", "future")
 
@@ -59,7 +60,7 @@ class _Claim:
         work: Coroutine[Any, Any, int | None],
         unclaimed: Callable[[int], object],
     ) -> None:
-        """``unclaimed``: called with a fence for which nobody is there any more."""
+        """Call ``unclaimed`` with a fence whose caller has gone."""
         loop = asyncio.get_running_loop()
         self._unclaimed = unclaimed
         self.future: asyncio.Future[int | None] = loop.create_future()
@@ -128,7 +129,7 @@ class Locks:
 
     @property
     def waiting(self) -> int:
-        """How many acquires wait on this node."""
+        """Return how many acquires wait on this node."""
         return self._lines.waiting
 
     def acquire(
@@ -141,10 +142,10 @@ class Locks:
 
         The number is greater than every earlier one of that name. With a ``key``, the same call
         again gets the same number while the lock is held, and for ``lease_ms`` anew: it belongs to
-        the session that asked last. Whoever waits is served after those who waited on this node
-        before. Cancel the future when the caller goes: what it was given by then is free again.
-        Raises: BadArg, Full: too many wait on this node (at once), or the connection holds too
-        many; StoreDown, Stale: the time is over, and the store still away (in the future; without a
+        the session that asked last. Callers on this node are served in the order of their calls.
+        Cancel the future when the caller goes: what it was given by then is free again. Raises:
+        BadArg, Full: too many wait on this node (at once), or the connection holds too many;
+        StoreDown, Stale: the time is over, and the store still away (in the future; without a
         ``key`` the lock may be held by nobody until its lease ends).
         """
         _check_name(name)
@@ -165,7 +166,7 @@ class Locks:
 
     def unclaimed(self, session: Session, name: str, fence: int, key: bytes) -> None:
         """
-        Free a lock that nobody knows to have: whoever acquired it has gone before it was told.
+        Free a lock whose caller went before it was told that it has it.
 
         With a ``key`` it may be a hold from before, and with a connection it ends anyway.
         """
@@ -284,7 +285,7 @@ class Locks:
         return await self._catalog.shard(QUEUE, name)
 
     async def peek(self, name: str) -> dict[str, Any]:
-        """Who holds the lock. Raises: BadArg; NotFound: nobody does."""
+        """Describe the lock and its holder. Raises: BadArg; NotFound: it is not held."""
         _check_name(name)
         try:
             return _described(await self._admin.peek(QUEUE, name))
@@ -293,7 +294,7 @@ class Locks:
 
     async def page(self, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end.
+        List at most ``count`` held locks; returns them and the cursor to go on from, "" at the end.
         """
         tasks, cursor = await self._admin.page(QUEUE, "leased", count, after)
         return [_described(task) for task in tasks], cursor
@@ -308,7 +309,7 @@ def _not_held(name: str, fence: int) -> NotHeld:
 
 
 def _described(task: dict[str, Any]) -> dict[str, Any]:
-    """A lock for people; its KEY is whoever's holds it."""
+    """Describe a lock for people; its KEY is that of its holder."""
     payload = task["payload"]
     found = {
         "name": task["id"],

@@ -27,7 +27,7 @@ BY_WAKE_UP = -1  # the position of a question that a shard has set off
 
 class TakesUnderWay:
     """
-    The takes of this node that wait or ask several shards.
+    Keeps the takes of this node that wait or ask several shards.
 
     A take of one task from one shard is not among them before it waits: most find a task at once.
     """
@@ -43,7 +43,7 @@ class TakesUnderWay:
 
 class Take:
     """
-    A take of at most ``count`` tasks from ``shards``, in that order; ``receiver`` gets a list.
+    Takes at most ``count`` tasks from ``shards``, in that order; ``receiver`` gets a list.
 
     At most one question is under way at any time, and the take itself receives its answer. With
     ``until`` (the loop's time, 0: it does not wait) it ends at the first task, or empty when that
@@ -117,7 +117,7 @@ class Take:
 
     @property
     def _over(self) -> bool:
-        """Whether it was answered, or its caller has gone."""
+        """Return whether the take was answered, or its caller has gone."""
         return self._ended or self.receiver.done()
 
     @property
@@ -181,11 +181,11 @@ class Take:
     # --- the answer to a question
 
     def done(self) -> bool:
-        """Never: what was taken for a consumer that has gone has to go back."""
+        """Return False: tasks that were taken for a consumer that has gone have to go back."""
         return False
 
     def set_result(self, rows: Any, /) -> None:
-        """Tasks came, perhaps none."""
+        """Take the answer: tasks, perhaps none."""
         self._busy = False
         self._trouble = None
         shard = self._asked
@@ -206,7 +206,7 @@ class Take:
             tries.tried(self, bool(tasks))
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The question was refused, or nobody knows what became of it."""
+        """Take the answer: the question was refused, or its outcome is unknown."""
         self._busy = False
         tries, self._tries = self._tries, None
         has_come = isinstance(error, Unconfirmed) and error.item
@@ -233,8 +233,9 @@ class Take:
 
     def _may_wait(self, error: BaseException | None) -> bool:
         """
-        Whether it goes on, waiting, after its only question; else it ends now, with nothing or the
-        error.
+        Return whether the take goes on, waiting, after its only question.
+
+        Otherwise it ends now, with nothing or the error.
         """
         shared = self._session.shared
         if self._over:
@@ -250,10 +251,7 @@ class Take:
         return False
 
     def _went_with_others(self, error: BaseException) -> None:
-        """
-        What failed was the call of puts that it went along with: it goes on waiting where it
-        stands.
-        """
+        """Go on waiting: what failed was the call of puts that the take went along with."""
         if self._time_is_over:
             self._end(error=error)
         elif not self._over:
@@ -284,7 +282,7 @@ class Take:
 
     def _asks_again(self, error: BaseException) -> bool:
         """
-        Whether it asks again, though its time be over, or it does not wait.
+        Return whether the take asks again, though its time be over, or it does not wait.
 
         Where stores replicate and the primary was lost, it does so for a while. What it may have
         got there is released: see :mod:`.sessions.lost_takes`.
@@ -348,7 +346,7 @@ class Take:
 
     @property
     def free(self) -> bool:
-        """Whether a shard can try it now."""
+        """Return whether a shard can try the take now."""
         return not self._busy and not self._over
 
     def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
@@ -396,14 +394,14 @@ class Take:
             self.receiver.set_result(self._got or [])
 
     def fail(self, error: BaseException) -> None:
-        """Its session has ended."""
+        """End the take with an error: its session has ended."""
         if not self._over:
             self._ended = True
             self._leave()
             self.receiver.set_exception(error)
 
     def cancel(self) -> None:
-        """Its consumer goes, or this node: it ends now, and what came or comes yet goes back."""
+        """End the take now, as its consumer or this node goes: what came or comes yet goes back."""
         if self._ended:
             return
         self._ended = True
@@ -416,7 +414,7 @@ class Take:
                 self.receiver.set_exception(asyncio.CancelledError())
 
     def caller_left(self, future: asyncio.Future[Any]) -> None:
-        """The future that it answers is done: cancelled, perhaps."""
+        """Cancel the take if the future that it answers was cancelled."""
         if future.cancelled():
             self.cancel()
 
@@ -431,19 +429,19 @@ class Take:
 
 
 def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:
-    """The tasks of take.lua's rows."""
+    """Make the tasks of take.lua's rows."""
     return [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in rows]
 
 
 def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
-    """Nobody is there any more for what was taken: see :func:`hand_back`."""
+    """Give back tasks whose consumer has gone: see :func:`hand_back`."""
     for task, shard in zip(tasks, shards, strict=True):
         hand_back(shard, task.id, task.lease)
 
 
 def hand_back(shard: Shard, task_id: str, lease: int) -> None:
     """
-    A task is ready again, and the attempt does not count.
+    Make a task ready again, without counting the attempt.
 
     Where the store is away, its lease is looked for as that of a lost take is.
     """

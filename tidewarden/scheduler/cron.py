@@ -48,7 +48,7 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 class Cron:
     """
-    One parsed cron expression.
+    Is one parsed cron expression.
 
     ``every_hour``: the hour field allows every hour, so ticks follow the running hour.
     """
@@ -125,7 +125,7 @@ def parse(expr: str) -> Cron:
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> ZoneInfo:
-    """The time zone of the IANA database named ``name``. Raises: BadArg: there is none."""
+    """Return the time zone of the IANA database named ``name``. Raises: BadArg: there is none."""
     try:
         return ZoneInfo(name)
     # ZoneInfo answers a folder's name ("America") and a path ("../x") in the file system's own

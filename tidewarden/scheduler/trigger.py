@@ -42,9 +42,9 @@ _SHIFT_MS = 3 * 3_600_000
 @dataclass(frozen=True, slots=True)
 class Spec:
     """
-    A schedule's trigger, validated.
+    Is a schedule's trigger, validated.
 
-    Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
+    It is made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
 
     ``expr`` and ``zone`` belong to cron, ``every_ms`` and ``anchor_ms`` to every (ticks lie at
     ``anchor_ms + n · every_ms``; the anchor is the store's time at the put, stored with the
@@ -86,11 +86,13 @@ class Spec:
         return cls("at", at_ms=at_ms, catchup=_catchup(catchup))
 
     def anchored(self, anchor_ms: int) -> Spec:
-        """This spec as put at ``anchor_ms``; only an interval remembers it."""
+        """Return this spec as put at ``anchor_ms``; only an interval remembers it."""
         return replace(self, anchor_ms=anchor_ms) if self.kind == "every" else self
 
     def words(self) -> list[str]:
-        """The words of ``S.PUT`` that :func:`parse` reads back; the anchor is not among them."""
+        """
+        Return the words of ``S.PUT`` that :func:`parse` reads back; the anchor is not among them.
+        """
         match self.kind:
             case "cron":
                 head = ["CRON", self.expr, "TZ", self.zone]
@@ -138,7 +140,11 @@ def parse(words: Sequence[str]) -> tuple[Spec, int]:
 
 
 def first_tick(spec: Spec, now_ms: int) -> int:
-    """The first tick of a schedule put at ``now_ms``. Raises: BadArg: it would never tick."""
+    """
+    Return the first tick of a schedule put at ``now_ms``.
+
+    Raises: BadArg: it would never tick.
+    """
     tick_ms = next_tick(spec, now_ms)
     if tick_ms is None and spec.kind == "at":
         raise BadArg(f"AT {spec.at_ms} has passed; the store's clock says {now_ms}")
@@ -149,7 +155,7 @@ def first_tick(spec: Spec, now_ms: int) -> int:
 
 def next_tick(spec: Spec, after_ms: int) -> int | None:
     """
-    The earliest tick later than ``after_ms``, or None when there is none (any more).
+    Return the earliest tick later than ``after_ms``, or None when there is none (any more).
 
     A schedule's ticks are one fixed set: which one is next depends on ``after_ms`` alone, not on
     what was asked before.
@@ -215,16 +221,13 @@ def _next_cron(spec: Spec, after_ms: int) -> int | None:
 
 
 def _wall(zone_name: str, at_ms: int) -> datetime:
-    """What the clocks of the zone show, naive."""
+    """Return the time that the clocks of the zone show, naive."""
     instant = datetime.fromtimestamp(at_ms // 1000, UTC) + timedelta(milliseconds=at_ms % 1000)
     return instant.astimezone(cron.zone(zone_name)).replace(tzinfo=None)
 
 
 def _jump(zone_name: str, at_ms: int) -> timedelta:
-    """
-    How far the clocks are moved, to either side, within three hours of this time; zero when they
-    are not.
-    """
+    """Return how far the clocks move, to either side, within three hours; zero: they do not."""
     before, after = _wall(zone_name, at_ms - _SHIFT_MS), _wall(zone_name, at_ms + _SHIFT_MS)
     return abs(after - before - 2 * _SHIFT)
 

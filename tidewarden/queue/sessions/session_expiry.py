@@ -47,10 +47,10 @@ class SessionExpiry:
 
     def end_in(self, left_ms: int, uuid: str, number: int) -> None:
         """
-        Its grace ends in ``left_ms``, unless somebody joins it before.
+        End the session's grace in ``left_ms``, unless a connection joins it before.
 
-        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind
-        than who does so once.
+        Only the latest end is waited for: a consumer that leaves and joins for an hour leaves no
+        more behind than one that does so once.
         """
         if (former := self._graces.get(uuid)) is not None:
             if former[0] > number:
@@ -90,7 +90,7 @@ class SessionExpiry:
         return True
 
     async def release(self, uuid: str, places: list[Sequence[str]]) -> None:
-        """What it holds in these shards, each a queue and a number, is ready again."""
+        """Release what the session holds in these shards, each a queue and a number."""
         await asyncio.gather(
             *(self._release_in(uuid, queue, int(index)) for queue, index in places)
         )

@@ -60,7 +60,7 @@ class Sessions:
     # --- a connection's own
 
     def open(self, user: str = "default") -> Session:
-        """A new consumer. Close it when its connection goes."""
+        """Open a new consumer's session. Close it when its connection goes."""
         session = Session(user)
         self.open_ones.add(session)
         return session
@@ -121,7 +121,7 @@ class Sessions:
         self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None
     ) -> str:
         """
-        The connection joins the shared session ``uuid``, or a new one; its uuid.
+        Join the connection to the shared session ``uuid``, or a new one; returns its uuid.
 
         A connection joins one, before it takes.
 
@@ -334,7 +334,9 @@ class Sessions:
             self._background.start(self._detach_later(shared))
 
     def lost(self, shared: Shared) -> None:
-        """It ended while this node was cut off: whoever waits for tasks under it is told."""
+        """
+        End a session that ended while this node was cut off, and tell the takes that wait under it.
+        """
         shared.lost = True
         self.counted.ended(shared.uuid)
         if self._shared.get(shared.uuid) is shared:

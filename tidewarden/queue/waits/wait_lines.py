@@ -91,7 +91,7 @@ class WaitLines(Generic[Place]):
                 self.wake(place)
 
     def __contains__(self, place: Place) -> bool:
-        """Whether somebody waits there."""
+        """Return whether a caller waits there."""
         return place in self.by_place
 
     def wake(self, place: Place) -> None:
