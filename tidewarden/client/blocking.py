@@ -213,7 +213,7 @@ class Queue:
 
 class Client:
     """
-    A connection to a cluster, see :class:`AsyncClient`, for any number of threads.
+    Connects to a cluster, see :class:`AsyncClient`, for any number of threads.
 
     Make one in each process: it does not survive a fork. ``with Client() as client: …`` closes it.
     """
@@ -278,7 +278,7 @@ class Client:
     def take(
         self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
     ) -> list[Task]:
-        """As :meth:`AsyncClient.take`: from several queues, earlier ones first."""
+        """Take tasks as :meth:`AsyncClient.take` does: from several queues, earlier ones first."""
         found = self.bridge.run(
             self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms)
         )

@@ -68,7 +68,7 @@ class Endpoints:
         self._ahead_ms: float | None = None  # the store's clock less our monotonic one
 
     def current(self) -> Address:
-        """The address of the node in use."""
+        """Return the address of the node in use."""
         return self.addresses[self._turn % len(self.addresses)]
 
     def failed(self, address: Address) -> None:
@@ -90,8 +90,10 @@ class Endpoints:
 
     def store_ms(self) -> float:
         """
-        The latest that the store's clock can show now, unix ms; known once a connection was made.
-        With it no lease is believed to be longer than it is.
+        Return the latest that the store's clock can show now, unix ms.
+
+        It is known once a connection was made. With it no lease is believed to be longer than it
+        is.
         """
         assert self._ahead_ms is not None
         return self._clock.monotonic() * 1000 + self._ahead_ms

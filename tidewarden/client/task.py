@@ -137,9 +137,9 @@ class AsyncTask:
     @property
     def lost(self) -> bool:
         """
-        Whether the lease is known to have ended against our will.
+        Return whether the lease is known to have ended against our will.
 
-        Then somebody else has the task, or will. Drop the work.
+        Then another client has the task, or will have it. Drop the work.
         """
         return self._loss is not None and self._loss.known
 
@@ -204,7 +204,11 @@ class AsyncTask:
     async def _settle(
         self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True
     ) -> None:
-        """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
+        """
+        Settle the task by ``verb``.
+
+        ``moot``: when it was sent twice, a lease that has ended is what was wanted.
+        """
         kept = self.client.leases.drop(self)
         command = (verb, self.queue, self.id, self.lease, *options)
         found = await (

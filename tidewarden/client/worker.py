@@ -242,8 +242,9 @@ class Worker:
 
     def _free_slots(self) -> int:
         """
-        How many tasks may be taken: for as many handlers, and as many tasks again may wait for the
-        answer to their ack.
+        Return how many tasks may be taken.
+
+        There may be as many as handlers, and as many again that wait for the answer to their ack.
         """
         return min(self.concurrency - len(self._busy), 2 * self.concurrency - len(self._running))
 
@@ -369,7 +370,7 @@ class Worker:
 
     @staticmethod
     async def _named(task: AsyncTask) -> Mapping[str, Any]:
-        """What its put or its queue names of a task; nothing, where that cannot be learned."""
+        """Return what a task's put or queue sets; nothing, where that cannot be read."""
         with contextlib.suppress(Error):  # whether the task is ours still the failing will tell
             return (await task.client.queue(task.queue).peek(task.id)).fields
         return {}

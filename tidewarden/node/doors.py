@@ -175,7 +175,7 @@ class Doors:
             self._audit.change("", "", RELOAD, words)
 
     def reload(self, users: Sequence[User]) -> None:
-        """Go on with these users, in every process, and with what the certificate's files hold."""
+        """Use these users, in every process, and what the certificate's files hold."""
         before = self._resp.users.names()
         changed = self._resp.reload(users)
         self._http.reload(changed)

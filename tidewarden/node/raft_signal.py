@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 class RaftSignal:
     """
-    Calls whoever listens whenever Raft's view changes.
+    Calls its listener whenever Raft's view changes.
 
     Raft may run before the part that cares for it is built, which listens from when it is there.
     """

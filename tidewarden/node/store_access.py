@@ -59,7 +59,7 @@ class StoreAccess:
 
     @property
     def finder(self) -> PrimaryFinder | None:
-        """What knows the primary; None: the URL says it."""
+        """Return what knows the primary; None: the URL says it."""
         return None if self.replication is None else self.replication.finder
 
 

@@ -2,7 +2,7 @@
 Decides which store takes over, on the node that leads Raft.
 
 Pure: no socket, no clock; it is given the time. What it returns is a command of
-:mod:`tidewarden.raft.store_facts`, whose own conditions keep it safe: whoever fits has every
+:mod:`tidewarden.raft.store_facts`, whose own conditions keep it safe: a store that fits has every
 acknowledged write, so the order here only saves time, and data on hosts whose disks stalled.
 """
 
@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
 
     @property
     def restarted(self) -> bool:
-        """Whether it continues the member, instead of being it."""
+        """Return whether the store continues the member after a restart, instead of being it."""
         return self.old != self.report.incarnation
 
     @property
@@ -280,7 +280,9 @@ class Election:
     def _replace(
         self, stores: Stores, trouble: str, silent: bool, now_s: float, word: str | None
     ) -> Choice:
-        """``trouble``: why the primary must be replaced; ``silent``: it was not heard for long."""
+        """
+        Choose another primary where ``trouble`` says why; ``silent``: it was not heard for long.
+        """
         if not trouble:
             self._troubled_s = self._unfit_s = None
             return Choice()
@@ -340,7 +342,9 @@ def _hopes(stores: Stores) -> set[str]:
 
 
 def _follow_still(stores: Stores, able: list[Candidate]) -> bool:
-    """Whether a candidate may still receive something: its report is older than the trouble."""
+    """
+    Return whether a candidate may still receive something: its report is older than the trouble.
+    """
     primary = ".".join(stores.facts.primary_member)
     return any(one.report.follows == primary for one in able)
 
@@ -405,7 +409,7 @@ def _loss(stores: Stores, members: frozenset[str]) -> str:
 
 def _lost_its_data(stores: Stores, node: str, word: str | None) -> bool:
     """
-    Whether a store came back empty, or with other data than those that an operator chose.
+    Return whether a store came back empty, or with other data than those that an operator chose.
 
     A member that lost its disk, or did not mount it, has nothing of what it acknowledged.
     """

@@ -36,7 +36,7 @@ class LocalStore:
     Looks at one store, and gives it its role.
 
     Orders go over one connection, one after the other, each behind a look: see
-    :class:`ControlLink`. Whoever calls decides; nothing is decided here.
+    :class:`ControlLink`. Its callers decide; nothing is decided here.
     """
 
     def __init__(
@@ -143,12 +143,14 @@ class LocalStore:
         lineage.clear_syncing(self.folder)
 
     def was_syncing(self) -> bool:
-        """Whether its data have been about to be replaced since they were noted to be whole."""
+        """
+        Return whether the store was about to replace its data since they were noted to be whole.
+        """
         return (self.folder / lineage.MARKER).exists()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection: a store that ended has closed it."""
+        """Return whether there is a connection: a store that ended has closed it."""
         return self._link.connected
 
     def close(self) -> None:

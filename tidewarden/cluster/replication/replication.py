@@ -73,8 +73,10 @@ class Replication:
         recover_s: float = 0.0,
     ) -> None:
         """
+        Supervise no store, but decide its role.
+
         Args:
-            folder: of this node's store, which runs, or is about to, whoever supervises it.
+            folder: of this node's store, which another part runs, or is about to.
             address: ``host:port`` at which other nodes reach it.
             duties: keep this node's part going.
             library: the scripts that the store has as the primary, for ``FUNCTION LOAD``.
@@ -210,7 +212,7 @@ class Replication:
                     await self._changed.wait()
 
     def _can_leave(self, facts: StoreFacts) -> bool:
-        """Whether the primary can do without this store, and has not said so yet."""
+        """Return whether the primary can do without this store, and has not said so yet."""
         name, voters = self._member.name, self._member.voters()
         if name not in facts.nodes_in_sync or facts.primary == name:
             return False

@@ -6,8 +6,8 @@ writes what :meth:`SetKeeper.opens` returns to the store, reads the replication 
 then the replicas' acknowledgements, and hands both to :meth:`SetKeeper.round`.
 
 Why it is safe: what is written is never less than the committed set and whatever was proposed and
-may yet be committed. An answer waits for all that stood there when it was marked, so whoever is in
-the committed set, now or later, has it.
+may yet be committed. An answer waits for all that stood there when it was marked, so every member
+of the committed set, now or later, has it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class KeeperTimes:
     member_s: float = 0.4
     """A member that has not acknowledged for so long is taken out."""
     fresh_s: float = 0.2
-    """Who is to be taken in has acknowledged so lately, and acknowledges the next round in this."""
+    """A candidate must have acknowledged within this, and must acknowledge the next round in it."""
     propose_s: float = 1.0
     """A proposal of which nothing is heard is made again after this."""
     yield_s: float = 1.0
     """Without a complete round for so long, another store had better be primary."""
     retry_s: float = 1.0
-    """Who was taken back is tried again after this, then after twice as long, up to 16 times."""
+    """A candidate taken back is tried again after this, then after twice as long, up to 16 times."""
 
     @classmethod
     def at(cls, pace: float) -> KeeperTimes:
@@ -84,7 +84,7 @@ class Pending:
     """Of the facts that it is a change of."""
     began_s: float
     joins: StoreMember | None = None
-    """Who is to be taken in, while it was not proposed; it may be taken back until then."""
+    """The candidate, until it is proposed; it may be taken back until then."""
     offset: int | None = None
     """Where ``joins`` has to come: behind the first round that named it."""
     proposed_s: float | None = None
@@ -200,7 +200,7 @@ class SetKeeper:
         return written_set(facts, voters, proposed, found)
 
     def _is_inherited(self, facts: StoreFacts) -> bool:
-        """Whether a proposal of a process before this one may yet be committed."""
+        """Return whether a proposal of a process before this one may yet be committed."""
         if self.found is None:
             return False
         if self._inherited is None:
@@ -323,7 +323,7 @@ class SetKeeper:
     def _await_join(
         self, pending: Pending, now_s: float, acks: Mapping[StoreMember, int], offset: int
     ) -> None:
-        """See whether who is to be taken in has come behind the round that named it first."""
+        """See whether the candidate has caught up with the round that named it first."""
         joins = pending.joins
         assert joins is not None
         if pending.offset is None:

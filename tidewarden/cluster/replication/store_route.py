@@ -14,7 +14,7 @@ class StoreRoute:
     """Knows how this node and its store reach a store at ``host:port``."""
 
     def __init__(self, node: Node, folder: Path) -> None:
-        """``folder``: of this node's own store."""
+        """Lead to this node's own store, which lies in ``folder``."""
         self._node, self._folder = node, folder
 
     def place(self, address: str) -> tuple[str, int]:
