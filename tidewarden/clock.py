@@ -20,10 +20,10 @@ class Clock(Protocol):
     """The clock that parts are given."""
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never steps."""
+        """Return the seconds of a clock that never steps."""
 
     def unix_ms(self) -> int:
-        """Milliseconds since 1970, which a host may step."""
+        """Return the milliseconds since 1970, which a host may step."""
 
     async def sleep_until(self, until: float) -> None:
         """Return when :meth:`monotonic` has reached ``until`` (seconds)."""

@@ -36,7 +36,7 @@ LONG_S = (
 @dataclass(frozen=True, slots=True)
 class Kind:
     """
-    What a family counts.
+    Says what a family counts.
 
     Args:
         name: in ``/metrics`` after ``tidewarden_``; ends in ``_seconds``.

@@ -25,7 +25,9 @@ class Progress:
 
     def rest(self, until: float) -> None:
         """
-        There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken.
+        Note that the part has nothing to do until then, unless it is woken.
+
+        ``until`` is of :meth:`Clock.monotonic`.
         """
         self.steps += 1
         self._at = until

@@ -48,7 +48,9 @@ if sys.argv[1:2] == ["node"]:
 
 def command_line(*verbs: str) -> typer.Typer:
     """
-    The command line with these ``verbs``. What they import takes longer than most of them run.
+    Build the command line with these ``verbs``.
+
+    What they import takes longer than most of them run.
     """
     import typer
 
@@ -92,7 +94,7 @@ def flowing(text: str) -> str:
 
 
 def main() -> None:
-    """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
+    """Run the console script. Ends the process with an exit code; see ``tidewarden --help``."""
     # imports make much that stays, which it would look through again and again
     gc.set_threshold(50_000, 20, 50)
     for stream in (sys.stdout, sys.stderr):

@@ -37,8 +37,8 @@ def addresses(url: str, data_dir: Path) -> list[str]:
     keeps in ``data_dir``.
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
-    Ends the program when another folder than the usual one was named and has no cluster: whoever
-    mistyped it means no other cluster.
+    Ends the program when another folder than the usual one was named and has no cluster: it was
+    mistyped, and no other cluster is meant.
     """
     if urls := [one.strip() for one in url.split(",") if one.strip()]:
         return urls
@@ -77,9 +77,7 @@ class NodeLine:
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
 
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
-        """
-        Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused.
-        """
+        """Send many verbs in one go; returns an answer each, or a ``redis.ResponseError``."""
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
@@ -164,7 +162,7 @@ def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
 @contextmanager
 def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     """
-    A node to ask: the first that answers.
+    Yield a node to ask: the first that answers.
 
     Ends the program with a message and the right exit code on every error.
     """
@@ -225,7 +223,7 @@ def no_address(address: str, error: ValueError) -> typer.Exit:
 
 
 def shown(address: str) -> str:
-    """``address`` without its secret."""
+    """Return ``address`` without its secret."""
     scheme, separator, rest = address.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else address.rpartition("@")[2]
 

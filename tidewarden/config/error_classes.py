@@ -314,5 +314,5 @@ CONFIGURABLE = tuple(row.name for row in ROWS if row.configurable)
 
 
 def class_of(name: str) -> ErrorClass:
-    """The row of a class; a plain one of that name for what another version has written."""
+    """Return the row of a class; a plain one of that name for what another version has written."""
     return ERROR_CLASSES.get(name) or ErrorClass(name=name, alone_advice=ALONE)

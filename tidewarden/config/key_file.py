@@ -45,13 +45,15 @@ def wrapping_key_id(key: bytes) -> bytes:
 
 
 def new_key() -> str:
-    """A fresh key as it is written."""
+    """Make a fresh key as it is written."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
 def parse_keys(text: str, origin: str) -> list[bytes]:
     """
-    The keys of a source: words, or lines. Raises: ConfigError, without quoting what may be a key.
+    Parse the keys of a source: words, or lines.
+
+    Raises: ConfigError, without quoting what may be a key.
     """
     keys = []
     for number, word in enumerate(text.replace(",", " ").split(), 1):

@@ -321,7 +321,7 @@ class Provider:
 
     @property
     def renews(self) -> bool:
-        """Whether its accounts have refresh tokens, which a use may change."""
+        """Return whether the provider's accounts have refresh tokens, which a use may change."""
         return self.grant == "refresh_token"
 
     @property
@@ -342,7 +342,7 @@ class Provider:
         return min(self.connect_timeout_s or self.timeout_s * 0.4, self.timeout_s)
 
     def margin_of(self, life_s: float) -> float:
-        """The margin of a token that lives ``life_s``, before any bound by its life."""
+        """Return the margin of a token that lives ``life_s``, before any bound by its life."""
         return max(self.margin_s, self.margin_share * life_s)
 
 
@@ -351,7 +351,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
 
 def queue_of(provider: str, client_id: str) -> str:
     """
-    The queue of a provider's client.
+    Return the queue of a provider's client.
 
     What a queue's name may not hold stands there as ``_xHH``, byte by byte.
     """

@@ -58,7 +58,7 @@ def read_provider(
     name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]
 ) -> Provider:
     """
-    The provider of that name; what cannot be used becomes a problem, and everything is looked at.
+    Read the provider of that name, all of it; a setting that cannot be used becomes a problem.
     """
     section = f"providers.{name}"
     if not re.fullmatch(NAME, name):
@@ -101,8 +101,9 @@ def _with_preset(
     section: str, table: dict[str, Found], problems: list[str]
 ) -> tuple[dict[str, Found], tuple[str, ...]]:
     """
-    What is written over what its preset says; a preset's map and the file's are joined, entry by
-    entry.
+    Return the settings over those of their preset.
+
+    A preset's map and the file's are joined, entry by entry.
     """
     found = table.get("preset")
     if found is None or found.value == "":
@@ -143,7 +144,7 @@ def _needed_parameters(preset: presets.Preset, address: str) -> Found:
 
 
 def _origin(table: Mapping[str, Found], key: str) -> str:
-    """Where a setting stands; ``map entry`` finds the entry's own line."""
+    """Return where a setting stands; ``map entry`` finds the entry's own line."""
     name, _, entry = key.partition(" ")
     found = table.get(name)
     if found is None:
@@ -152,7 +153,7 @@ def _origin(table: Mapping[str, Found], key: str) -> str:
 
 
 def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What contradicts itself, as (setting, fault)."""
+    """Yield the settings that contradict each other, as (setting, fault)."""
     yield from placeholders.faults(provider)
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
@@ -169,7 +170,7 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
 
 
 def _request_faults(provider: Provider) -> Iterator[tuple[str, str]]:
-    """What a request cannot be made of, and an answer not read by."""
+    """Yield the settings that no request can be made of, or no answer read by."""
     if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
         yield (
             "client_id",
@@ -214,7 +215,7 @@ def _error_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 
 def _life_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What does not go with how long tokens live, and how they are used up."""
+    """Yield the settings that do not fit how long tokens live, and how they are used up."""
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield (
             "margin_s",
@@ -285,7 +286,7 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 
 def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What does not go with the grant that is set, or is missing for it."""
+    """Yield the settings that do not fit the grant, or are missing for it."""
     grant = f"grant = {provider.grant!r}"
     if provider.renews:
         if provider.scope:

@@ -41,7 +41,7 @@ class SigningKey:
     """Its ``kid``, where the file tells it."""
 
     def sign(self, header: Mapping[str, str], claims: Mapping[str, Any]) -> str:
-        """The compact form of a signed statement; ``alg`` and ``typ`` are in the header anyway."""
+        """Sign a statement, in compact form; ``alg`` and ``typ`` are in the header anyway."""
         head = {"alg": self.algorithm, "typ": "JWT", **header}
         if self.thumbprint is not None:
             head[self.thumbprint[0]] = self.thumbprint[1]
@@ -115,10 +115,10 @@ def _pem_of(raw: bytes) -> tuple[bytes, str]:
 
 def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
     """
-    The key whose statements name its certificate, the first in the file, in their header.
+    Return the key whose statements name its certificate in their header.
 
-    ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515, 4.1.7 and 4.1.8). Raises: ValueError: what
-    is wrong, in words.
+    The certificate is the first in the file. ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515,
+    4.1.7 and 4.1.8). Raises: ValueError: what is wrong, in words.
     """
     try:
         certificate: Certificate = load_pem_x509_certificates(Path(path).read_bytes())[0]

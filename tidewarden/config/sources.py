@@ -92,7 +92,7 @@ class Found:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean …?`` when a known name is near, else the list of known names."""
+    """Ask ``did you mean …?`` when a known name is near, else list the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
@@ -411,7 +411,7 @@ def _variable(section: str, key: str) -> str:
 
 
 def line_at(path: str, lines: dict[str, int], *names: str) -> str:
-    """``file:line`` of the first of ``names`` that has a line, else the file alone."""
+    """Return ``file:line`` of the first of ``names`` that has a line, else the file alone."""
     return next((f"{path}:{lines[name]}" for name in names if name in lines), path)
 
 

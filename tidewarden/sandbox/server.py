@@ -1,12 +1,12 @@
 """
-A sandbox: our own authorization server to try Tidewarden with.
+Runs a sandbox: our own authorization server to try Tidewarden with.
 
 For trials and tests, never for real accounts.
 
 Its token endpoint is a real one (RFC 6749, 5 and 6) over HTTP, as strict as providers are: refresh
 tokens rotate and work once, a reuse revokes the grant, access tokens live briefly. Around it are
-knobs that no provider has: delay and faults on demand, and counts of everything. Whoever reaches it
-may mint accounts, so that it listens on loopback only.
+knobs that no provider has: delay and faults on demand, and counts of everything. Every client that
+reaches it may mint accounts, so that it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SandboxRefusal(Exception):
 
 class Sandbox:
     """
-    The server. State lies in ``folder`` and outlives the process.
+    Serves the endpoints of the sandbox. State lies in ``folder`` and outlives the process.
 
     Args: ``life_s``: life of an access token. ``grace_s``: how long the token used last still gets
     the same successor.

@@ -59,7 +59,7 @@ class Tally:
         return self.new + self.renewed + self.unchanged
 
     def note(self, change: str, state: str) -> None:
-        """A line was put; as ``T.PUT … VERBOSE`` answers."""
+        """Count a line that was put, as ``T.PUT … VERBOSE`` answers."""
         if change == "same":
             self.unchanged += 1
             self.dead += state in ("dead", "lost_rotation")
@@ -70,7 +70,7 @@ class Tally:
             self.new += 1
 
     def text(self) -> str:
-        """For a person, one line."""
+        """Write the counts for a person, in one line."""
         ended = [
             f"{count:,} {word}"
             for count, word in ((self.dead, "dead"), (self.stopped, "stopped"))

@@ -49,7 +49,7 @@ class RefreshWish:
         return self.queued + self.absent + len(self.refused)
 
     def counts(self) -> dict[str, int]:
-        """For a program."""
+        """Return the counts for a program."""
         return {"queued": self.queued, "absent": self.absent, "refused": len(self.refused)}
 
 
@@ -163,7 +163,7 @@ def _found(node: NodeLine, provider: str, state: str) -> dict[str, dict[str, Any
 
 
 def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_json: bool) -> None:
-    """What would be done."""
+    """Print what would be done."""
     if as_json:
         print_json(
             {
@@ -189,7 +189,7 @@ def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_
 
 def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_json: bool) -> None:
     """
-    What came of it.
+    Print what came of it.
 
     Ends the program with 1 if any was refused, with 5 if one that was named is not there.
     """

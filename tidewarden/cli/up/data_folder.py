@@ -63,7 +63,7 @@ class FolderPlan:
         return self.data_dir / "store"
 
     def own_store(self, name: str) -> Path:
-        """Folder of a node's own embedded store, if each has one."""
+        """Return the folder of a node's own embedded store, if each has one."""
         return self.folder(name) / "store"
 
     def own_store_folders(self) -> list[Path]:
@@ -96,19 +96,19 @@ class FolderPlan:
         return self.config.node.base_port + 10 * self.names.index(name)
 
     def address(self, name: str, above: int = 0) -> str:
-        """``host:port``, as URLs have it, of a node's base port, or of one ``above`` it."""
+        """Return ``host:port``, as URLs have it, of a node's base port, or of one ``above`` it."""
         return host_and_port(self.config.node.host, self.base_port(name) + above)
 
     def folder(self, name: str) -> Path:
-        """A node's own folder."""
+        """Return a node's own folder."""
         return self.data_dir / name
 
     def secret(self, name: str) -> str:
-        """The text of ``DATA/secrets/NAME``."""
+        """Return the text of ``DATA/secrets/NAME``."""
         return (self.data_dir / "secrets" / name).read_text("utf-8").strip()
 
     def ports(self) -> dict[int, str]:
-        """Every TCP port that must be free, and what for."""
+        """Return every TCP port that must be free, and its purpose."""
         ports: dict[int, str] = {}
         for name in self.names:
             base = self.base_port(name)
@@ -128,8 +128,8 @@ def check_ports(plan: FolderPlan) -> None:
     """
     Check that every port is free.
 
-    Raises: ConfigError: names every port that is not free, its purpose, its owner where that can be
-    seen, and the way out.
+    Raises: ConfigError: names the ports that are not, their purposes, their owners where these can
+    be seen, and the way out.
     """
     highest = max(plan.ports())
     if highest > PORT_MAX:
@@ -316,7 +316,7 @@ def _make(path: Path, text: str) -> None:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why one cannot listen there; empty when one can."""
+    """Say why one cannot listen there; empty when one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As our servers do: connections of the last run that the kernel still remembers are no
@@ -331,7 +331,7 @@ def _why_not(host: str, port: int) -> str:
 
 
 def _holders(ports: set[int]) -> dict[int, str]:
-    """Who listens on ports, as far as Linux lets us see: ``process 12 (redis-server)``."""
+    """Name who listens on ports, as far as Linux lets us see: ``process 12 (redis-server)``."""
     sockets: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _lines(table)[1:]:

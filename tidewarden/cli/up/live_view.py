@@ -138,7 +138,7 @@ def stores_of(nodes: Sequence[NodeRow]) -> Mapping[str, Any]:
     """
     Return the ``R.STATUS`` of the node that knows most of the stores; empty where none answers.
 
-    That is the leader, else whoever knows the newest view.
+    That is the leader, else the node that knows the newest view.
     """
     leader = leader_of(nodes)
     known = [leader] if leader and leader.status.get("members") else nodes
@@ -240,7 +240,7 @@ def _node(node: NodeRow, store: Mapping[str, Any]) -> dict[str, Text]:
 
 
 def _store(node: NodeRow, store: Mapping[str, Any]) -> Text:
-    """What a node's own store is to the others; ``store``: as ``R.STATUS`` says of it."""
+    """Word what a node's own store is to the others; ``store``: as ``R.STATUS`` says of it."""
     role = str(store.get("role") or "")
     if node.store_pid is None:
         return Text("down", style="red")
@@ -318,7 +318,7 @@ def _troubled(stands: Mapping[str, Any]) -> bool:
 
 
 def _stands(stands: Mapping[str, Any]) -> str:
-    """How a provider that is in trouble stands; what it is comes behind."""
+    """Word how a provider in trouble stands, so that its error can follow."""
     if stands.get("state", "answers") != "answers":
         return f"is {stands['state']}{_since(stands)}, next try {_clock(stands.get('next_ms'))}: "
     since = _clock(stands["quarantined_since_ms"])
@@ -394,7 +394,7 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
 
 
 def _host_hint(nodes: Sequence[NodeRow]) -> dict[str, str]:
-    """How to lose the primary's whole host; nothing where all nodes share a store."""
+    """Say how to lose the primary's whole host; nothing where all nodes share a store."""
     if not any(node.own_store for node in nodes):
         return {}
     primary = primary_of(nodes)

@@ -157,8 +157,7 @@ class LocalCluster:
 
     async def _admit(self, group: asyncio.TaskGroup) -> None:
         """
-        Let those join that the folder has not had before, or that have left, and start whoever does
-        not run yet.
+        Let nodes join that are new to the folder or have left, and start those that do not run.
         """
         members = await self._members()
         for name in self.plan.names:

@@ -114,7 +114,7 @@ class Child:
             kill_group(self._process)
 
     def last_words(self) -> str:
-        """The end of what it printed: why it ended, usually."""
+        """Return the end of what the process printed: why it ended, usually."""
         with contextlib.suppress(OSError):
             lines = self.output.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
             return " / ".join(line.strip() for line in lines[-3:]) or "it said nothing"
@@ -150,7 +150,7 @@ class Child:
 
 
 async def _answers(http: aiohttp.ClientSession, url: str) -> tuple[bool, str]:
-    """Whether it serves, and why not, if it says so."""
+    """Return whether the node serves, and why not, if it says so."""
     try:
         async with http.get(url) as answer:
             if answer.status == 200:

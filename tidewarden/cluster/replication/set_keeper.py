@@ -46,7 +46,7 @@ class KeeperTimes:
     yield_s: float = 1.0
     """Without a complete round for so long, another store had better be primary."""
     retry_s: float = 1.0
-    """A candidate taken back is tried again after this, then after twice as long, up to 16 times."""
+    """A rejected candidate is tried again after this, then after twice as long, up to 16 times."""
 
     @classmethod
     def at(cls, pace: float) -> KeeperTimes:
