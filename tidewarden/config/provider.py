@@ -1,9 +1,7 @@
 """
-An authorization server and our client there, as settings.
+Declares the settings of ``[providers.NAME]``: an authorization server and our client there.
 
-These are the settings of ``[providers.NAME]``.
-
-:mod:`tidewarden.config.provider_reading` reads it, with a preset of
+:mod:`tidewarden.config.provider_reading` reads them, with a preset of
 :mod:`tidewarden.config.presets` beneath where one is named.
 """
 

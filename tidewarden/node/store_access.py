@@ -55,7 +55,7 @@ class StoreAccess:
     near_url: str = ""
     """How its own copy of the data is read; empty: it has none. A secret."""
     changes: asyncio.Queue[StoreChange] = field(default_factory=asyncio.Queue)
-    """What has changed among the stores, for whoever tells it."""
+    """What has changed among the stores, for :class:`.store_events.StoreEvents`."""
 
     @property
     def finder(self) -> PrimaryFinder | None:

@@ -38,7 +38,7 @@ from .shards.shard_settings import set_order, write
 
 log = logging.getLogger("tidewarden.queue")
 
-LAYOUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
+LAYOUT_S = 1.0  # a node that cuts a queue anew is through within so long, or has died over it
 LAYOUT_ASK_S = 0.02
 REREAD_S = 0.5  # after the store did not answer
 

@@ -51,7 +51,7 @@ class Members:
     seats: Mapping[str, Seat]
     word: str = ""
     """
-    Drawn at random when the cluster is founded; whoever speaks under another word belongs to
+    Drawn at random when the cluster is founded; a node that speaks under another word belongs to
     another cluster, whatever its name. Empty: it was founded by a version without.
     """
 

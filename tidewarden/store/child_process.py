@@ -136,7 +136,7 @@ class FolderInUse(ConfigError):
             [f"data folder {folder}: in use by process {pid}; stop that one or name another folder"]
         )
         self.pid = pid
-        """Of whoever took it; what that one started may write there, too."""
+        """Of the process that took it; what it started may write there, too."""
 
 
 class FolderLock:

@@ -33,7 +33,7 @@ SILENT = "does not answer"
 LOOK_S = 1.0
 """Between two looks while the primary answers: another may be it, which it has not heard."""
 SEARCH_S, SEARCH_LAST_S, SOON_S = 0.02, 0.25, 5.0
-"""Between two looks while there is none; whoever waits finds the next one as it opens, if soon."""
+"""Between two looks while there is none; a link that waits finds the next as it opens, if soon."""
 FORGET_S = 30.0
 """After so long without a primary one of an older view counts: a backup may have been restored."""
 OWN_S = 0.25
@@ -42,7 +42,7 @@ So long the store of the same host is waited for, once another way to the primar
 that is dead refuses at once, one that hangs is not worth more.
 """
 PATIENCE_S = 2.0
-"""Whoever asks for the primary is told after so long why there is none."""
+"""A link that asks for the primary is told after so long why there is none."""
 
 Moved = Callable[[str], None]
 Ask = Callable[[str], Coroutine[Any, Any, "StoreAnswer"]]

@@ -94,7 +94,7 @@ class Replication:
         """Whether the facts were read through Raft's quorum since the start."""
         self._leaving = self._stopping = False
         self._store_stops = ""
-        """The start of the store that whoever runs it is about to stop; empty: none is."""
+        """The start of the store that is about to be stopped; empty: none is."""
         self._preparing: asyncio.Task[None] | None = None
         self._told: object = None
         self._said: StoreReport | None = None

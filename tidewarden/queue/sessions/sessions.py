@@ -222,9 +222,10 @@ class Sessions:
 
     async def _detach_later(self, shared: Shared) -> None:
         """
-        The store is away.
+        Detach the node from the session once the store is back.
 
-        What is said again does nothing when it was heard, or when somebody has joined meanwhile.
+        To repeat it does nothing when the store heard it, or when a connection has joined
+        meanwhile.
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)

@@ -74,7 +74,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When, unix milliseconds by the node's clock; of reads, the end of their window."""
     node: str
     user: str
-    """Who; empty: whoever changes the node's files, or anybody at a door without users."""
+    """Empty: a person who changes the node's files, or any caller at a door without users."""
     action: str
     """The verb, also where its route over HTTP was asked; ``DENIED``; ``SIGHUP``."""
     outcome: str = "ok"

@@ -19,7 +19,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 class UnconfiguredAccounts:
     """
-    Names such accounts.
+    Names accounts in the store that no configured provider is for.
 
     ``names``: every queue there is. ``configured``: those of this node's providers.
     """

@@ -1,7 +1,5 @@
 """
 Keeps a node's vault up to date: reads changed keys, seals the journal anew, tells what it knows.
-
-It looks whether keys have changed, reseals the node's journal, and reports what the node knows.
 """
 
 from __future__ import annotations

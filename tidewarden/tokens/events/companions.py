@@ -1,7 +1,7 @@
 """
 Puts companion tasks: work for each account now and then, while its token can be kept fresh.
 
-They are put while its token can be kept fresh, and dropped when not.
+They are dropped when it cannot.
 
 A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the
 account's next time, of which there is one in each interval, whenever its token was refreshed. So
@@ -34,7 +34,7 @@ ID_BYTES_MAX = 200
 Put = Callable[[str, TaskSpec], Awaitable[str]]
 """``Queues.put``."""
 Drop = Callable[[str, str], Awaitable[int]]
-"""Deletes a task, whoever holds it: queue and id."""
+"""Deletes a task, although it may be leased: queue and id."""
 
 
 class Companions:

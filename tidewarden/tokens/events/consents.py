@@ -1,9 +1,7 @@
 """
-Gives notice, some days ahead, that an account's refresh token ends whatever is done.
+Gives notice, some days ahead, that an account's refresh token ends at a fixed time.
 
-They concern refresh tokens that end at a fixed time whatever is done.
-
-Every node looks every ten minutes at the shards that know of any; whichever comes first leaves the
+Every node looks every ten minutes at the shards that know of any; the first that comes leaves the
 notices in the shard's outbox, from where they are told like all else that becomes of accounts.
 """
 

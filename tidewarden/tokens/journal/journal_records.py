@@ -54,11 +54,7 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
-    """
-    Holds an answer that promised success and could not be read, sealed for an operator.
-
-    It is kept sealed, for an operator to look at.
-    """
+    """Holds an answer that promised success and could not be read, sealed for an operator."""
 
     number: int
     queue: str

@@ -70,7 +70,7 @@ class ClientLimits:
         self.unanswered: set[str] = set()
         """Accounts whose refreshes began and are not answered: what the concurrency bounds."""
         self.freed = asyncio.Event()
-        """Set when there may be room for another; whoever looks for room clears it."""
+        """Set when there may be room for another; :meth:`room` clears it."""
         self._probing: set[str] = set()
         self._looked_s = float("-inf")
         self._told_s = shared.clock.monotonic()
@@ -306,7 +306,7 @@ class ClientLimits:
         """
         Report at once what should keep other nodes from beginning requests, or lets them begin.
 
-        Whoever is answered waits for it. Never raises.
+        The caller's reply waits for it. Never raises.
         """
         counts, known = self._counts, self.known
         if counts.odd and (

@@ -2,7 +2,7 @@
 Keeps the record of one client that all nodes share, changes it, and acts on changes.
 
 It is one record in the store, read and written whole, by compare-and-swap; the client's token
-bucket lies beside it, see ``tokens/lua/client.lua``. Whoever changes it pauses or resumes the
+bucket lies beside it, see ``tokens/lua/client.lua``. The node that changes it pauses or resumes the
 client's queue, has failing accounts tried anew, and says so in its log.
 
 Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,

@@ -2,8 +2,8 @@
 Counts one client's answers by kind, in buckets of time, until a node tells the others of them.
 
 An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
-meet is met by as many accounts: whoever has failed once is no witness again before it is well.
-Times are milliseconds of the leases' clock, which is stepped by nobody, or monotonic seconds. Pure.
+meet is met by as many accounts: one that has failed once is no witness again before it is well.
+Times are milliseconds of the leases' clock, which never steps, or monotonic seconds. Pure.
 """
 
 from __future__ import annotations

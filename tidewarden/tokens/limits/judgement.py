@@ -75,8 +75,8 @@ SAMPLE_SHARE = 0.5
 SAMPLE_MAX = 5
 ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
 """
-Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an
-end.
+Within so long the accounts that failed have been tried anew: if fewer of them are well, the
+incident has not come to an end.
 """
 QUARANTINE_CALM_MS = HOUR_MS
 """It is over when so long nobody else failed so: what recurs within it is one incident."""
@@ -417,7 +417,7 @@ def _sample_is_well(found: Quarantine) -> bool:
 
 
 def _rouse(record: ClientRecord, clock_ms: int) -> None:
-    """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
+    """Have failing accounts tried anew; what was met so far is no evidence of another incident."""
     record.rouse_ms = clock_ms
     for bucket in record.buckets:
         for name in FAILED:

@@ -41,11 +41,11 @@ LONE_AFTER = 144  # Times as long (a day), where nobody else shows whether the p
 LONE_SLACK_MS = 60_000
 JUDGED_SLACK_S = 60.0
 WELL_PART = (
-    # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile:
-    # nodes tell late.
+    # An account counts as well meanwhile so much of it (a minute) after the first refusal: nodes
+    # tell late.
     10
 )
-# Of those that a quarantine is for one is asked at a time, whoever's turn it is; so long no other.
+# Of the accounts that a quarantine is for one is asked at a time; so long no other.
 SAMPLED_S = 86_400.0
 # Between two tries of a refused account while its access token lives, at least …
 LIVING_S_MIN = 10.0
@@ -372,9 +372,10 @@ def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
 
 def _sampled_wait_s(case: Case) -> float:
     """
-    Seconds until the next try of one of those that a quarantine is for.
+    Return the seconds until the next try of an account that a quarantine is for.
 
-    While it goes on whoever's turn it is is asked sooner, see :meth:`.ClientRecord.claim_sample`.
+    While the quarantine goes on, the account whose turn it is is asked sooner, see
+    :meth:`.ClientRecord.claim_sample`.
     """
     wait = SAMPLED_S if case.assessment.sampled else min(case.confirm_s, _uncounted_wait_s(case))
     return max(wait, case.verdict.retry_after_s or 0)

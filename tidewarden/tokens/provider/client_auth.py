@@ -18,7 +18,7 @@ from tidewarden.config.provider import ASSERTION_AUTHS, SECRET_AUTHS
 from tidewarden.config.signing import SigningKey, load_signing_key, with_thumbprint
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
-# Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
+# Long enough for a clock that goes wrong a little, too short for a reader of a log.
 ASSERTION_LIFE_S = 120
 
 Proof = tuple[Mapping[str, str], Mapping[str, str]]

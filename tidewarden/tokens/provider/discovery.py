@@ -29,7 +29,7 @@ FRESH_S = 3600.0
 # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old
 # endpoint may serve.
 SHARE = 1 / 3
-# After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+# After a failure; callers in between hear of the same one, or get the endpoint known before.
 RETRY_S = 10.0
 BODY_BYTES_MAX = 262_144
 KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.

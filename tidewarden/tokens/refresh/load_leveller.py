@@ -1,9 +1,7 @@
 """
 Levels one client's load: what falls due together is refreshed ahead of time, while there is room.
 
-Accounts that fall due together are refreshed early, a few at a time, while there is room.
-
-Each node runs one; whichever comes to a shard first does that round. A fleet that falls due evenly
+Each node runs one; the first that comes to a shard does that round. A fleet that falls due evenly
 is left alone.
 """
 

@@ -109,7 +109,7 @@ class OfflineRefresher:
                 await asyncio.wait([work], timeout=left_s)
                 return
             if not self._work:
-                return  # Its rate is used up; whoever waits on asks again.
+                return  # Its rate is used up; a reader that waits on asks again.
             await asyncio.wait(
                 list(self._work.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )

@@ -85,7 +85,7 @@ class UnknownOutcomes:
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
         if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
-            # Whoever was asked had stored its answer just before it knew of nothing.
+            # The node that was asked had stored its answer just before it knew of nothing.
             return "stored"
         # Of one that was given up its token was refused: nothing is spoiled.
         if reply.state == "away" and not troubles.dead:

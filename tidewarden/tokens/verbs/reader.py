@@ -365,7 +365,7 @@ class Reader:
                             if _mark(reading.row) != before or _given_up(reading):
                                 return
             except TimeoutError:
-                return  # Whoever still waits begins another watch.
+                return  # A reader that still waits begins another watch.
             except errors.Error as error:
                 # Each reader asks the store again, and hears it there.
                 log.debug("waiting for %s: %s", account, error)

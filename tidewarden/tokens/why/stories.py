@@ -1,7 +1,5 @@
 """
 Reads what is known of an account or a provider, and has its story told, without the store too.
-
-It does so while the store is away, too.
 """
 
 from __future__ import annotations
