@@ -40,7 +40,7 @@ class Task:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio task."""
+        """Return the bridge to the loop that runs the asyncio task."""
         return self.client.bridge
 
     queue = Inner[str]("The name of the queue.")
@@ -99,7 +99,7 @@ class Lock:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio lock."""
+        """Return the bridge to the loop that runs the asyncio lock."""
         return self.client.bridge
 
     name = Inner[str]("The lock's name.")
@@ -141,7 +141,7 @@ class Queue:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio queue."""
+        """Return the bridge to the loop that runs the asyncio queue."""
         return self.client.bridge
 
     name = Inner[str]("The queue's name.")

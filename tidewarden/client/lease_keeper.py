@@ -53,7 +53,7 @@ class LeaseKeeper:
 
     @property
     def held(self) -> list[Renewable]:
-        """The tasks and locks whose leases are renewed."""
+        """Return the tasks and locks whose leases are renewed."""
         return list(self._timers)
 
     def keep(self, task: Renewable) -> None:

@@ -127,7 +127,7 @@ class AsyncTask:
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8 text."""
+        """Return the payload as UTF-8 text."""
         return self.payload.decode()
 
     def json(self) -> Any:

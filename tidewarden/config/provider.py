@@ -314,7 +314,7 @@ class Provider:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The secrets to try, in order; an empty one where none is sent."""
+        """Return the secrets to try, in order; an empty one where none is sent."""
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
 
     @property
@@ -324,14 +324,14 @@ class Provider:
 
     @property
     def brings(self) -> str:
-        """The token without which none of its accounts can be put; empty: there is none."""
+        """Return the token without which none of its accounts can be put; empty: there is none."""
         if self.grant == "token_exchange":
             return "" if self.subject_token or self.subject_token_file else "subject_token"
         return "refresh_token" if self.renews else ""
 
     @property
     def crew(self) -> tuple[int, int]:
-        """The bounds of the limit of refreshes under way at a time on one node."""
+        """Return the bounds of the limit of refreshes under way at a time on one node."""
         return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 
     @property

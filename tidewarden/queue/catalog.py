@@ -441,7 +441,9 @@ class Catalog:
 
     @property
     def maker(self) -> tuple[str, int]:
-        """The user who acts (empty: nobody in particular), and the part one may make (1,000)."""
+        """
+        Return the user who acts (empty: nobody in particular), and the part one may make (1,000).
+        """
         return ACTING.get(), self.user_limits.share
 
     def run_on_names(self, script: str, *args: Arg) -> asyncio.Future[Any]:

@@ -64,12 +64,12 @@ class StoreFacts:
 
     @property
     def primary_member(self) -> StoreMember:
-        """The primary as a member of the set."""
+        """Return the primary as a member of the set."""
         return StoreMember(self.primary, self.incarnation)
 
     @property
     def nodes_in_sync(self) -> frozenset[str]:
-        """The nodes whose stores are in the set."""
+        """Return the nodes whose stores are in the set."""
         return frozenset(member.node for member in self.in_sync)
 
     def is_open(self, voters: frozenset[str]) -> bool:

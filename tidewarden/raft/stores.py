@@ -50,7 +50,7 @@ class Stores:
     @property
     def facts(self) -> StoreFacts:
         """
-        The facts as applied here, never older than what a command was answered.
+        Return the facts as applied here, never older than what a command was answered.
 
         They are the voter's own, for its view is made only after the command's answer.
         """
@@ -66,7 +66,7 @@ class Stores:
 
     @property
     def ended(self) -> frozenset[str]:
-        """The members whose processes are known to have ended."""
+        """Return the members whose processes are known to have ended."""
         return self._voter.ended
 
     def notice(self) -> None:

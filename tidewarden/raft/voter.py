@@ -188,7 +188,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def stores(self) -> StoreFacts:
-        """The facts about the stores, as applied here. Any thread may read them."""
+        """Return the facts about the stores, as applied here. Any thread may read them."""
         read = self._stores_read
         if read[0] is not self.stores_plain:  # a command or a snapshot put others there
             plain = self.stores_plain

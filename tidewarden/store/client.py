@@ -47,7 +47,7 @@ class StoreClient(CallSender, Protocol):
 
     @property
     def at(self) -> str:
-        """The address, without passwords."""
+        """Return the address, without passwords."""
 
     @property
     def why(self) -> str:

@@ -110,7 +110,7 @@ class StoreConnection(asyncio.Protocol):
 
     @property
     def at(self) -> str:
-        """The address of the connection, or of the last attempt, without a password."""
+        """Return the address of the connection, or of the last attempt, without a password."""
         return self._way.at
 
     @property

@@ -65,7 +65,7 @@ class Endpoint:
 
     @property
     def at(self) -> str:
-        """The address now, or of the last connection, without user and password."""
+        """Return the address now, or of the last connection, without user and password."""
         scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
         return scheme + mark + rest.rpartition("@")[2]
 

@@ -49,7 +49,7 @@ class FolderPlan:
 
     @property
     def names(self) -> list[str]:
-        """The names ``n0 n1 …``."""
+        """Return the names ``n0 n1 …``."""
         return [f"n{number}" for number in range(self.node_total)]
 
     @property

@@ -81,7 +81,7 @@ class Candidate(NamedTuple):
     @property
     def rank(self) -> tuple[bool, bool, int, int, int]:
         """
-        The greatest takes over.
+        Return the greatest takes over.
 
         A store that did not restart comes first: with ``everysec`` and a disk that stalls, one that
         was killed may have lost what it had acknowledged. Then who stays, then who came furthest: a

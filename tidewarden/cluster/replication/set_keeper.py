@@ -187,7 +187,9 @@ class SetKeeper:
 
     @property
     def pending(self) -> str:
-        """The set that was proposed or is about to be, as text; empty: no change is under way."""
+        """
+        Return the set that was proposed or is about to be, as text; empty: no change is under way.
+        """
         return set_text(self._pending.members) if self._pending else ""
 
     # What the data say.

@@ -77,7 +77,7 @@ class SetRounds:
 
     @property
     def pending(self) -> str:
-        """The set that is about to be, or was proposed; empty: no change is under way."""
+        """Return the set that is about to be, or was proposed; empty: no change is under way."""
         return self._keeper.pending if self._keeper and self._serves else ""
 
     def serve(self, member: StoreMember, view: int, data: StoreData, *, opened_here: bool) -> None:

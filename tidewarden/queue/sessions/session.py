@@ -103,7 +103,7 @@ class Session:
 
     @property
     def uuid(self) -> str:
-        """The uuid that the leases stand under; "" while they are the connection's own."""
+        """Return the uuid that the leases stand under; "" while they are the connection's own."""
         return self.own if self.shared is None else self.shared.uuid
 
     def hold(self, tasks: Sequence[Taken], now_ms: int, now: float = 0.0) -> None:

@@ -120,7 +120,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port it listens on."""
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ class RespServer:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port it listens on."""
         return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:

@@ -42,12 +42,12 @@ class Lineage:
 
     @property
     def incarnation(self) -> str:
-        """The start that runs, or ran last."""
+        """Return the start that runs, or ran last."""
         return self.incarnations[-1]
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """The starts before it, newest last."""
+        """Return the starts before it, newest last."""
         return self.incarnations[:-1]
 
 

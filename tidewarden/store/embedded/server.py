@@ -93,7 +93,7 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """
-        The address and password, as redis-py's ``from_url`` reads them.
+        Return the address and password, as redis-py's ``from_url`` reads them.
 
         A secret: keep it out of logs.
         """
@@ -101,12 +101,12 @@ class EmbeddedStore:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the valkey-server, or None when there is none."""
+        """Return the process id of the valkey-server, or None when there is none."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     @property
     def socket_path(self) -> Path:
-        """The path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
+        """Return the path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
         return self._files.socket_path
 
     async def start(self) -> str:

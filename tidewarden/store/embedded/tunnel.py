@@ -131,7 +131,7 @@ class StoreTunnel:
 
     @property
     def port(self) -> int:
-        """The TCP port at which it speaks TLS."""
+        """Return the TCP port at which it speaks TLS."""
         return self._inward.port
 
     @property
@@ -291,7 +291,7 @@ class Door:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens at."""
+        """Return the TCP port it listens at."""
         return int(self._sockets[0].getsockname()[1])
 
     async def open(self, host: str, port: int) -> None:

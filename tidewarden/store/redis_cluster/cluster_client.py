@@ -93,7 +93,7 @@ class ClusterClient:
 
     @property
     def at(self) -> str:
-        """The addresses of all primaries."""
+        """Return the addresses of all primaries."""
         return " ".join(link.at for _, link in self._owners())
 
     @property

@@ -283,7 +283,7 @@ class SharedRecord:
 
     @property
     def clock_ms(self) -> int:
-        """The leases' clock, as far as this node knows it; 0 before the store was asked."""
+        """Return the leases' clock, as far as this node knows it; 0 before the store was asked."""
         if not self._clock_ms:
             return 0
         return self._clock_ms + int((self._clock.monotonic() - self._clock_at_s) * 1000)

@@ -107,7 +107,7 @@ class Case:
 
     @property
     def error(self) -> ErrorClass:
-        """The class of the failure."""
+        """Return the class of the failure."""
         return class_of(self.verdict.outcome)
 
     @property

@@ -47,7 +47,7 @@ class Keyring:
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """The ids of the keys, the first one's first."""
+        """Return the ids of the keys, the first one's first."""
         return tuple(self._keys)
 
     def key(self, key_id: bytes) -> bytes | None:

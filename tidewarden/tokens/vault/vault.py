@@ -109,12 +109,12 @@ class Vault:
 
     @property
     def newest_id(self) -> int:
-        """The data key that seals now."""
+        """Return the data key that seals now."""
         return self._newest_id
 
     @property
     def kek(self) -> bytes:
-        """The id of the cluster's key-encryption key."""
+        """Return the id of the cluster's key-encryption key."""
         return self._wrapped[FINGERPRINT_KEY_ID][1:5]
 
     async def ready(self) -> None:
