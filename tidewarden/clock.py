@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 
 class Clock(Protocol):
-    """The clock that parts are given."""
+    """Tells the time to parts of the program."""
 
     def monotonic(self) -> float:
         """Return the seconds of a clock that never steps."""
@@ -30,7 +30,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """Reads the machine's clocks."""
 
     # itself, for it is read twice a request
     monotonic = staticmethod(time.monotonic)

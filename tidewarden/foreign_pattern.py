@@ -47,7 +47,7 @@ def is_match(pattern: str, text: str) -> bool:
 
 @functools.lru_cache(maxsize=KEPT_MAX)
 def _read(pattern: str) -> Any:
-    """The pattern as RE2 has it. Raises: re2.error."""
+    """Compile the pattern as RE2 has it. Raises: re2.error."""
     options = re2.Options()
     options.max_mem = MEMORY_BYTES_MAX
     options.never_capture = True  # Nobody asks for groups, and thousands of them cost much.

@@ -142,7 +142,7 @@ class Histogram:
 
 
 class Family:
-    """The histograms of one kind, each with its own labels."""
+    """Holds the histograms of one kind, each with its own labels."""
 
     __slots__ = ("_series", "kind")
 

@@ -187,7 +187,7 @@ class OncePer:
 
 class File(logging.handlers.RotatingFileHandler):
     """
-    A node's log file, which other users of the host may not read.
+    Writes a node's log file, which other users of the host may not read.
 
     One that could not be written, on a full disk, is opened anew for the next line, which begins
     one of its own.

@@ -38,5 +38,5 @@ class Progress:
 
     @property
     def late_s(self) -> float:
-        """For how many seconds it should have got on, and has not."""
+        """Return for how many seconds the part should have got on, and has not."""
         return 0.0 if self._at is None else max(0.0, self._clock.monotonic() - self._at)

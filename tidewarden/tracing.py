@@ -115,7 +115,7 @@ def failed(span: Any, reason: str, attributes: Mapping[str, str | int] | None = 
 
 
 def _span_context(api: Any, traceparent: str) -> Any:
-    """The context that a node has answered; None: there is none."""
+    """Return the context that a node has answered; None: there is none."""
     try:
         version, trace, span, flags = traceparent.split("-")
         found = api.SpanContext(

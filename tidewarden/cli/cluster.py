@@ -347,7 +347,7 @@ def _asked(address: str, verb: str = "R.STATUS") -> Any:
 def _row(
     name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]
 ) -> dict[str, Any]:
-    """One member: what it says of itself, and what the leader knows of it."""
+    """Describe one member by what it says of itself, and what the leader knows of it."""
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
     if own:
         role = own["role"]
@@ -370,7 +370,7 @@ def _row(
 
 
 def _show_copies(leader: dict[str, Any]) -> None:
-    """Each member's store, where stores replicate: its part, and why it is not in sync."""
+    """Show each member's store, where stores replicate: its part, and why it is not in sync."""
     rows = [
         (
             name,

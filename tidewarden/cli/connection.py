@@ -51,11 +51,7 @@ def addresses(url: str, data_dir: Path) -> list[str]:
 
 
 class NodeLine:
-    """
-    A connection to one node.
-
-    Answers come as Python values: text, int, list, dict; text that is no UTF-8 as bytes.
-    """
+    """Connects to one node."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -143,8 +139,9 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
 
 def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
     """
-    An address as the SDK takes it, and as redis-py does: with our usual port, and its word for
-    ``?ca=FILE``, whom to trust.
+    Translate an address of the SDK for redis-py.
+
+    It gets our usual port, and redis-py's word for ``?ca=FILE``, whom to trust.
     """
     parts = urlsplit(address)
     query = parse_qsl(parts.query, keep_blank_values=True)

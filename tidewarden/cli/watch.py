@@ -114,7 +114,9 @@ class Watch:
             await self._clock.sleep_until(until)
 
     async def _ask(self, name: str) -> None:
-        """One node's status; empty when it does not answer. One that is not ready has one, too."""
+        """
+        Ask one node for its status, which a node that is not ready has, too; empty: no answer.
+        """
         child = self._cluster.nodes[name]
         if child.pid is None or not child.served.is_set():
             self._status.pop(name, None)
@@ -249,7 +251,7 @@ def program() -> str:
 
 
 class RefreshRate:
-    """A counter's growth a second, over the last few looks at it."""
+    """Measures a counter's growth a second, over the last few looks at it."""
 
     def __init__(self) -> None:
         self.total = 0

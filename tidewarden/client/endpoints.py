@@ -190,7 +190,7 @@ def _keep(known: set[tuple[str, int]], at: tuple[str, int]) -> None:
 
 
 def _others(members: Any, like: Address) -> list[Address]:
-    """The nodes of ``R.STATUS``, which are reached as ``like`` is."""
+    """List the nodes of ``R.STATUS``, which are reached as ``like`` is."""
     found = []
     for member in members.values() if isinstance(members, dict) else ():
         host, _, port = str(member.get("address", "")).rpartition(":")

@@ -20,7 +20,7 @@ SHARE = 3  # of its lease, after which a task is touched
 
 class Renewable(Protocol):
     """
-    A task or lock under a lease that can be renewed.
+    Is a task or lock under a lease that can be renewed.
 
     ``since``: our monotonic clock at its latest renewal, seconds.
     """

@@ -121,7 +121,7 @@ class AsyncTask:
     @property
     def fence(self) -> int:
         """
-        The lease's number: whatever the task changes can refuse a smaller one than it has seen.
+        Return the lease's number: what the task changes can refuse a smaller one than it has seen.
         """
         return self.lease
 

@@ -62,7 +62,7 @@ class Observer:
         return "worker"
 
     def leader(self) -> str | None:
-        """Name of the node that holds the store's fence, if it gave a sign of life lately."""
+        """Return the node that holds the store's fence, if it gave a sign of life lately."""
         for one in self._nodes.seen:
             if f"{one.node}.{one.boot}" == self._holder and one.age_ms < DEAD_MS:
                 return one.node

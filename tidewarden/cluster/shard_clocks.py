@@ -152,8 +152,5 @@ def _clock_of(shard: Shard) -> LeaseClock:
 
 
 def _whole(raw: bytes | None) -> int:
-    """
-    A number of the record; 0 where there is none, or one that cannot be read, as the scripts have
-    it.
-    """
+    """Read a number of the record as the scripts do; 0: there is none, or it cannot be read."""
     return int(raw) if raw and raw.removeprefix(b"-").isdigit() else 0

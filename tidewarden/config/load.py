@@ -159,7 +159,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
 
 
 def _place(problem: str) -> tuple[str, int]:
-    """The file and line that a problem begins with, to have them in the order of the file."""
+    """Return the file and line that a problem begins with, to sort problems by their place."""
     found = re.match(r"(.*?):(\d+): ", problem)
     return (found[1], int(found[2])) if found else ("", 0)
 
@@ -194,7 +194,7 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
 
 
 def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: list[str]) -> None:
-    """The rules that join several settings."""
+    """Check the rules that join several settings."""
 
     def problem(name: str, text: str) -> None:
         section, _, key = name.rpartition(".")
@@ -298,7 +298,7 @@ def _check_otel(config: Config, problem: Problem) -> None:
 
 
 def _check_secret(config: Config, problem: Problem) -> None:
-    """By what nodes know each other, and others are known by them."""
+    """Check the secrets by which nodes know each other, and are known."""
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
         problem(

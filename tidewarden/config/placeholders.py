@@ -259,7 +259,7 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
 
 
 def _hosts(host: str, patterns: Mapping[str, str]) -> Iterator[str]:
-    """A host with every value that is listed in its place; other placeholders stay."""
+    """Yield a host with every listed value in its place; other placeholders stay."""
     names = [
         name
         for name in dict.fromkeys(PLACEHOLDER.findall(host))

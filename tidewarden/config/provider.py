@@ -70,7 +70,7 @@ CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 @dataclass(frozen=True, slots=True)
 class Provider:
     """
-    An OAuth 2.0 authorization server and our client there.
+    Holds the settings of an OAuth 2.0 authorization server and our client there.
 
     Times are seconds, rates requests a second.
     """
@@ -336,7 +336,7 @@ class Provider:
 
     @property
     def connect_s(self) -> float:
-        """Longest the connecting may take, in truth: what takes longer was surely not sent."""
+        """Return the longest that connecting may take: what takes longer was surely not sent."""
         return min(self.connect_timeout_s or self.timeout_s * 0.4, self.timeout_s)
 
     def margin_of(self, life_s: float) -> float:

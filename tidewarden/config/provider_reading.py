@@ -135,8 +135,9 @@ def _with_preset(
 
 def _needed_parameters(preset: presets.Preset, address: str) -> Found:
     """
-    The preset's parameters of accounts that the address which is written in place of its own holds,
-    too.
+    Return the preset's parameters of accounts that the provider's own address holds, too.
+
+    The address is written in place of the preset's.
     """
     known = preset.settings.get("account_parameters", {})
     needed = {name: pattern for name, pattern in known.items() if f"{{{name}}}" in address}
@@ -423,7 +424,7 @@ def _secret(
     *,
     needed: bool,
 ) -> Secret:
-    """The secret that one of ``keys`` names."""
+    """Read the secret that one of ``keys`` names."""
     written = [key for key in keys if key in table]
     # the environment and flags override the file's choice of key, too
     if any(table[key].text for key in written):
@@ -452,7 +453,7 @@ def _subject_token(
     problems: list[str],
     grant: str,
 ) -> Secret:
-    """The token that is exchanged for all of a provider's accounts, unless it is in a file."""
+    """Read the token that is exchanged for all of a provider's accounts, unless it is in a file."""
     written = [key for key in (*SUBJECT_KEYS, "subject_token_file") if key in table]
     if len(written) > 1:
         allowed = f"at most one of {', '.join((*SUBJECT_KEYS, 'subject_token_file'))}"
@@ -480,7 +481,7 @@ def _secret_of(
     section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]
 ) -> Secret:
     """
-    The client's secret itself, wherever the file says it is.
+    Read the client's secret itself, wherever the file says it is.
 
     One line end after it belongs to the file.
     """

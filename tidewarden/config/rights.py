@@ -134,7 +134,7 @@ def matches(pattern: str, name: str) -> bool:
 
 class Patterns:
     """
-    Patterns of names, looked up by how they begin.
+    Looks names up among patterns by how they begin.
 
     A name is compared only with patterns that begin as it does: it takes as long as there are
     different lengths of beginnings, not as there are patterns.
@@ -167,7 +167,7 @@ class Patterns:
 
 class Rights:
     """
-    The rights of one user.
+    Knows the rights of one user.
 
     Args:
         rights: as they are written, each without fault (:func:`fault_of`).

@@ -47,7 +47,7 @@ class NotSealed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line."""
+    """Holds the first line of a sealed file."""
 
     id: bytes
     kdf: str

@@ -23,9 +23,7 @@ HASH_ALLOWED = (
 
 
 class Secret:
-    """
-    A text that shows itself only when asked to: not in ``repr``, ``str``, a trace or a pickle.
-    """
+    """Shows its text only when asked to: not in ``repr``, ``str``, a trace or a pickle."""
 
     __slots__ = ("_text",)
 

@@ -31,7 +31,7 @@ _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key and the algorithm it signs by."""
+    """Holds a private key and the algorithm it signs by."""
 
     algorithm: str
     key: Any = field(repr=False)
@@ -104,7 +104,9 @@ def load_signing_key(path: str, algorithm: str) -> SigningKey:
 
 def _pem_of(raw: bytes) -> tuple[bytes, str]:
     """
-    The PEM of a key file and the key's identifier. Raises: ValueError: it is JSON without a key.
+    Return the PEM of a key file and the key's identifier.
+
+    Raises: ValueError: JSON without a key.
     """
     if not raw.lstrip().startswith(b"{"):
         return raw, ""

@@ -130,7 +130,7 @@ def _secrets(
     environ: Mapping[str, str],
     problems: list[str],
 ) -> tuple[Secret, ...]:
-    """The secrets that sign, wherever the file says they are. None is shown in a problem."""
+    """Read the secrets that sign, wherever the file says they are. None is shown in a problem."""
     found = table[key]
     text = found.value if isinstance(found.value, str) else ""
     fault = f"found no secret; allowed: {SECRET_ALLOWED}"

@@ -44,7 +44,7 @@ REREAD_S = 0.5  # after the store did not answer
 
 
 def _nobody(*_: object) -> None:
-    """Nobody wants to know."""
+    """Ignore the call, where no part listens."""
 
 
 class Catalog:
@@ -252,9 +252,7 @@ class Catalog:
         return shards
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
-        """
-        A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies.
-        """
+        """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""
         queue = shard.queue
         task = self._reading.get(queue)
         if task is None:
@@ -354,8 +352,9 @@ class Catalog:
 
     async def _again(self, queue: str) -> bytes:
         """
-        A queue that this node knows, as the store has it (JSON); one that it has lost is made
-        again, as this node knows it.
+        Read a known queue as the store has it (JSON); make one again that the store has lost.
+
+        It is made as this node knows it.
 
         Raises: NotFound: the name is a topic's now; StoreDown.
         """
@@ -387,7 +386,9 @@ class Catalog:
         return [shard for shards in self.shards.values() for shard in shards]
 
     async def _reread(self, queue: str) -> None:
-        """Nobody repeats the message: what is not read now is read later."""
+        """
+        Read changed settings; as no message is repeated, what cannot be read now is read later.
+        """
         try:
             while queue in self._outdated:
                 self._outdated.discard(queue)

@@ -122,11 +122,11 @@ class Consumer:
 
     def _in_turn(self, queue: str, known: list[Shard]) -> list[Shard]:
         """
-        The shards in the order in which a take asks them: each is first in turn, but those that had
-        nothing lately come last.
+        Return the shards in the order in which a take asks them.
 
-        In every fourth round that does not count: other nodes may have put something there, of
-        which nobody here was told.
+        Each is first in turn, but those that had nothing lately come last. In every fourth round
+        that does not count: another node may have put something there, of which this node was not
+        told.
         """
         turn = self._turn[queue] = self._turn.get(queue, -1) + 1
         first = turn % len(known)
@@ -353,7 +353,7 @@ class Consumer:
 
 
 def _acked_one(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
-    """A future of a list with the answer to the one ack."""
+    """Return a future of a list with the answer to the one ack."""
     listed: asyncio.Future[list[Any]] = future.get_loop().create_future()
 
     def done(inner: asyncio.Future[Any]) -> None:

@@ -144,7 +144,7 @@ class FastPath:
         return receiver
 
     def _plain_shard(self, queue: bytes) -> Shard | None:
-        """The one shard of a user's queue that is known here."""
+        """Return the one shard of a user's queue that is known here."""
         if not queue.isascii() or queue[:1] == b"_":
             return None
         name = queue.decode()

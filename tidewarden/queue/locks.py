@@ -181,7 +181,7 @@ class Locks:
 
     async def _try(self, want: _Want) -> int | None:
         """
-        At once or not at all; where others wait on this node, only what the key holds already.
+        Acquire at once or not at all; where others wait here, only what the key holds already.
         """
         fence, _ = await self._ask(want, take=want.name not in self._lines)
         return fence or None
@@ -225,7 +225,9 @@ class Locks:
             self._results.unlisten(place, turn.event, noted=not fence)
 
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
-        """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
+        """
+        Return the fence, or 0 and the loop's time to ask again at if nothing was heard by then.
+        """
         if take and want.session.is_full and (QUEUE, want.name) not in want.session.held:
             await self._hold_limit.make_room(want.session)
         shard = await self._catalog.shard(QUEUE, want.name)
@@ -324,7 +326,7 @@ def _described(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
-    """Nobody is there any more for what was acquired, with its quorum or without."""
+    """Give back what was acquired, with its quorum or without: its caller has gone."""
     if done.cancelled():
         return
     error = done.exception()

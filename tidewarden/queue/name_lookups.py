@@ -54,7 +54,11 @@ class NameLookups:
         return await known
 
     async def _work(self, name: str) -> None:
-        """Until the line is empty. No turn lies between the last lookup and the line's end."""
+        """
+        Look the name up until the line is empty.
+
+        No turn lies between the last lookup and the line's end.
+        """
         line = self.lines[name]
         try:
             while line:

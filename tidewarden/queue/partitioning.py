@@ -105,7 +105,7 @@ class Partitioner(Protocol):
 
     def __call__(self, task_id: str, payload: bytes, *, own: bool) -> str:
         """
-        The id under which a task is put. ``own``: we have made it.
+        Return the id under which a task is put. ``own``: we have made it.
 
         Raises: Denied, Internal, BadArg.
         """

@@ -218,7 +218,7 @@ class Take:
             tries.tried(self, None)
 
     def _go_on(self) -> None:
-        """After the answer to the question under way."""
+        """Go on after the answer to the question under way."""
         if self._position == BY_WAKE_UP:
             self._tried()
         elif not self._known:
@@ -227,7 +227,7 @@ class Take:
             self._ask(self._position + 1)
 
     def _asked_once(self) -> None:
-        """The one shard has answered its only question, or this take waits now."""
+        """Go on after the one shard answered its only question, unless the take ends now."""
         if self._got or self._may_wait(None):
             self._asked_all()
 
@@ -258,7 +258,7 @@ class Take:
             self._tried()
 
     def _failed(self, shard: Shard, error: BaseException) -> None:
-        """A question was refused, or nobody knows."""
+        """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
             self._trouble = error
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
@@ -301,10 +301,7 @@ class Take:
         return now < self._lost_until
 
     def _ask_later(self) -> None:
-        """
-        The store is away, or this node has to register again: the take goes on waiting, and asks
-        anew.
-        """
+        """Wait on and ask anew: the store is away, or this node has to register again."""
         self._unpark()
         self._again = ()
         if self._waits:
@@ -315,7 +312,7 @@ class Take:
 
     def _arm(self) -> None:
         """
-        It has to wait: only now a timer is needed, which a take that finds a task at once never is.
+        Set the timer of a take that has to wait; one that finds a task at once never needs it.
         """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(self._until, self._time_over)

@@ -46,7 +46,7 @@ class ClusterState(Elector, Protocol):
         """Return the part that this node plays in its cluster."""
 
     def leader(self) -> str | None:
-        """Name of the node that leads; None when this node knows of none."""
+        """Return the node that leads; None when this node knows of none."""
 
     def has_quorum(self) -> bool:
         """Return whether a leader has a majority behind it, as far as this node can know."""

@@ -203,7 +203,7 @@ class RaftMember:
         return self.role() == "leader"
 
     def leader(self) -> str | None:
-        """Name of the member that leads; ``None`` when this node knows of none."""
+        """Return the member that leads; ``None`` when this node knows of none."""
         view = self._view()
         return (
             None
@@ -280,10 +280,7 @@ class RaftMember:
 
     @property
     def _addresses(self) -> dict[str, str]:
-        """
-        The members' Raft addresses by name: as committed, or on their way; before the first version
-        as configured.
-        """
+        """Return the members' Raft addresses by name: committed, on their way, or configured."""
         view = self._view()
         return (
             dict(self._seeds) if view is None or view.members is None else view.members.addresses()

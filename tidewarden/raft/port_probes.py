@@ -94,7 +94,7 @@ class PortProbes:
             self._answered(node, sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     def _answered(self, node: TCPNode, said: int) -> None:
-        """The kernel of its host, or this one, has answered a probe; 0: it is connected."""
+        """Take the answer of a host's kernel, or of this one, to a probe; 0: it is connected."""
         self._close(node)
         if said == errno.ECONNREFUSED:
             self.end(node)

@@ -170,9 +170,7 @@ def role(view: RaftView, now: float, times: Times) -> Role:
 
 
 def leader(view: RaftView, now: float, times: Times, own: str) -> str | None:
-    """
-    Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none.
-    """
+    """Return the leader as far as node ``own`` can know at ``now``; ``None``: it knows of none."""
     here = role(view, now, times)
     if here == "leader":
         return own

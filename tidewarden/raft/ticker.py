@@ -126,8 +126,7 @@ class Ticker:
 
     def _judge_loop(self, voter: Voter) -> None:
         """
-        A leader whose event loop does not turn does no work: give leadership up, and stand for
-        none.
+        Give leadership up, and stand for none, when the event loop does not turn: it does no work.
         """
         wedged = (
             bool(voter.otherNodes) and self._clock.monotonic() - self.beat > self._times.wedge_s

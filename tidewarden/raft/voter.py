@@ -265,7 +265,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     @property
     def word(self) -> str:
         """
-        The word of this member's cluster, once it knows that it is committed; empty: not yet.
+        Return the word of this member's cluster, once it is known to be committed; empty: not yet.
 
         What was not committed may yet be founded otherwise, by those with whom this one belongs.
         """

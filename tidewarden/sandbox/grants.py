@@ -134,7 +134,7 @@ class SandboxGrants:
         return self.current(number, self._life_ms, now_ms)
 
     def whose(self, access_token: str, now_ms: int) -> int | None:
-        """Number of the grant that a living access token belongs to."""
+        """Return the number of the grant that a living access token belongs to."""
         known = self._open("sandbox-access", access_token)
         if (
             known is None
@@ -247,7 +247,7 @@ class SandboxGrants:
             self.grants[number].revoked |= kind == "x"
 
     def _compacted(self) -> IO[bytes]:
-        """The file, rewritten as one line per grant and put in place at once, open for more."""
+        """Rewrite the file as one line per grant, put it in place, and return it, open for more."""
         new = self._path.with_suffix(".new")
         new.write_text("".join(line + "\n" for line in self._snapshot()), "utf-8")
         new.replace(self._path)
@@ -264,7 +264,7 @@ class SandboxGrants:
 
 
 def account(number: int) -> str:
-    """Name of the account of a grant: ``user-000042``."""
+    """Return the name of a grant's account: ``user-000042``."""
     return f"user-{number:06d}"
 
 
@@ -281,7 +281,7 @@ def _lock(path: Path) -> IO[bytes]:
 
 
 def _key(path: Path) -> bytes:
-    """The folder's signing key, made once."""
+    """Return the folder's signing key, made once."""
     if not path.exists():
         new = path.with_suffix(".new")
         new.touch(mode=0o600)

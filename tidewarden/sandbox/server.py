@@ -39,7 +39,7 @@ _NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
 @dataclass(frozen=True, slots=True)
 class SandboxFault:
-    """A fault of the token endpoint, for every ``every``-th request."""
+    """Describes a fault of the token endpoint, for every ``every``-th request."""
 
     status: int = 0
     """Answer this status without looking at the request. 0: no."""
@@ -88,7 +88,7 @@ class Sandbox:
 
     @property
     def token_url(self) -> str:
-        """For ``[providers.NAME] token_url``."""
+        """Return the address for ``[providers.NAME] token_url``."""
         return f"{self.url}/token"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -224,7 +224,7 @@ class Sandbox:
         }
 
     async def _me(self, request: web.Request) -> web.Response:
-        """A protected resource: proves that an access token lives."""
+        """Serve a protected resource, which proves that an access token lives."""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         number = (
             self._grants.whose(token, self._clock.unix_ms()) if kind.lower() == "bearer" else None

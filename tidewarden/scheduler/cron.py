@@ -143,7 +143,7 @@ def _numbers(values: frozenset[int], full: int) -> str:
 
 
 def _field(text: str, what: str, low: int, high: int, names: dict[str, int]) -> frozenset[int]:
-    """The numbers that one field names; Sunday is always 0."""
+    """Return the numbers that one field names; Sunday is always 0."""
     values: set[int] = set()
     for part in text.split(","):
         values.update(_part(part, what, low, high, names))
@@ -154,7 +154,7 @@ def _field(text: str, what: str, low: int, high: int, names: dict[str, int]) -> 
 
 
 def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> list[int]:
-    """The numbers of ``*``, ``a``, ``a-b``, each with or without ``/step``."""
+    """Return the numbers of ``*``, ``a``, ``a-b``, each with or without ``/step``."""
     span, slash, step_text = part.partition("/")
     step = 1
     if slash:
@@ -182,7 +182,7 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
 
 
 def _value(text: str, part: str, what: str, low: int, high: int, names: dict[str, int]) -> int:
-    """One number or name."""
+    """Return one number or the number of a name."""
     named = names.get(text.lower())
     if named is not None:
         return named

@@ -306,7 +306,7 @@ class Schedules:
         return found.decode()
 
     async def _places(self) -> Sequence[tuple[str, int]]:
-        """The shards of users' queues that have schedules."""
+        """Return the shards of users' queues that have schedules."""
         names = [name for name in await self._queues.catalog.names() if not name.startswith("_")]
         return await self._queues.scripts.having(names, "schedules")
 

@@ -61,7 +61,7 @@ class Spec:
 
     @classmethod
     def cron(cls, expr: str, zone: str = "UTC", catchup: str = "one") -> Spec:
-        """Ticks whenever the clocks of ``zone`` match ``expr``. Raises: BadArg."""
+        """Make a spec that ticks whenever the clocks of ``zone`` match ``expr``. Raises: BadArg."""
         cron.parse(expr)
         cron.zone(zone)
         return cls("cron", expr=" ".join(expr.split()), zone=zone, catchup=_catchup(catchup))
@@ -69,7 +69,9 @@ class Spec:
     @classmethod
     def every(cls, every_ms: int, catchup: str = "one") -> Spec:
         """
-        Ticks each ``every_ms`` milliseconds, first that long after it was put. Raises: BadArg.
+        Make a spec that ticks each ``every_ms`` milliseconds, first that long after its put.
+
+        Raises: BadArg.
         """
         if not EVERY_MS_MIN <= every_ms <= EVERY_MS_MAX:
             raise BadArg(
@@ -80,7 +82,7 @@ class Spec:
 
     @classmethod
     def at(cls, at_ms: int, catchup: str = "one") -> Spec:
-        """Ticks once, at ``at_ms`` (unix), and is gone then. Raises: BadArg."""
+        """Make a spec that ticks once, at ``at_ms`` (unix), and is gone then. Raises: BadArg."""
         if not 0 <= at_ms <= TIME_MS_MAX:
             raise BadArg(f"AT is {at_ms}; unix milliseconds from 0 to {TIME_MS_MAX} are allowed")
         return cls("at", at_ms=at_ms, catchup=_catchup(catchup))
@@ -195,7 +197,7 @@ def ticks_due(spec: Spec, next_ms: int, now_ms: int, limit: int) -> tuple[list[i
 
 
 def _next_cron(spec: Spec, after_ms: int) -> int | None:
-    """As :func:`next_tick`. The wall clock is asked for matches; here they become instants."""
+    """Do as :func:`next_tick`. The wall clock is asked for matches; here they become instants."""
     expression = cron.parse(spec.expr)
     after_wall = _wall(spec.zone, after_ms)
     wall = expression.next_wall(after_wall + _MS)
@@ -234,8 +236,9 @@ def _jump(zone_name: str, at_ms: int) -> timedelta:
 
 def _instants(zone_name: str, wall: datetime, every_hour: bool) -> list[int]:
     """
-    The instants that count for a wall time: none or a later one where it is missing, one or both
-    where doubled.
+    Return the instants that count for a wall time.
+
+    None or a later one counts where the time is missing, one or both where it is doubled.
     """
     local = wall.replace(tzinfo=cron.zone(zone_name))
     first, second = (_unix_ms(local.replace(fold=fold)) for fold in (0, 1))

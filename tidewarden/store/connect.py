@@ -82,7 +82,7 @@ def check_url(url: str) -> None:
 
 
 def _class_of(options: dict[str, Any]) -> type[Any]:
-    """The connection's class, which ``options`` name no more."""
+    """Return the connection's class, and take it out of ``options``."""
     named: type[Any] = options.pop("connection_class", Connection)
     return UnixDomainSocketConnection if "path" in options else named
 

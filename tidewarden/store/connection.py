@@ -122,7 +122,7 @@ class StoreConnection(asyncio.Protocol):
 
     @property
     def owes_s(self) -> float:
-        """For how many seconds calls have been under way and nothing has come; 0: none is."""
+        """Return for how many seconds calls have been under way without an answer; 0: none is."""
         return self._loop.time() - self._answered_at if self._waiting else 0.0
 
     @property
@@ -428,8 +428,9 @@ def pack(args: Sequence[Arg]) -> bytes:
 
 def _refused(done: asyncio.Future[Any]) -> None:
     """
-    One of the first commands was answered; a connection that was lost meanwhile is reported as
-    such.
+    Log the refusal of one of the first commands.
+
+    A connection that was lost meanwhile is reported as such.
     """
     error = None if done.cancelled() else done.exception()
     of_memory = isinstance(error, Full)  # that it is full is said once a second

@@ -213,12 +213,12 @@ def _unknown(error: Error) -> bool:
 
 
 def _written(said: bytes) -> tuple[bytes, int]:
-    """The history that a server writes or follows, and how far it has come there."""
+    """Return the history that a server writes or follows, and how far it has come there."""
     return _HISTORY.findall(said)[0], int(_WRITTEN.findall(said)[0])
 
 
 def _applied(said: bytes) -> tuple[bytes, int]:
-    """The same of a copy; of one that is a replica, what it has applied."""
+    """Return the same of a copy; of one that is a replica, what it has applied."""
     history, written = _written(said)
     applied = _APPLIED.findall(said)
     return history, int(applied[0]) if applied else written

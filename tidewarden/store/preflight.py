@@ -51,7 +51,7 @@ LISTPACKS = {
 @dataclass(frozen=True, slots=True)
 class StoreServer:
     """
-    The facts that a store tells of itself.
+    Holds the facts that a store tells of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and
     knows WAITAOF; ``appendfsync``: how that log is synced, of an embedded one how it was started to

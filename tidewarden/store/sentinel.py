@@ -250,8 +250,7 @@ class Sentinels:
 
     def _look(self) -> None:
         """
-        Something happened, or may have been missed: ask, and tell the followers when it is another
-        server.
+        Ask, and tell the followers of another server: something happened, or may have been missed.
         """
         task = asyncio.get_running_loop().create_task(
             self._compare(), name="looking for the primary"

@@ -93,7 +93,7 @@ class _Ground:
 
     @property
     def node(self) -> str:
-        """This node's name."""
+        """Return this node's name."""
         return self.queues.catalog.holder.rpartition(".")[0]
 
 

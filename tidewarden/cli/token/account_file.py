@@ -66,7 +66,7 @@ class RowFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
-    """One line: the account's name and its other fields, or why there is none."""
+    """Holds one line: the account's name and its other fields, or why there is none."""
 
     line: int
     size_bytes: int
@@ -270,7 +270,7 @@ def _text(raw: bytes) -> str:
 def _account(
     found: dict[str, Any], provider: str, known: Collection[str], without: Collection[str]
 ) -> tuple[str, dict[str, Any]]:
-    """The account's whole name and its other fields. Raises: Fault."""
+    """Return the account's whole name and its other fields. Raises: Fault."""
     name, whose = found.pop("account", ""), found.pop("provider", "") or ""
     if name is None or (isinstance(name, str) and not name.strip()):
         raise RowFault("account", "is empty")

@@ -35,7 +35,7 @@ TURN_S = 0.1
 
 @dataclass(slots=True)
 class RefreshWish:
-    """The results of the refresh requests so far."""
+    """Collects the results of the refresh requests so far."""
 
     queued: int = 0
     absent: int = 0
@@ -45,7 +45,7 @@ class RefreshWish:
 
     @property
     def count(self) -> int:
-        """Accounts that were asked for."""
+        """Return how many accounts were asked for."""
         return self.queued + self.absent + len(self.refused)
 
     def counts(self) -> dict[str, int]:
@@ -153,7 +153,7 @@ def refresh(
 
 def _found(node: NodeLine, provider: str, state: str) -> dict[str, dict[str, Any]]:
     """
-    All accounts in a state, by name: collected before any is asked for, which changes the state.
+    Collect all accounts in a state, by name, before any is asked for, which changes the state.
     """
     found, after = pages(node, provider, state, BATCH, "")
     while after:

@@ -324,7 +324,9 @@ def _stands(stands: Mapping[str, Any]) -> str:
 
 
 def _advise(found: Sequence[Mapping[str, Any]]) -> None:
-    """Each advice once, with whom it is for; on standard error, so that the table stays a table."""
+    """
+    Print each advice once, with its accounts, on standard error, so that the table stays a table.
+    """
     counts = Counter(
         (str(one.get("provider")), str(one.get("state")), str(one["advice"]))
         for one in found

@@ -35,7 +35,7 @@ SANDBOX_MARGIN_S = 30
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """The plan of a local cluster: its folder, configuration, and numbers."""
+    """Plans a local cluster: its folder, configuration, and numbers."""
 
     data_dir: Path
     config: Config
@@ -59,7 +59,7 @@ class FolderPlan:
 
     @property
     def common_store(self) -> Path:
-        """Folder of the embedded store that all nodes share, if they do."""
+        """Return the folder of the embedded store that all nodes share, if they do."""
         return self.data_dir / "store"
 
     def own_store(self, name: str) -> Path:
@@ -88,7 +88,7 @@ class FolderPlan:
 
     @property
     def sandbox_port(self) -> int:
-        """Above the ports of all nodes: base + 90 for up to nine of them."""
+        """Return the sandbox's port, above those of all nodes: base + 90 for up to nine of them."""
         return self.config.node.base_port + max(90, 10 * self.node_total)
 
     def base_port(self, name: str) -> int:

@@ -68,7 +68,7 @@ OLD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """Something that happened, for a person."""
+    """Describes an event for a person."""
 
     at: str
     """Wall-clock time, ``12:00:01``."""
@@ -79,7 +79,7 @@ class ShownEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as ``up`` sees it."""
+    """Describes one node as ``up`` sees it."""
 
     name: str
     host: str
@@ -97,7 +97,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class ViewSnapshot:
-    """Everything there is to draw, at one moment."""
+    """Holds everything there is to draw, at one moment."""
 
     nodes: Sequence[NodeRow]
     tokens: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -204,7 +204,7 @@ def _headline(snapshot: ViewSnapshot) -> Text:
 
 
 def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
-    """A row for each node, in as many columns as there is room for."""
+    """Make a row for each node, in as many columns as there is room for."""
     members = stores_of(nodes).get("members") or {}
     rows = [_node(node, (members.get(node.name) or {}).get("store") or {}) for node in nodes]
     widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
@@ -294,7 +294,7 @@ def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
 
 
 def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
-    """A line for each provider that is in trouble, those first whose accounts suffer most."""
+    """Make a line for each provider in trouble, those first whose accounts suffer most."""
     troubled = [(name, one) for name, one in stats.items() if _troubled(one)]
     troubled.sort(key=lambda pair: -int(pair[1].get("failing", 0)))
     lines = [
@@ -330,7 +330,7 @@ def _since(stands: Mapping[str, Any]) -> str:
 
 
 def _clock(unix_ms: int | None) -> str:
-    """A time of day, as the events' are."""
+    """Write a time of day, as the events have it."""
     return (
         datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
         if unix_ms

@@ -48,7 +48,7 @@ class NotReady(Error):
 
 
 class LocalCluster:
-    """Everything that one ``tidewarden up`` runs."""
+    """Runs everything of one ``tidewarden up``."""
 
     def __init__(
         self, plan: FolderPlan, clock: Clock, on_event: OnEvent, node_argv: Argv | None = None

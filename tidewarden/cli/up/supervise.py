@@ -27,7 +27,7 @@ Tell = Callable[[str, str], None]
 
 class Child:
     """
-    One process that is started again, five seconds after it ended, until :meth:`run` is cancelled.
+    Runs one process, again five seconds after it ended, until :meth:`run` is cancelled.
 
     Args:
         name: what events call it.

@@ -92,7 +92,7 @@ class TokenCache:
         return found if found.generation > refused.generation else None
 
     def _flight(self, account: str, newer: int) -> asyncio.Task[Token]:
-        """The request that is under way, or a new one."""
+        """Return the request that is under way, or a new one."""
         return self._flights.get((account, newer)) or self._fly(account, newer)
 
     def _fly(self, account: str, newer: int) -> asyncio.Task[Token]:

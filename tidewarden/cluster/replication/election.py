@@ -80,13 +80,7 @@ class Candidate(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, bool, int, int, int]:
-        """
-        Return the greatest takes over.
-
-        A store that did not restart comes first: with ``everysec`` and a disk that stalls, one that
-        was killed may have lost what it had acknowledged. Then who stays, then who came furthest: a
-        follower that is ahead of the winner needs a full sync.
-        """
+        """Return the candidate's rank: the greatest takes over."""
         report = self.report
         return not self.restarted, report.stays, report.view, report.offset, report.seq
 

@@ -24,7 +24,7 @@ class RaftStores(Protocol):
         """Return whether this node believes that it leads Raft."""
 
     def leader(self) -> str | None:
-        """Name of the member that leads; None when this node knows of none."""
+        """Return the member that leads; None when this node knows of none."""
 
     def seats(self) -> Mapping[str, MemberView]:
         """Return every member as this one knows it, by name."""

@@ -305,7 +305,7 @@ class Replication:
         self._member.say_store(report.plain(), now)
 
     def _yields(self, why: str) -> None:
-        """The set cannot be kept here."""
+        """Ask that another store be the primary: the set cannot be kept here."""
         _event(f"{self._member.name} asks that another store be the primary: {why}")
         self._woken.set()
 

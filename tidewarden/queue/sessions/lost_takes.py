@@ -94,7 +94,7 @@ class LostTakes:
                 return
 
     async def _rest(self, further: asyncio.Event) -> None:
-        """For :data:`AGAIN_S`, or until a further answer is lost."""
+        """Wait for :data:`AGAIN_S`, or until a further answer is lost."""
         ends = (
             asyncio.ensure_future(sleep(self._clock, AGAIN_S)),
             asyncio.ensure_future(further.wait()),
@@ -107,7 +107,9 @@ class LostTakes:
 
     async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
         """
-        A process that registered anew holds nothing any more: the leader ends the former boot's.
+        Release what this process holds unknowingly, unless it has registered anew.
+
+        Then it holds nothing any more: the leader ends the former boot's leases.
         """
         before = self.released
         # What was answered before this list was has reached its session or its take, or waits for

@@ -146,8 +146,7 @@ class SessionExpiry:
 
 def _place_of(raw: bytes) -> Sequence[str] | None:
     """
-    A queue and the number of its shard; None, and a line in the log, for what nobody can read as
-    that.
+    Parse a queue and the number of its shard; None, and a line in the log, if that cannot be read.
     """
     queue, _, index = raw.decode("utf-8", "backslashreplace").rpartition(" ")
     if queue and index.isascii() and index.isdigit():

@@ -183,7 +183,7 @@ class Sessions:
 
     async def _unjoin_later(self, wanted: Shared) -> None:
         """
-        Nobody knows whether this node is attached.
+        Settle whether this node is attached, which is not known.
 
         Attach for certain, and leave unless a connection has joined meanwhile.
         """
@@ -238,7 +238,7 @@ class Sessions:
                 return log.warning("the session %s was not left in order: %s", shared.uuid, error)
 
     async def _detach(self, shared: Shared) -> None:
-        """This node's last connection has left. Raises: StoreDown."""
+        """Detach from the session, as this node's last connection has left. Raises: StoreDown."""
         if shared.holder != self._catalog.holder:
             self.counted.ended(shared.uuid)
             return  # that boot was declared dead, and has left by that
@@ -350,7 +350,9 @@ class Sessions:
     # --- numbers
 
     def counts(self) -> dict[str, int]:
-        """Shared sessions with connections here; graces that run here; those ended by this node."""
+        """
+        Count shared sessions with connections here, graces that run here, and those ended here.
+        """
         return {
             "attached": len(self._shared),
             "detached": self._expiry.running,
@@ -359,7 +361,7 @@ class Sessions:
 
 
 def _hex(uuid: str) -> str:
-    """The 32 digits that the store knows a session by. Raises: BadArg."""
+    """Return the 32 digits that the store knows a session by. Raises: BadArg."""
     try:
         return UUID(uuid).hex
     except ValueError:

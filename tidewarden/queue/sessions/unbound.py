@@ -146,7 +146,7 @@ class UnboundSessions:
 
 
 def _digits(uuid: str) -> str:
-    """One text for each session, however its uuid is written. Raises: BadArg."""
+    """Return one text for each session, however its uuid is written. Raises: BadArg."""
     try:
         return UUID(uuid).hex
     except ValueError:

@@ -30,11 +30,7 @@ Meet = Callable[[UnauthenticatedPeer | None], asyncio.BaseProtocol]
 
 
 class MeteredProtocol(asyncio.BufferedProtocol):
-    """
-    Between a stranger's socket and its protocol: a piece at a time, each paid for.
-
-    ``inner`` may be a TLS handshake.
-    """
+    """Stands between a stranger's socket and its protocol: a piece at a time, each paid for."""
 
     _piece = bytearray(CHUNK_BYTES)  # one for all: it is filled and copied in one go
     _view = memoryview(_piece)

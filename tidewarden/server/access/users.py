@@ -49,7 +49,7 @@ def is_slow(secret_hash: str) -> bool:
 
 
 def _unheard(user: str, peer: str, message: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a denial, where no part listens."""
 
 
 class Users:
@@ -197,7 +197,7 @@ class Users:
 
     def _quickly(self, name: str, secret: str) -> str | None:
         """
-        The user whose secret this is, if that is told in microseconds: of a generated one.
+        Return the user whose secret this is, if it is a generated one, which microseconds tell.
 
         It cannot be guessed, so it is checked whatever others behind the same address (a proxy's,
         say) have done.
@@ -211,8 +211,9 @@ class Users:
 
     async def _check(self, name: str, secret: str, host: ThrottledHost) -> str | None:
         """
-        The user whose secret this is, by its hash. Half of what may be spent on that is for hosts
-        that have not failed.
+        Return the user whose secret this is, by its hash.
+
+        Half of what may be spent on that is for hosts that have not failed.
         """
         user = self._named(name)
         # Whoever has no slow hash, or is no user, costs as much as who has one: who is a user

@@ -92,7 +92,9 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Repeated:
-    """Requests of one user in one window that are noted together, with some of their words."""
+    """
+    Holds requests of one user in one window that are noted together, with some of their words.
+    """
 
     __slots__ = ("count", "peer", "words")
 
@@ -140,7 +142,7 @@ class AuditLog:
 
     @property
     def lost_total(self) -> int:
-        """Entries that were given up."""
+        """Return how many entries were given up."""
         return self._waiting.lost_total
 
     # --- noting

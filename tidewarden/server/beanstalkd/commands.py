@@ -254,9 +254,9 @@ async def list_tubes(c: JobConnection, request: Request) -> bytes:
 
 async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
     """
-    A tube as it is; None: it has no jobs, and no connection of this node refers to it.
+    Look at a tube; None: it has no jobs, and no connection of this node refers to it.
 
-    One that has no queue yet gets it.
+    A tube that has no queue yet gets it.
     """
     jobs, referred = c.door.jobs, c.door.refers_to(tube)
     if not referred and not await jobs.queues.catalog.exists(queue):
@@ -267,7 +267,7 @@ async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
 
 
 async def _tubes(c: JobConnection) -> dict[str, Look | None]:
-    """Every tube that there is for this user; None for one that has never had a job."""
+    """Look at every tube that there is for this user; None for one that has never had a job."""
     jobs = c.door.jobs
     queues = {
         tube: queue
@@ -295,7 +295,7 @@ def list_tubes_watched(c: JobConnection, request: Request) -> Reply:
 
 
 async def auth(c: JobConnection, request: Request) -> bytes:
-    """Ours: who the peer is."""
+    """Learn who the peer is; the command is ours."""
     user, _, secret = request.name.partition(" ")
     c.enter(await c.door.users.authenticate(user, secret, c.peer.address))
     return b"OK\r\n"

@@ -203,7 +203,7 @@ class JobConnection(asyncio.Protocol):
             self._flow.authenticated(unauthenticated)
 
     def _belong(self, user: str) -> None:
-        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        """Count the connection as this user's, empty: as no user's. Raises: Full."""
         if user == self._user:
             return
         connections = self.door.limits.beanstalkd_connections
@@ -347,7 +347,7 @@ class JobConnection(asyncio.Protocol):
         self._hold_back()
 
     def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """The reply to a request, or what brings it; None: there is none."""
+        """Return the reply to a request, or what brings it; None: there is none."""
         calls = self.door.calls
         if isinstance(request, Answered):
             if request.op and self.peer.may is not UNAUTHENTICATED:
@@ -373,7 +373,7 @@ class JobConnection(asyncio.Protocol):
             return self._failed(error)
 
     def _subject(self, request: Request) -> bytes:
-        """The queue that a request is for, as far as that is known; empty: it is not."""
+        """Return the queue that a request is for, as far as that is known; empty: it is not."""
         tube, held = "", None
         if request.op in ON_USED:
             tube = self.used

@@ -26,22 +26,7 @@ DEFAULT_TUBE = "default"
 
 
 class DoorContext:
-    """
-    Shared by all connections of one beanstalkd door.
-
-    Args:
-        jobs: what commands act on.
-        clock: for the age of peers.
-        users: who may log in.
-        admission: bounds unauthenticated peers.
-        limits: what users may have of what they share.
-        job_bytes: longest body of a job.
-        connections_max: of peers at a time.
-        wait_ms: longest single wait of a take; a longer one is several.
-        traffic: is told of each request; None: nobody.
-        audit: notes what is changed in tubes; None: nothing is noted.
-        user: whom peers from ``networks`` are without ``auth``; empty: nobody.
-    """
+    """Holds what all connections of one beanstalkd door share."""
 
     def __init__(
         self,

@@ -88,7 +88,9 @@ class JobNumbers:
                 future.set_result(count * TUBES + tube)
 
     async def _numbers_for(self, queues: list[str]) -> int:
-        """The last of as many numbers; their tubes are known then, if they have numbers."""
+        """
+        Draw so many numbers and return the last; their tubes are known then, if they have numbers.
+        """
         while True:
             self._forget_old()
             new = list(dict.fromkeys(queue for queue in queues if queue not in self._tubes))

@@ -185,8 +185,9 @@ class Jobs:
 
     async def _set_priority(self, held: Reserved, priority: int) -> None:
         """
-        Another priority is another deadline; of a task that was put elsewhere its own stays until
-        it is given one.
+        Set a job's priority, as another deadline.
+
+        A task that was put elsewhere keeps its own until it is given one.
         """
         if priority != held.priority:
             changes = Changes(deadline_ms=FIRST_DEADLINE_MS + priority, lease=held.lease)

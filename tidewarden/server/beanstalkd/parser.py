@@ -75,7 +75,7 @@ def _number(text: str, at: int, most: int) -> tuple[int, int]:
 
 
 def _numbers(*most: int, rest: bool = False) -> Callable[[str, str], Request]:
-    """So many numbers; ``rest``: whatever follows them is not looked at."""
+    """Return a reader of so many numbers; ``rest``: whatever follows them is not looked at."""
 
     def read(op: str, text: str) -> Request:
         found, at = [], 0
@@ -106,7 +106,9 @@ def _tube(op: str, text: str) -> Request:
 
 
 def _put(op: str, text: str) -> Request:
-    """The body's length comes last, and a fifth number: whether something follows it."""
+    """
+    Read a put: the body's length comes last, and a fifth number: whether something follows it.
+    """
     numbers, at = [], 0
     for _ in range(4):
         number, at = _number(text, at, U32_MAX)
@@ -128,7 +130,7 @@ def _long(text: str, low: int, high: int) -> int | None:
 
 
 def _timeout(op: str, text: str) -> Request:
-    """As ``strtol`` has it, cut to an ``int``: below zero it never ends."""
+    """Read a time as ``strtol`` has it, cut to an ``int``: below zero it never ends."""
     number = _long(text, -LONG_MAX - 1, LONG_MAX) or 0
     return Request(op, ((number + INT_MAX + 1) % 2**32 - INT_MAX - 1,))
 
@@ -151,7 +153,7 @@ def _pause(op: str, text: str) -> Request:
 
 
 def _auth(op: str, text: str) -> Request:
-    """Ours: the user, a blank, the secret to the end of the line."""
+    """Read our own command: the user, a blank, the secret to the end of the line."""
     if " " not in text:
         raise Malformed(BAD_FORMAT)
     return Request(op, name=text)
@@ -232,7 +234,7 @@ class RequestReader:
         self._buffer += data
 
     def drop(self) -> None:
-        """Nothing of it counts any more."""
+        """Forget what came: none of it counts any more."""
         self._buffer.clear()
         self._put, self._skipping, self._passing_by = None, 0, False
 
@@ -291,7 +293,7 @@ class RequestReader:
         return self._line()
 
     def _begin(self, put: Request) -> Request | Answered | None:
-        """A put's line has come; its body follows, unless it was refused for its form."""
+        """Begin a put whose line has come; its body follows, unless it was refused for its form."""
         if put.numbers[3] > self.job_bytes:
             self._skipping = put.numbers[3] + 2
             return Answered(b"", "put")

@@ -56,7 +56,7 @@ class OverviewPage:
         )
 
     def _make(self) -> Overview:
-        """The overview, but for what depends on who looks."""
+        """Make the overview, but for what depends on the user who looks."""
         status, now_ms = self._node.status(), self._clock.unix_ms()
         return Overview(
             at_ms=now_ms,

@@ -281,7 +281,7 @@ def _named(
 def _counted(
     histories: dict[str, History], name: str, slot: int, figures: Mapping[str, float]
 ) -> None:
-    """Likewise, counters, of which there was nothing before they were seen first."""
+    """Note counters, of which there was nothing before they were seen first."""
     if name not in histories:
         _named(histories, name, slot - 1, dict.fromkeys(figures, 0.0))
     _named(histories, name, slot, figures)

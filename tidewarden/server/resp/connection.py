@@ -175,7 +175,9 @@ class Connection(asyncio.Protocol):
             self.reject(Draining("This node is going down.") if server.peers.draining else full)
 
     def _come_relayed(self, user: str | None) -> None:
-        """It counts where it came in; there is no limit to lines, for there is one to peers."""
+        """
+        Count the peer where it came in; there is no limit to lines, for there is one to peers.
+        """
         self.server.peers.connections.add(self)
         self.server.peers.relayed.add(self)
         self.id = -1
@@ -288,9 +290,9 @@ class Connection(asyncio.Protocol):
 
     def _belong(self, user: str) -> None:
         """
-        The connection is one of this user's, empty: of nobody's. Raises: Full.
+        Count the connection as this user's, empty: as no user's. Raises: Full.
 
-        One that is lost stays nobody's: a login may end later.
+        One that is lost stays no user's: a login may end later.
         """
         if self._relayed is not None or user == self._user or (user and self._lost):
             return
@@ -427,8 +429,9 @@ class Connection(asyncio.Protocol):
 
     def _read_ahead(self, size: int) -> None:
         """
-        Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer
-        is held back.
+        Note that requests stay unbegun after ``size`` bytes more were read.
+
+        When they are too many, the peer is held back.
         """
         self._flow.ahead += size
         if not self._flow.is_full(len(self._requests)):
@@ -583,7 +586,7 @@ class Connection(asyncio.Protocol):
         muted: bool,
         waits: bool,
     ) -> None:
-        """A request was answered by ``reply``."""
+        """Note that a request was answered by ``reply``."""
         server, peer = self.server, self.peer
         server.answered.note(
             peer.user,

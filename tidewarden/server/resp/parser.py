@@ -240,7 +240,11 @@ class RequestReader:
 
 
 def _split(data: bytes) -> list[Request] | None:
-    """The usual chunk: whole requests, no line end inside an argument. None: it is not that."""
+    """
+    Split the usual chunk: whole requests, no line end inside an argument.
+
+    None: it is not that.
+    """
     parts = data.split(b"\r\n")
     last = len(parts) - 1
     count = COUNTS.get(parts[0])

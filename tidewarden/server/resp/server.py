@@ -40,7 +40,7 @@ STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
 def _plain(value: object) -> object:
-    """As INFO writes it: readers of it know 0 and 1."""
+    """Return a value as INFO writes it: readers of it know 0 and 1."""
     return int(value) if isinstance(value, bool) else value
 
 

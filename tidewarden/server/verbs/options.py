@@ -27,7 +27,7 @@ def number(word: str, value: bytes) -> int:
 
 
 def text(word: str, value: bytes) -> str:
-    """UTF-8 text."""
+    """Read UTF-8 text."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -41,7 +41,7 @@ def table(commands: Iterable[Command[Connection]]) -> dict[bytes, Command[Connec
 
 
 def _noting(command: Command[Connection], audited: Audited) -> Command[Connection]:
-    """The same verb, of which the audit log hears."""
+    """Return the same verb, of which the audit log hears."""
 
     def handler(connection: Connection, request: Request) -> Outcome:
         outcome = command.handler(connection, request)

@@ -88,11 +88,7 @@ def store_url(node: Node, address: str, user: str, password: str) -> str:
 
 
 class StoreTunnel:
-    """
-    Both halves, for the store in ``folder`` with the Unix socket ``store``.
-
-    Call everything in one event loop.
-    """
+    """Runs both halves, for the store in ``folder`` with the Unix socket ``store``."""
 
     def __init__(self, node: Node, folder: Path, store: Path, clock: Clock) -> None:
         """Listen at the host and store port of ``node``, which has a certificate."""

@@ -106,7 +106,7 @@ class ClusterClient:
 
     @property
     def reconnects(self) -> int:
-        """Connections made."""
+        """Return how many connections were made."""
         return self._ended_reconnects + sum(link.reconnects for link in self._links.values())
 
     def warning(self) -> str:

@@ -97,7 +97,7 @@ def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> Slots
 
 
 def _place(server: Any, asked: str) -> str:
-    """One that does not know its own address, or may not tell it, is where it was asked."""
+    """Return a server's place; one that does not know or tell its address is where it was asked."""
     host = server[0].decode() if server[0] else ""
     return place_of(host if host not in ("", "?") else host_of(asked), server[1])
 

@@ -193,7 +193,7 @@ class Topology:
                 continue
 
     def _ask(self, *, everybody: bool) -> None:
-        """One that still owes an answer is not asked again."""
+        """Ask the servers that do not still owe an answer."""
         up = [
             place for place, link in self._askers.items() if link.up and place not in self._asking
         ]
@@ -207,7 +207,7 @@ class Topology:
             task.add_done_callback(lambda _, place=place: self._asking.pop(place, None))  # type: ignore[misc]
 
     async def _ask_one(self, place: str, link: StoreConnection) -> None:
-        """A server that says nothing has nothing to say; the connection's own watch ends it."""
+        """Ask one server; if it says nothing, the connection's own watch ends the question."""
         self.looks += 1
         asked = [
             link.call("CLUSTER", "SLOTS"),
@@ -254,8 +254,9 @@ class Topology:
 
     def _keep_askers(self) -> None:
         """
-        Connections to ask along: to those that the URL names, and to some of the others, for these
-        may all go.
+        Keep connections to ask along: to the servers of the URL, and to some others.
+
+        The servers of the URL may all go.
         """
         if not self._followers:
             return

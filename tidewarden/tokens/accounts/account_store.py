@@ -452,8 +452,7 @@ class AccountStore:
         self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]
     ) -> asyncio.Future[Any]:
         """
-        One account's part of a script call, joined with others that are asked for in the same turn
-        of the loop.
+        Return one account's part of a script call, joined with others of the same turn of the loop.
         """
         lane = (verb, queue, self._shard_of(queue, account))
         loop = self._loop = self._loop or asyncio.get_running_loop()
@@ -494,7 +493,7 @@ class AccountStore:
 
 
 def _words(raw: bytes) -> str:
-    """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
+    """Decode a text of a provider's, which a script cuts at a byte: within a character, mayhap."""
     return raw.decode("utf-8", "ignore")
 
 
@@ -519,9 +518,7 @@ def _readable(account: str, found: Sequence[bytes | None]) -> list[AccountRow]:
 
 
 def _spare(account: str, raw: bytes | None) -> AccountRow | None:
-    """
-    The spare of an account that is about to be refreshed; one that cannot be read helps nobody.
-    """
+    """Read the spare of an account about to be refreshed; one that cannot be read is of no use."""
     try:
         return parse_row(raw) if raw else None
     except errors.Internal as error:

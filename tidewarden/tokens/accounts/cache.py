@@ -148,7 +148,7 @@ class Cache:
 
 def _bare(row: AccountRow) -> AccountRow:
     """
-    The row without what only refreshes need.
+    Return the row without what only refreshes need.
 
     Made at once: a copy with something replaced costs twice as much.
     """

@@ -75,7 +75,7 @@ def consent_of(provider: Provider, row: AccountRow) -> tuple[int, bool]:
 
 def _told(old: AccountDetails, end_ms: int, now_ms: int) -> AccountDetails:
     """
-    After an answer that says when the refresh token ends.
+    Return the details after an answer that says when the refresh token ends.
 
     Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at
     anew.

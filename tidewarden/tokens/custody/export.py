@@ -134,7 +134,9 @@ class Export:
         return msgspec.json.encode(fields)
 
     async def _spare_of(self, name: str, pair: Pairs, row: AccountRow) -> str:
-        """The refresh token of its spare; empty: it has none that another cluster may try."""
+        """
+        Return the refresh token of the account's spare; empty: none that another cluster may try.
+        """
         try:
             spare = parse_row(pair.spare) if pair.spare else None
             if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):

@@ -301,5 +301,5 @@ class Rotator:
 
 
 def _task_of(rotation: Rotation) -> str:
-    """The id of the task that a rotation is."""
+    """Return the id of the task that a rotation is."""
     return f"rotation-{rotation.started_ms}"

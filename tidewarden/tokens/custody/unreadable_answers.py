@@ -143,5 +143,5 @@ class UnreadableAnswers:
 
 
 def _silent(reply: PeerReply) -> bool:
-    """It did not answer, or is of a version that does not know the question."""
+    """Return whether a node did not answer, or is of a version that does not know the question."""
     return reply.kept is None

@@ -176,7 +176,7 @@ class _Line:
             self._say(f"cannot be put in {companion.queue}: {error}")
 
     def _say(self, what: str) -> None:
-        """In the log, once a minute."""
+        """Log what happened to the companion's tasks, once a minute."""
         if self._complaints.passes():
             log.warning("companion tasks of %s %s", self.companion.name, what)
 

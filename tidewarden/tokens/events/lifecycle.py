@@ -62,7 +62,7 @@ class AccountLifecycle:
             self._outbox.look(provider, account)
 
     def deleted(self, provider: str, account: str) -> None:
-        """Somebody has deleted the account."""
+        """Note that the account was deleted."""
         self._companions.over(f"{provider}/{account}")
 
     def of_provider(self, provider: str) -> None:
@@ -78,5 +78,5 @@ class AccountLifecycle:
 
 
 def _end(troubles: RefreshTroubles) -> str:
-    """The event that the end of such troubles is; empty: they have not ended."""
+    """Name the event that the end of such troubles is; empty: they have not ended."""
     return "account.dead" if troubles.dead else "account.stopped" if troubles.stopped else ""

@@ -120,7 +120,7 @@ class Webhooks:
         await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
 
     def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
-        """In the log: each delivery that is given up, and of the others the first of a minute."""
+        """Log each delivery that is given up, and of the others the first of a minute."""
         if attempt >= ATTEMPTS:
             log.error(
                 "webhook %s: event %s is not delivered after %d tries, and buried: %s",

@@ -129,7 +129,7 @@ class Journal:
             )
 
     def pending(self) -> list[JournalAnswer]:
-        """Answers that are not known to be in the store, oldest first."""
+        """Return the answers that are not known to be in the store, oldest first."""
         return list(self._answers.values())
 
     def find(self, queue: str, account: str, grant: int, generation: int) -> JournalAnswer | None:
@@ -305,8 +305,9 @@ class Journal:
 
     async def _commit(self) -> None:
         """
-        Once begun it goes on, whatever becomes of its caller: others' answers are in the group.
-        Raises: OSError.
+        Commit the group; once begun that goes on whatever becomes of its caller. Raises: OSError.
+
+        Others' answers are in the group.
         """
         work = asyncio.create_task(self._commit_next(), name="a group of the journal")
         self._commits.add(work)

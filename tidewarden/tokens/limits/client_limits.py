@@ -107,7 +107,9 @@ class ClientLimits:
 
     @property
     def learnt_rate(self) -> float:
-        """Requests a second that the provider seems to bear; 0: it has shown no bound."""
+        """
+        Return the requests a second that the provider seems to bear; 0: it has shown no bound.
+        """
         rate = self.known.record.rate
         return rate.per_second if rate is not None else 0.0
 
@@ -377,7 +379,7 @@ class ClientLimits:
         return kind in ("erring", "client", "refused") and again
 
     def _left_s(self, apart_s: float, now_s: float) -> float:
-        """Seconds until so long has passed since something was told."""
+        """Return the seconds until so long has passed since something was told."""
         return max(0.0, apart_s - (now_s - self._told_s))
 
     def _tell_in(self, delay_s: float) -> None:

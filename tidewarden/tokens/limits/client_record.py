@@ -224,7 +224,7 @@ def parse_record(raw: bytes) -> ClientRecord:
 
 
 def _read(raw: bytes) -> ClientRecord | None:
-    """The same; None: it cannot be read."""
+    """Parse a record; None: it cannot be read."""
     if not raw:
         return ClientRecord()
     try:
@@ -408,7 +408,7 @@ class SharedRecord:
             )
 
     def _pause_until(self) -> int:
-        """Until when the client's queue is to be paused; 0: not."""
+        """Return until when the client's queue is to be paused; 0: not."""
         record = self.record
         if record.hold is not None:
             return record.hold.until_ms + PAUSE_SLACK_MS
@@ -479,7 +479,7 @@ class SharedRecord:
                 return
 
     def _say(self, event: ClientEvent) -> None:
-        """An event, in this node's log."""
+        """Log an event."""
         name, record = self._provider.name, self.record
         if event.kind == "provider.breaker_open" and record.hold is not None:
             held, how, what = record.hold, "fails each request", ""

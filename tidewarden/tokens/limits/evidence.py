@@ -104,12 +104,14 @@ class Bucket(msgspec.Struct, array_like=True):
 
     @property
     def answered(self) -> int:
-        """All answers."""
+        """Return the number of all answers."""
         return self.ok + self.limited + self.others
 
     @property
     def proven(self) -> int:
-        """Answers that tell how the accounts fare that were refreshed well before."""
+        """
+        Return the number of answers that tell how accounts fare that were refreshed well before.
+        """
         return self.ok + self.refused + self.proven_client + self.proven_erring
 
     @property
@@ -269,7 +271,7 @@ class Told:
 
     @property
     def counted(self) -> Bucket:
-        """All answers that are told."""
+        """Return all answers that are told."""
         return total((self.recent, self.older))
 
 
@@ -380,7 +382,7 @@ class AnswerCounts:
         self.odd = True
 
     def _goodput(self, now_s: float) -> float:
-        """Answers a second but 429 that this node got of late; at least one."""
+        """Return the answers a second, 429 excluded, that this node got of late; at least one."""
         while self._ends and self._ends[0] < now_s - GOODPUT_S:
             self._ends.popleft()
         over_s = max(GOODPUT_S_MIN, now_s - self._ends[0]) if self._ends else GOODPUT_S

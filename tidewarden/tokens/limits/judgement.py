@@ -298,7 +298,7 @@ def _called_for(record: ClientRecord, clock_ms: int) -> Quarantine | None:
 def _called_for_since(
     record: ClientRecord, judged_by: Bucket, since_ms: int, clock_ms: int
 ) -> Quarantine | None:
-    """The quarantine that the answers from then on call for."""
+    """Return the quarantine that the answers from then on call for."""
     usual, ok = usual_share(record), within(record.buckets, since_ms).ok
     of_client, erring = ["refused", "proven_client"], ["proven_erring"]
     # Else that is the hold's matter, in a moment.
@@ -322,7 +322,7 @@ def _called_for_since(
 
 
 def _unusual(expected: float, sigmas: float) -> float:
-    """So many refusals are more than chance brings about where so many are expected."""
+    """Return how many refusals chance may bring about where so many are expected."""
     return expected + sigmas * math.sqrt(expected) + 1e-9
 
 

@@ -209,8 +209,9 @@ def after_failure(case: Case) -> Step:
 
 def _untouched(case: Case, wait_s: float) -> Step:
     """
-    Later, and nothing is noted unless there is something that would be forgotten, as a doubt found
-    in an open intent.
+    Try later, and note nothing, unless something would be forgotten.
+
+    That is so of a doubt that was found in an open intent.
     """
     old = case.troubles
     if old.tries or old.doubts or old.first_ms:
@@ -220,9 +221,9 @@ def _untouched(case: Case, wait_s: float) -> Step:
 
 def _after_shared(case: Case) -> Step:
     """
-    It is others' matter, too.
+    Try again soon where other accounts meet with the same.
 
-    Soon, for the queue is held as long as it lasts, and nothing counts against the account.
+    The queue is held as long as it lasts, and nothing counts against the account.
     """
     wait = _shared_wait_s(case)
     if case.verdict.scope == "client":
@@ -241,8 +242,9 @@ def _shared_wait_s(case: Case) -> float:
 
 def _own_wait_s(case: Case) -> float:
     """
-    Seconds until the next try after a failure that is the account's own matter and no refusal.
-    Doubling to a day.
+    Return the seconds until the next try after a failure of the account's own that is no refusal.
+
+    They double to a day.
     """
     verdict, old = case.verdict, case.troubles
     if case.error.mended_here:
@@ -267,8 +269,9 @@ def _later(
     case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0
 ) -> Step:
     """
-    Once more later, unless it has been asked in vain for so long that it is given up without
-    knowing of its grant.
+    Try once more later, unless the account is given up without knowing of its grant.
+
+    It is when it has been asked in vain for too long.
     """
     if troubles.own_ms < case.give_up_s * 1000 or case.assessment.quarantined:
         troubles.next_ms = case.now_ms + int(wait_s * 1000)
@@ -332,7 +335,7 @@ def _after_unknown(case: Case) -> Step:
 
 def _within_grace(case: Case) -> Step:
     """
-    Soon, and before all others, whatever was answered: only that can save the grant.
+    Try again soon, and before all others, whatever was answered: only that can save the grant.
 
     It is asked after half of the time that has passed since the request, or of what is left of the
     grace if that is less. A time to wait that was named is kept if it ends within the grace.
@@ -383,9 +386,9 @@ def _sampled_wait_s(case: Case) -> float:
 
 def _after_refusal(case: Case) -> Step:
     """
-    A refusal counts when it comes long enough after the last one that did.
+    Count a refusal that comes long enough after the last one that did.
 
-    A provider's bad hour ends nobody.
+    So a provider's bad hour ends no account.
     """
     old = case.troubles
     troubles = _noted(case, 0)
@@ -415,7 +418,7 @@ def _after_refusal(case: Case) -> Step:
 
 def _uncounted_wait_s(case: Case) -> float:
     """
-    Seconds until a refused account is asked although that does not count.
+    Return the seconds until a refused account is asked although that does not count.
 
     One wrong answer leaves no reader without a token that way.
     """

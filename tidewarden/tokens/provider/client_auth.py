@@ -68,7 +68,7 @@ class Credentials:
         return known[1]
 
     def _assertion(self, provider: Provider, endpoint: str) -> dict[str, str]:
-        """A new one each time: some servers remember ``jti`` and refuse a second use."""
+        """Make a new assertion each time: some servers remember ``jti`` and refuse a second use."""
         now_s = self._clock.unix_ms() // 1000
         claims = {
             "iss": provider.client_id,

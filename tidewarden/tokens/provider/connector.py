@@ -36,7 +36,7 @@ class ProviderConnector(aiohttp.TCPConnector):
 
 def _slices(data: bytes) -> Iterator[bytes]:
     """
-    The pieces that are parsed at a time.
+    Yield the pieces that are parsed at a time.
 
     The body is another piece than its head: an error in a piece loses the answers that begin in it.
     """

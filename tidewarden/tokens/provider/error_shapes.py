@@ -142,7 +142,7 @@ def _words(plain: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _code(value: object) -> str:
-    """A code as text; empty: it is none, or says nothing."""
+    """Return a code as text; empty: it is none, or says nothing."""
     if (
         isinstance(value, int)
         and not isinstance(value, bool)

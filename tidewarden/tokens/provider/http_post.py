@@ -168,7 +168,7 @@ class HttpPost:
             connection.close()  # does nothing once it is released
 
     async def _read(self, protocol: ResponseHandler, coming: RequestProgress) -> HttpAnswer:
-        """The answer that comes next."""
+        """Read the answer that comes next."""
         message, payload = await protocol.read()
         while 100 <= message.code < 200 and message.code != 101:
             message, payload = await protocol.read()
@@ -186,7 +186,7 @@ class HttpPost:
         return coming.answer("its body broke off" if broken else "")
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
-        """A connection on which nothing is under way. Raises: aiohttp.ClientError."""
+        """Return a connection on which nothing is under way. Raises: aiohttp.ClientError."""
         request = self._requests.get(url)
         if request is None:
             request = self._request(url)

@@ -29,7 +29,7 @@ class RequestTimeout:
         self._timer = loop.call_later(limit_s, self._look_again)
 
     def __enter__(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the timer runs already."""
 
     def __exit__(
         self,

@@ -35,7 +35,7 @@ def provider_now_s(headers: Mapping[str, str], unix_ms: int) -> float:
 
 
 def _unix_s(text: str) -> float | None:
-    """An HTTP-date as unix seconds; None: it is none."""
+    """Read an HTTP-date as unix seconds; None: it is none."""
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -259,7 +259,7 @@ def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
 @functools.cache
 def _usual_trust() -> ssl.SSLContext:
     """
-    Of all providers that name no certificates.
+    Return the context of all providers that name no certificates.
 
     To read those of everybody takes a process 20 ms and a megabyte each time.
     """

@@ -220,7 +220,7 @@ def _refusal(
 
 
 def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> ErrorClass:
-    """The class of an answer that is no success."""
+    """Return the class of an answer that is no success."""
     word = rules.of_error(answer.status, codes) or _of_status(answer.status)
     if word:
         return ERROR_CLASSES[word]
@@ -228,7 +228,7 @@ def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> Error
 
 
 def _of_status(status: int) -> str:
-    """The class that a status means whatever the answer says; empty: its words count."""
+    """Return the class that a status means whatever the answer says; empty: its words count."""
     if status in (502, 504):
         return "unknown"  # The gateway may have passed it on.
     if status == 429:
@@ -237,7 +237,7 @@ def _of_status(status: int) -> str:
 
 
 def _of_refusal(answer: HttpAnswer) -> str:
-    """The class of a refusal without a code that is known."""
+    """Return the class of a refusal without a code that is known."""
     if answer.status == 401:
         return "invalid_client"
     if answer.status < 400 or answer.status in (404, 405, 410):
@@ -247,7 +247,9 @@ def _of_refusal(answer: HttpAnswer) -> str:
 
 
 def _known(codes: tuple[str, ...]) -> ErrorClass | None:
-    """The class of the first code that has one, whatever its stops and the path before it."""
+    """
+    Return the class of the first code that has one, whatever its stops and the path before it.
+    """
     found = [
         known for code in codes if (known := BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))
     ]
@@ -301,8 +303,9 @@ def _judge_success(
 
 def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
     """
-    The members that had come whole when the answer broke off, if the refresh token is among them.
-    Without it they are no pair.
+    Return the members that had come whole when the answer broke off.
+
+    Without the refresh token among them they are no pair.
     """
     raw, at = answer.body, len(answer.body)
     for _ in range(MEMBERS_MAX):
@@ -318,7 +321,7 @@ def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
-    """A member of the answer, under its own name or where ``paths`` says; None: it is not there."""
+    """Return a member of the answer, under its own name or where ``paths`` says; None: absent."""
     path = paths.get(name)
     if path is None or path in members:
         return members.get(path or name)
@@ -363,7 +366,7 @@ def _is_refresh_token(value: Any) -> TypeGuard[str]:
 
 
 def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Scalar]:
-    """Members that are kept: numbers, truths and texts that are not too long."""
+    """Return the members to keep: numbers, truths and texts that are not too long."""
     if not names:
         return {}
     found = {name: _at(members, name, names) for name in names}
@@ -402,7 +405,7 @@ def _scope(value: object) -> str | None:
 
 
 def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
-    """Seconds that are left, 0 of what is over. None: they are not told."""
+    """Return the seconds that are left, 0 of what is over. None: they are not told."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -411,9 +414,7 @@ def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
 
 
 def _life_until(value: object, now_s: float) -> float | None:
-    """
-    The life of a token of which is told when it ends: in ISO 8601 with a zone, or unix seconds.
-    """
+    """Return the life of a token whose end is told: in ISO 8601 with a zone, or unix seconds."""
     moment = None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -426,7 +427,7 @@ def _life_until(value: object, now_s: float) -> float | None:
 
 def _members(answer: HttpAnswer) -> dict[str, Any]:
     """
-    The answer's members, from JSON or, as some endpoints like it, from a form.
+    Read the answer's members, from JSON or, as some endpoints like it, from a form.
 
     Empty when it is neither.
     """
@@ -469,7 +470,7 @@ def _plain_text(answer: HttpAnswer) -> str:
 
 
 def _text(body: bytes) -> str:
-    """In whichever encoding of JSON's it is, its byte order mark off."""
+    """Decode a body in whichever encoding of JSON's it is, its byte order mark off."""
     return body.decode(json.detect_encoding(body), "replace")
 
 
@@ -510,7 +511,7 @@ def _words(answer: HttpAnswer, codes: tuple[str, ...], words: str) -> str:
 
 
 def _brief(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> str:
-    """The status and the codes; what may be a name, a token or a sentence is left out."""
+    """Return the status and the codes, without what may be a name, a token or a sentence."""
     said = [f"HTTP {answer.status}"]
     for code in codes:
         plain = " " not in code and (_VOCABULARY.fullmatch(code) or scrub(code) == code)

@@ -141,7 +141,11 @@ class Pool:
             await self._drain()
 
     async def _pay_forever(self) -> None:
-        """Beside the takes, which may be parked: what is told late keeps an account waiting."""
+        """
+        Store what the refresher still owes, beside the takes, which may be parked.
+
+        What is told late keeps an account waiting.
+        """
         while True:
             await self._refresher.owing.wait()
             await sleep(self._clock, PAUSE_S)
@@ -202,9 +206,7 @@ class Pool:
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
-        """
-        At most ``free`` tasks, as many as the client's limits let begin; empty after a wait else.
-        """
+        """Take at most ``free`` tasks, as many as the limits let begin; empty after a wait else."""
         if self.limits.rated and not self._eager:
             return await self._take_first()
         leave = await self.limits.acquire(free)
@@ -249,7 +251,9 @@ class Pool:
         await sleep(self._clock, min(max(wait_s, 0.01), LEAVE_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
-        """At most ``count`` tasks, waiting for the first unless all are held back meanwhile."""
+        """
+        Take at most ``count`` tasks, waiting for the first unless all are held back meanwhile.
+        """
         taking = self._queues.take(
             self._session,
             [self.queue],
@@ -273,7 +277,7 @@ class Pool:
             taking.cancel()  # What it has taken meanwhile goes back.
 
     async def _take_probe(self) -> Sequence[Taken]:
-        """One task past the pause, while the claim to probe lasts."""
+        """Take one task past the pause, while the claim to probe lasts."""
         task = await self.limits.take_probe()
         if task is None:
             return ()

@@ -179,7 +179,7 @@ class Refresher:
         self.owing.set()
 
     async def _refresh(self, task: Taken) -> None:
-        """One refresh, from a leased task to a stored pair or a note of what went wrong."""
+        """Do one refresh, from a leased task to a stored pair or a note of what went wrong."""
         provider, clock = self.provider, self._clock
         asked = clock.monotonic()
         opened = await self._open(task)
@@ -247,7 +247,7 @@ class Refresher:
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """
-        The refresh token to send, and whether it is the spare's.
+        Choose the refresh token to send; returns it, and whether it is the spare's.
 
         None: nothing is sent now, and the store knows.
         """
@@ -297,7 +297,7 @@ class Refresher:
         begun: float,
     ) -> Case | None:
         """
-        The answer into the store, or what follows from there being none.
+        Store the answer, or what follows from there being none.
 
         Returns the case when it is sent again in its place.
         """
@@ -335,8 +335,9 @@ class Refresher:
 
     async def _replay_until(self, task: Taken, wait_s: float) -> float | None:
         """
-        Until when (monotonic seconds) a request may be sent again under its intent, which runs on
-        from now. None: it may not.
+        Return until when (monotonic seconds) a request may be sent again under its intent.
+
+        The intent runs on from now. None: it may not.
         """
         await sleep(self._clock, wait_s)
         if self.stopping or not self.writable:
@@ -356,7 +357,7 @@ class Refresher:
         )
 
     async def _open(self, task: Taken) -> Opened | None:
-        """The intent, written down; None when nothing is to be sent."""
+        """Write the intent down and return it; None when nothing is to be sent."""
         untouched = Step("hold", 0, RefreshTroubles())
         if self.stopping:
             await self._note(task, untouched)
@@ -376,10 +377,7 @@ class Refresher:
         return None
 
     async def _hold(self, task: Taken, delay_s: float, opened: Opened) -> None:
-        """
-        Back into the queue untouched; but a doubt that was found in an open intent is not
-        forgotten.
-        """
+        """Put the task back into the queue untouched, but keep a doubt found in an open intent."""
         step = Step("hold", delay_s, RefreshTroubles())
         if opened.troubles.doubts:
             until_ms = failures.saved_until_ms(self.provider, opened.troubles, opened.now_ms)

@@ -177,7 +177,7 @@ class Grants:
     def _mark(
         self, provider: Provider, name: str, grant: names.Grant, old: AccountRow | None
     ) -> bytes:
-        """The fingerprint by which a put is known to be of the grant that the account has."""
+        """Return the fingerprint by which a put is known to be of the account's grant."""
         text = marked(brought(provider, grant))
         # What is asked for may hang on the parameters: others make another grant.
         if not provider.renews:
@@ -189,7 +189,7 @@ class Grants:
 
     @staticmethod
     def _details(provider: Provider, grant: names.Grant, reading: AccountReading) -> AccountDetails:
-        """Of a new grant. Raises BadArg: it lacks a parameter."""
+        """Return the details of a new grant. Raises BadArg: it lacks a parameter."""
         old = reading.row.details if reading.row is not None else NO_DETAILS
         found = details.put(provider, old, grant, reading.now_ms, renewed=True)
         placeholders.filled(provider, found.parameters)
@@ -356,7 +356,7 @@ class Grants:
 
 
 def _pair_of(fields: Mapping[str, Any]) -> tuple[bytes, int] | None:
-    """The mark and the generation of an exported grant; None: they are not said. Raises: BadArg."""
+    """Return the mark and the generation of an exported grant; None: not said. Raises: BadArg."""
     origin, generation = (fields.get(name) for name in MARK_FIELDS)
     if origin is None or generation is None:
         return None

@@ -113,7 +113,7 @@ class Listing:
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
         """
-        The shards of a queue that have few accounts, with these.
+        Return the shards of a queue that have few accounts, with these.
 
         Of thousands of providers most have no others.
         """

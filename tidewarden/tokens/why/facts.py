@@ -135,7 +135,7 @@ def _quiet(provider: Provider, record: ClientRecord, now_ms: int) -> dict[str, o
 
 
 def _answered(record: ClientRecord, now_ms: int) -> dict[str, object]:
-    """Answers of all accounts, by kind."""
+    """Count the answers of all accounts, by kind."""
     young = [one for one in record.buckets if one.since_ms >= now_ms - ANSWERED_MS]
     sums = total(young)
     rest = sums.answered - sums.ok - sums.limited - sums.erring - sums.client - sums.refused
@@ -157,7 +157,7 @@ def _answered(record: ClientRecord, now_ms: int) -> dict[str, object]:
 
 
 def _counted(accounts: Mapping[str, int]) -> dict[str, object]:
-    """Accounts by state."""
+    """Count accounts by state."""
     listed = [f"{accounts[state]:,} {state}" for state in LISTED if accounts.get(state)]
     troubled = [state for state in ("failing", "dead", "lost_rotation") if accounts.get(state)]
     return {
@@ -293,7 +293,9 @@ def away_facts(provider: Provider, account: str, left_ms: int, reason: str, now_
 
 
 def _unix(found: _T, lag_ms: int) -> _T:
-    """The same with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0."""
+    """
+    Return the same with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0.
+    """
 
     def moved(name: str, value: Any) -> Any:
         if isinstance(value, msgspec.Struct):
