@@ -129,7 +129,7 @@ def note_subscription(ears: Any, *reply: Any) -> None:
 
 
 # Tokens
-ledger_of = attrgetter("_ledger")
+accounts_of = attrgetter("_accounts")
 journal_of = attrgetter("_journal")
 vault_of = attrgetter("_reader._vault")
 keyring_of = attrgetter("_reader._vault.keyring")

@@ -255,7 +255,7 @@ async def _put_together(
     return Tokens(
         config=ground.config,
         directory=directory,
-        ledger=accounts,
+        accounts=accounts,
         grants=grants,
         reader=reader,
         listing=listing,

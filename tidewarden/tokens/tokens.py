@@ -85,7 +85,7 @@ class Tokens:
         *,
         config: Config,
         directory: Directory,
-        ledger: AccountStore,
+        accounts: AccountStore,
         grants: Grants,
         reader: Reader,
         listing: Listing,
@@ -108,7 +108,7 @@ class Tokens:
         """Run ``jobs`` in :meth:`run`; ``closing`` ends the parts, the last one first."""
         self._config = config
         self._directory = directory
-        self._ledger = ledger
+        self._accounts = accounts
         self._grants = grants
         self._reader = reader
         self._listing = listing
@@ -299,7 +299,7 @@ class Tokens:
         """
         _, queue, name = self._directory.account(account)
         check_range(generation, "GENERATION", 0, GENERATION_MAX)
-        word = await self._ledger.refresh(
+        word = await self._accounts.refresh(
             queue, name, force_ms=self._forced_ms, seen=(0, generation)
         )
         if word == "GONE":
@@ -416,7 +416,7 @@ class Tokens:
         Raises: NotFound, and what the store raises.
         """
         queue = self._directory.queues[self._directory.provider(provider).name]
-        return await read_client(queue, self._ledger)
+        return await read_client(queue, self._accounts)
 
     async def release_provider(self, provider: str) -> None:
         """

@@ -51,13 +51,13 @@ class Export:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         providers: Mapping[str, Provider],
         queues: Mapping[str, str],
     ) -> None:
         """Find each provider's queue in ``queues``."""
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._providers = providers
         self._queue_of = queues
@@ -86,18 +86,18 @@ class Export:
         key, file_id, number = sealing
         lines: list[bytes] = []
         unreadable: list[str] = []
-        at = await parse_cursor(after, names, self._ledger, self._queue_of)
+        at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan = at.shard, at.scan
         looked = 0
         for name in names[names.index(at.provider) :]:
             queue = self._queue_of[name]
-            shards = await self._ledger.shards(queue)
+            shards = await self._accounts.shards(queue)
             while shard < shards:
                 if len(lines) + len(unreadable) >= count or (
                     looked >= LOOKED_MAX and not exported.every
                 ):
                     return lines, str(Cursor(name, shard, scan)), unreadable
-                scan, found = await self._ledger.pairs(queue, shard, scan, min(READ_MAX, count))
+                scan, found = await self._accounts.pairs(queue, shard, scan, min(READ_MAX, count))
                 looked += bool(found)
                 async for pair in in_turns(found, 1):
                     if not exported.allow(f"{name}/{pair.account}"):

@@ -43,7 +43,7 @@ class Rotator:
         self,
         node: str,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         shelf: KeyStore,
         records: ProviderRecords,
@@ -53,7 +53,7 @@ class Rotator:
     ) -> None:
         self._node = node
         self._queues = queues
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._shelf = shelf
         self._records = records
@@ -154,7 +154,7 @@ class Rotator:
             await self._vault.add_data_key(rotation.key)
             await self._told(task)
             names = await self._token_queues()
-            rotation.total = sum([(await self._ledger.stats(name))["total"] for name in names])
+            rotation.total = sum([(await self._accounts.stats(name))["total"] for name in names])
             rotation.state = "sealing"
             await self._note(task, rotation)
         if rotation.state == "sealing":
@@ -237,7 +237,7 @@ class Rotator:
                 continue
             if queue > rotation.queue:
                 rotation.queue, rotation.shard, rotation.cursor = queue, 0, 0
-            shards = await self._ledger.shards(queue)
+            shards = await self._accounts.shards(queue)
             while rotation.shard < shards:
                 begun = self._clock.monotonic()
                 cursor = await self._seal_page(rotation)
@@ -262,7 +262,7 @@ class Rotator:
 
     async def _seal_page(self, rotation: Rotation) -> int:
         queue, shard = rotation.queue, rotation.shard
-        cursor, found = await self._ledger.pairs(queue, shard, rotation.cursor, PAGE)
+        cursor, found = await self._accounts.pairs(queue, shard, rotation.cursor, PAGE)
         changes: list[tuple[str, str, bytes, bytes]] = []
         for pair in found:
             for place, raw in (("row", pair.row), ("spare", pair.spare)):
@@ -278,7 +278,7 @@ class Rotator:
                     changes.append((pair.account, place, raw, sealed))
         for at in range(0, len(changes), CHUNK):
             # What has changed meanwhile was sealed by a refresher, which takes the newest key.
-            rotation.sealed += await self._ledger.reseal(queue, shard, changes[at : at + CHUNK])
+            rotation.sealed += await self._accounts.reseal(queue, shard, changes[at : at + CHUNK])
         rotation.seen += len(found)
         return cursor
 

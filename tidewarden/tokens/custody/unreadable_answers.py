@@ -35,7 +35,7 @@ class UnreadableAnswers:
         journal: Journal,
         vault: Vault,
         shelf: KeyStore,
-        ledger: AccountStore,
+        accounts: AccountStore,
         peers: Peers,
         clock: Clock,
     ) -> None:
@@ -45,7 +45,7 @@ class UnreadableAnswers:
         self._journal = journal
         self._vault = vault
         self._shelf = shelf
-        self._ledger = ledger
+        self._accounts = accounts
         self._peers = peers
         self._clock = clock
 
@@ -68,7 +68,7 @@ class UnreadableAnswers:
         queues = set(self._queue_of.values())
         raws = [raw for raw in self._journal.raws() if raw.queue in queues]
         readings = await asyncio.gather(
-            *(self._ledger.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
+            *(self._accounts.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
         )
         former = []
         for raw, reading in zip(raws, readings, strict=True):
@@ -94,7 +94,7 @@ class UnreadableAnswers:
         raises.
         """
         queue = self._queue_of[provider]
-        reading = await self._ledger.get(queue, account)
+        reading = await self._accounts.get(queue, account)
         row = reading.row
         if row is None:
             return {"answers": [], "silent": []}

@@ -34,7 +34,7 @@ class VaultAdmin:
         self,
         config: Config,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         shelf: KeyStore,
         records: ProviderRecords,
@@ -47,10 +47,10 @@ class VaultAdmin:
         """Put accounts of ``provider/name`` by ``put``."""
         node = config.node.name
         self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
-        self.rotator = Rotator(node, queues, ledger, vault, shelf, records, clock)
-        self._exporting = Export(ledger, vault, directory.known, directory.queues)
+        self.rotator = Rotator(node, queues, accounts, vault, shelf, records, clock)
+        self._exporting = Export(accounts, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
-            node, directory.queues, journal, vault, shelf, ledger, peers, clock
+            node, directory.queues, journal, vault, shelf, accounts, peers, clock
         )
         self._put = put
         self._journal = journal

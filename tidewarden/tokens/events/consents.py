@@ -31,7 +31,7 @@ class Consents:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queues: Iterable[str],
         having: Having,
         days: Sequence[int],
@@ -43,7 +43,7 @@ class Consents:
 
         ``having`` is ``Queues.having``; ``told`` hears in which queue and shard notices were left.
         """
-        self._ledger = ledger
+        self._accounts = accounts
         self._queues = queues
         self._having = having
         self._days = sorted(set(days))
@@ -69,7 +69,7 @@ class Consents:
         for queue, shard in await self._having(list(self._queues), CONSENTS):
             more = True
             while more:
-                left, more = await self._ledger.consents(queue, shard, PAGE, self._days)
+                left, more = await self._accounts.consents(queue, shard, PAGE, self._days)
                 if left:
                     self._told(queue, shard)
                 await sleep(self._clock, PAUSE_S)

@@ -52,7 +52,7 @@ class Outbox:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queues: Mapping[str, str],
         shard_of: Callable[[str, str], int],
         having: Having,
@@ -60,7 +60,7 @@ class Outbox:
         companions: Companions,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._accounts = accounts
         self._queues = queues
         self._shard_of = shard_of
         self._having = having
@@ -139,11 +139,11 @@ class Outbox:
         provider = next((name for name, one in self._queues.items() if one == queue), "")
         if not provider:
             return  # of a client that this node is not configured for any more: another tells it
-        entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS)
+        entries = await self._accounts.tell(queue, shard, PAGE, CLAIM_MS)
         while entries:
             for entry in entries:
                 await self._tell_one(provider, queue, entry)
-            entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS, entries)
+            entries = await self._accounts.tell(queue, shard, PAGE, CLAIM_MS, entries)
 
     async def _tell_one(self, provider: str, queue: str, entry: bytes) -> None:
         try:
@@ -155,7 +155,7 @@ class Outbox:
             )
             return
         if kind.decode() in ENDS:
-            troubles = (await self._ledger.get(queue, name)).troubles
+            troubles = (await self._accounts.get(queue, name)).troubles
             # It may be long ago, and the account have a new grant.
             if troubles is not None and troubles.given_up:
                 self._companions.over(f"{provider}/{name}")

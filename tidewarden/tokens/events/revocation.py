@@ -79,7 +79,7 @@ class Revoker:
         providers: Mapping[str, Provider],
         queue_of: Mapping[str, str],
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         exchange: TokenEndpoint,
         clock: Clock,
@@ -88,7 +88,7 @@ class Revoker:
         self._providers: dict[str, Provider] = {}
         self._queue_of = queue_of
         self._queues = queues
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._exchange = exchange
         self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
@@ -111,7 +111,7 @@ class Revoker:
         """
         if provider not in self._providers:
             return []
-        pairs = await self._ledger.sealed(self._queue_of[provider], account)
+        pairs = await self._accounts.sealed(self._queue_of[provider], account)
         for row in pairs:
             await self.abandoned(provider, account, row)
         return pairs
@@ -178,7 +178,7 @@ class Revoker:
         provider = self._providers.get(wanted.provider)
         if provider is None:
             return Revoked("failed", "its provider is not configured to revoke, on this node")
-        reading = await self._ledger.get(self._queue_of[wanted.provider], wanted.account)
+        reading = await self._accounts.get(self._queue_of[wanted.provider], wanted.account)
         if reading.row is not None:
             # Not deleted after all, or put anew: many providers end all of a user's grants with one
             # token.

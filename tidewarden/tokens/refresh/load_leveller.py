@@ -45,14 +45,14 @@ class Leveller:
         self,
         provider: Provider,
         queue: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         clock: Clock,
         life_s: Callable[[], float],
         room: Callable[[], bool],
     ) -> None:
         self._provider = provider
         self._queue = queue
-        self._ledger = ledger
+        self._accounts = accounts
         self._clock = clock
         self._life_s = life_s
         self._room = room
@@ -108,7 +108,7 @@ class Leveller:
         horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)
         if horizon_ms < 1000 * PERIOD_S[1]:
             return PERIOD_S[2]  # So short a life leaves nothing to level.
-        found = await self._ledger.level_all(
+        found = await self._accounts.level_all(
             self._queue, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000)
         )
         most = max(moved for moved, _ in found)

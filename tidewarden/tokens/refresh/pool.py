@@ -52,7 +52,7 @@ class Pool:
         provider: Provider,
         queue: str,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         journal: Journal,
         limits: ClientLimits,
@@ -77,7 +77,7 @@ class Pool:
         self._write_back = write_back
         self._refresher = refresher
         self.leveller = Leveller(
-            provider, queue, ledger, clock, lambda: write_back.life_s, lambda: self._idle
+            provider, queue, accounts, clock, lambda: write_back.life_s, lambda: self._idle
         )
         self._session = queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()

@@ -74,7 +74,7 @@ class Refresher:
         self,
         provider: Provider,
         queue: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         journal: Journal,
         request: TokenRequest,
         unknown: UnknownOutcomes,
@@ -90,7 +90,7 @@ class Refresher:
         self.queue = queue
         self.lease_ms = lease_ms_of(provider)
         self.stopping = False
-        self._ledger = ledger
+        self._accounts = accounts
         self._journal = journal
         self._request = request
         self._unknown = unknown
@@ -128,7 +128,7 @@ class Refresher:
             # This process was paused past the lease of a request whose answer may lie in its
             # socket.
             if busy:
-                await self._ledger.failed(
+                await self._accounts.failed(
                     self.queue, task.id, task.lease, Step("hold", BUSY_S, RefreshTroubles())
                 )
             else:
@@ -159,13 +159,13 @@ class Refresher:
         """
         while self._owed:
             task, step = self._owed[0]
-            await self._ledger.failed(self.queue, task.id, task.lease, step)
+            await self._accounts.failed(self.queue, task.id, task.lease, step)
             self._owed.pop(0)
         self.owing.clear()
 
     async def _note(self, task: Taken, step: Step) -> bool:
         try:
-            return await self._ledger.failed(self.queue, task.id, task.lease, step)
+            return await self._accounts.failed(self.queue, task.id, task.lease, step)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning(
                 "what became of %s/%s is told later: %s", self.provider.name, task.id, error
@@ -344,7 +344,7 @@ class Refresher:
             return None
         asked = self._clock.monotonic()
         try:
-            renewed = await self._ledger.renew(self.queue, task.id, task.lease, self.lease_ms)
+            renewed = await self._accounts.renew(self.queue, task.id, task.lease, self.lease_ms)
         except errors.Error as error:
             log.info("%s/%s is not sent again in its place: %s", self.provider.name, task.id, error)
             return None
@@ -363,7 +363,7 @@ class Refresher:
             await self._note(task, untouched)
             return None
         try:
-            opened = await self._ledger.intend(self.queue, task.id, task.lease, self.lease_ms)
+            opened = await self._accounts.intend(self.queue, task.id, task.lease, self.lease_ms)
         except (errors.StoreDown, errors.NoQuorum):
             # It may have been written; nothing was sent, so it is closed again.
             self._owe(task, untouched)

@@ -32,7 +32,7 @@ class UnknownOutcomes:
         provider: Provider,
         queue: str,
         node: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         peers: Peers,
         write_back: WriteBack,
     ) -> None:
@@ -40,7 +40,7 @@ class UnknownOutcomes:
         self._provider = provider
         self._queue = queue
         self._node = node
-        self._ledger = ledger
+        self._accounts = accounts
         self._peers = peers
         self._write_back = write_back
 
@@ -105,7 +105,7 @@ class UnknownOutcomes:
         return "go"
 
     async def _moved_on(self, account: str, opened: Opened) -> bool:
-        row = (await self._ledger.get(self._queue, account)).row
+        row = (await self._accounts.get(self._queue, account)).row
         return row is None or (row.grant, row.generation) != (
             opened.row.grant,
             opened.row.generation,

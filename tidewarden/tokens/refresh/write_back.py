@@ -38,7 +38,7 @@ class WriteBack:
         provider: Provider,
         queue: str,
         node: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         journal: Journal,
         cache: Cache,
@@ -50,7 +50,7 @@ class WriteBack:
         self.provider = provider
         self.queue = queue
         self._node = node
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._journal = journal
         self._cache = cache
@@ -193,7 +193,7 @@ class WriteBack:
 
     async def _write(self, answer: JournalAnswer, previous: bytes = b"") -> None:
         base = (answer.grant, answer.generation)
-        word = await self._ledger.stored(
+        word = await self._accounts.stored(
             self.queue,
             answer.account,
             base,

@@ -89,7 +89,7 @@ class Reader:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         clock: Clock,
         cache: Cache,
@@ -100,7 +100,7 @@ class Reader:
         near: NearAccounts | None = None,
     ) -> None:
         self._forced_ms = forced_ms
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._clock = clock
         self._cache = cache
@@ -167,7 +167,7 @@ class Reader:
                 f"{provider.name}/{name}",
                 queue,
                 name,
-                lambda: self._ledger.refresh(queue, name, seen=before),
+                lambda: self._accounts.refresh(queue, name, seen=before),
             )
             while _mark(reading.row) == before and not _given_up(reading):
                 left_s = until - self._clock.monotonic()
@@ -196,7 +196,7 @@ class Reader:
                 account,
                 queue,
                 name,
-                lambda: self._ledger.refresh(
+                lambda: self._accounts.refresh(
                     queue, name, force_ms=self._forced_ms, seen=(0, newer)
                 ),
             )
@@ -292,7 +292,7 @@ class Reader:
 
     async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
         account = f"{provider.name}/{name}"
-        reading = await self._or_else(account, queue, name, lambda: self._ledger.get(queue, name))
+        reading = await self._or_else(account, queue, name, lambda: self._accounts.get(queue, name))
         if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
@@ -361,7 +361,7 @@ class Reader:
                                 await event.wait()
                         except TimeoutError:
                             pause_s = min(pause_s * 1.5, most_s)
-                            reading = await self._ledger.get(queue, name)
+                            reading = await self._accounts.get(queue, name)
                             if _mark(reading.row) != before or _given_up(reading):
                                 return
             except TimeoutError:

@@ -27,14 +27,14 @@ class Stories:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queue_of: Mapping[str, str],
         cache: Cache,
         clock: Clock,
         patience: failures.Patience,
     ) -> None:
         """Find each provider's queue in ``queue_of``."""
-        self._ledger = ledger
+        self._accounts = accounts
         self._queue_of = queue_of
         self._cache = cache
         self._clock = clock
@@ -46,7 +46,7 @@ class Stories:
 
         async def read() -> Story:
             reading, seen = await asyncio.gather(
-                self._ledger.get(queue, name), read_client(queue, self._ledger)
+                self._accounts.get(queue, name), read_client(queue, self._accounts)
             )
             if reading.row is None:
                 raise errors.NotFound(f"there is no account {provider.name}/{name}")
@@ -65,7 +65,7 @@ class Stories:
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            found = await self._ledger.figures(queue)
+            found = await self._accounts.figures(queue)
             record = parse_record(found.client)
             return provider_story(
                 client_facts(provider, record, found.clock_ms, found.lag_ms, found.counts)

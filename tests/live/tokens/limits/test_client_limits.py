@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.inspect import ledger_of, probing_of, untold_of, version_of
+from support.inspect import accounts_of, probing_of, untold_of, version_of
 from support.manual_clock import ManualClock
 from support.tokens import harness
 
@@ -364,7 +364,7 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
         names = {f"a{n}" for n in range(12)}
         for name in names:
             await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
-        ledger = ledger_of(side.tokens)
+        ledger = accounts_of(side.tokens)
         shared = NodeLimits(ledger, side.queues.admin, ManualClock(), Random(1), "n0")
         node = ClientLimits(harness.provider("http://127.0.0.1:9/"), QUEUE, shared, PROBE_MS)
 
