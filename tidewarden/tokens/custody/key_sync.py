@@ -32,7 +32,7 @@ class KeySync:
         self,
         node: str,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         journal: Journal,
         clock: Clock,
         address: str = "",
@@ -43,7 +43,7 @@ class KeySync:
         self._node = node
         self._address = address
         self._vault = vault
-        self._shelf = shelf
+        self._key_store = key_store
         self._journal = journal
         self._clock = clock
         self._seen = -1
@@ -60,8 +60,8 @@ class KeySync:
         Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be
         written; StoreDown.
         """
-        change = await self._shelf.change()
-        if change == self._seen and await self._shelf.has(self._vault.newest_id):
+        change = await self._key_store.change()
+        if change == self._seen and await self._key_store.has(self._vault.newest_id):
             return
         await self._vault.keyring.read()
         try:
@@ -76,7 +76,7 @@ class KeySync:
                 said_ms=self._clock.unix_ms(),
                 address=self._address,
             )
-            await self._shelf.say(self._node, known)
+            await self._key_store.say(self._node, known)
         self._seen = change
 
     async def leave(self) -> None:
@@ -86,7 +86,7 @@ class KeySync:
         When it comes back it reads the keys before anything else.
         """
         try:
-            await self._shelf.forget([self._node])
+            await self._key_store.forget([self._node])
         except errors.Error as error:
             log.debug("a rotation will wait for this node: %s", error)
 

@@ -45,7 +45,7 @@ class Rotator:
         queues: Queues,
         accounts: AccountStore,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         records: ProviderRecords,
         clock: Clock,
         *,
@@ -55,7 +55,7 @@ class Rotator:
         self._queues = queues
         self._accounts = accounts
         self._vault = vault
-        self._shelf = shelf
+        self._key_store = key_store
         self._records = records
         self._clock = clock
         self._answer_s = answer_s
@@ -70,7 +70,7 @@ class Rotator:
         ``force``: without the nodes that do not answer. Returns what :meth:`status` does. Raises:
         ConfigError: no keys.
         """
-        last = await self._shelf.rotation()
+        last = await self._key_store.rotation()
         if last is None or last.ended:
             await self._vault.keyring.read()
             now_ms = self._clock.unix_ms()
@@ -83,7 +83,7 @@ class Rotator:
             )
             if last is not None:
                 rotation.previous = last.key if last.state == "done" else last.previous
-            await self._shelf.note(rotation)
+            await self._key_store.note(rotation)
             last = rotation
         await self._queues.put(QUEUE, TaskSpec(id=_task_of(last)))
         return await self.status()
@@ -91,8 +91,8 @@ class Rotator:
     async def status(self) -> dict[str, Any]:
         """Describe the keys, the nodes and the rotation, without secrets."""
         await self._vault.load()
-        wrapped = await self._shelf.keys()
-        rotation = await self._shelf.rotation()
+        wrapped = await self._key_store.keys()
+        rotation = await self._key_store.rotation()
         kek = self._vault.kek
         return {
             "kek": kek.hex(),
@@ -103,7 +103,7 @@ class Rotator:
             "wrapped_otherwise": sum(one[1:5] != kek for one in wrapped.values()),
             "nodes": {
                 name: msgspec.to_builtins(known)
-                for name, known in sorted((await self._shelf.nodes()).items())
+                for name, known in sorted((await self._key_store.nodes()).items())
             },
             "rotation": msgspec.to_builtins(rotation) if rotation else {},
         }
@@ -128,7 +128,7 @@ class Rotator:
         await self._queues.close_session(self._session)
 
     async def _work(self, task: Taken) -> None:
-        rotation = await self._shelf.rotation()
+        rotation = await self._key_store.rotation()
         if rotation is not None and not rotation.ended and task.id == _task_of(rotation):
             if rotation.node != self._node or rotation.state != "asked":
                 log.info(
@@ -139,7 +139,7 @@ class Rotator:
                 await self._steps(task, rotation)
             except (errors.ConfigError, OSError) as error:  # Of this node; another may do better.
                 rotation.message = str(error)[:500]
-                await self._shelf.note(rotation)
+                await self._key_store.note(rotation)
                 await self._queues.release(self._session, QUEUE, task.id, task.lease, delay_ms=5000)
                 raise
         await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
@@ -163,7 +163,7 @@ class Rotator:
             await self._vault.wrap_by(kek)  # A node that was behind may have made one since.
             await self._finish(rotation)
             await self._note(task, rotation)
-            await self._shelf.tell()
+            await self._key_store.tell()
             log.info(
                 "rotation done: %d pairs sealed anew, %d unreadable, %d old data keys dropped",
                 rotation.sealed,
@@ -190,7 +190,7 @@ class Rotator:
             log.error("the rotation is refused: %s", rotation.message)
             return
         if rotation.force:
-            await self._shelf.forget(silent)
+            await self._key_store.forget(silent)
         rotation.key = self._vault.next_id()
         rotation.state = "wrapping"
 
@@ -200,10 +200,10 @@ class Rotator:
 
         Returns what the nodes that have done so know, and the names of those that have not.
         """
-        change = await self._shelf.tell()
+        change = await self._key_store.tell()
         until = self._clock.monotonic() + self._answer_s
         while True:
-            nodes = await self._shelf.nodes()
+            nodes = await self._key_store.nodes()
             silent = sorted(name for name, known in nodes.items() if known.change < change)
             if not silent or self._clock.monotonic() >= until:
                 return {name: known for name, known in nodes.items() if name not in silent}, silent
@@ -218,12 +218,12 @@ class Rotator:
         Raises: NotHeld: another node works at it, or at one that was asked for in the same moment.
         """
         await self._queues.touch(self._session, QUEUE, task.id, task.lease, LEASE_MS)
-        latest = await self._shelf.rotation()
+        latest = await self._key_store.rotation()
         if latest is None or _task_of(latest) != task.id:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
             raise errors.NotHeld("another rotation was asked for")
         rotation.updated_ms = self._clock.unix_ms()
-        await self._shelf.note(rotation)
+        await self._key_store.note(rotation)
 
     async def _token_queues(self) -> list[str]:
         """List the queues of accounts, also of providers that are not configured now."""
@@ -292,10 +292,10 @@ class Rotator:
         if not (silent or rotation.unreadable):
             old = [
                 key_id
-                for key_id in await self._shelf.keys()
+                for key_id in await self._key_store.keys()
                 if FINGERPRINT_KEY_ID < key_id < rotation.previous
             ]
-            await self._shelf.drop(old)
+            await self._key_store.drop(old)
             rotation.dropped = len(old)
         rotation.state = "done"
 

@@ -34,7 +34,7 @@ class UnreadableAnswers:
         queues: Mapping[str, str],
         journal: Journal,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         accounts: AccountStore,
         peers: Peers,
         clock: Clock,
@@ -44,7 +44,7 @@ class UnreadableAnswers:
         self._queue_of = queues
         self._journal = journal
         self._vault = vault
-        self._shelf = shelf
+        self._key_store = key_store
         self._accounts = accounts
         self._peers = peers
         self._clock = clock
@@ -99,7 +99,7 @@ class UnreadableAnswers:
         if row is None:
             return {"answers": [], "silent": []}
         now = (row.grant, row.generation)
-        others = sorted(({*self._peers.members(), *await self._shelf.nodes()}) - {self._node})
+        others = sorted(({*self._peers.members(), *await self._key_store.nodes()}) - {self._node})
         replies = await asyncio.gather(
             *(self._peers.ask_kept(node, queue, account) for node in others)
         )

@@ -36,7 +36,7 @@ class VaultAdmin:
         queues: Queues,
         accounts: AccountStore,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         records: ProviderRecords,
         journal: Journal,
         clock: Clock,
@@ -46,11 +46,11 @@ class VaultAdmin:
     ) -> None:
         """Put accounts of ``provider/name`` by ``put``."""
         node = config.node.name
-        self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
-        self.rotator = Rotator(node, queues, accounts, vault, shelf, records, clock)
+        self.keeper = KeySync(node, vault, key_store, journal, clock, config.node.address)
+        self.rotator = Rotator(node, queues, accounts, vault, key_store, records, clock)
         self._exporting = Export(accounts, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
-            node, directory.queues, journal, vault, shelf, accounts, peers, clock
+            node, directory.queues, journal, vault, key_store, accounts, peers, clock
         )
         self._put = put
         self._journal = journal

@@ -94,9 +94,9 @@ class Vault:
     Made by :func:`open_vault`; holds the data keys of the cluster in memory.
     """
 
-    def __init__(self, keyring: Keyring, shelf: Keys, clock: Clock) -> None:
+    def __init__(self, keyring: Keyring, key_store: Keys, clock: Clock) -> None:
         self.keyring = keyring
-        self._shelf = shelf
+        self._key_store = key_store
         self._clock = clock
         self._ciphers: dict[int, AESGCM] = {}
         self._displaced: dict[int, list[AESGCM]] = {}
@@ -140,7 +140,7 @@ class Vault:
         Raises: ConfigError: a key there was wrapped by another key-encryption key than any that
         this node has.
         """
-        found = await self._shelf.keys()
+        found = await self._key_store.keys()
         if any(self.keyring.key(wrapped[1:5]) is None for wrapped in found.values()):
             await self.keyring.read()
         problems: list[str] = []
@@ -160,7 +160,7 @@ class Vault:
                 log.warning(
                     "the store has lost data key %d: it gets it back from this node", key_id
                 )
-                await self._shelf.add(key_id, self._wrapped[key_id])
+                await self._key_store.add(key_id, self._wrapped[key_id])
         if FINGERPRINT_KEY_ID not in self._wrapped:
             await self._make(FINGERPRINT_KEY_ID, self.keyring.ids[0])
 
@@ -247,7 +247,7 @@ class Vault:
             await self.keyring.read()
         self._admit(key_id, wrapped)
         # Another one by now: then both are kept.
-        self._admit(key_id, await self._shelf.add(key_id, wrapped))
+        self._admit(key_id, await self._key_store.add(key_id, wrapped))
 
     # --- rotation
 
@@ -278,11 +278,11 @@ class Vault:
         """
         await self.load()
         others = {
-            key_id: old for key_id, old in (await self._shelf.keys()).items() if old[1:5] != kek
+            key_id: old for key_id, old in (await self._key_store.keys()).items() if old[1:5] != kek
         }
         for key_id in sorted(others, reverse=True):
             wrapped = self._wrap(key_id, self._unwrap(key_id, others[key_id]), kek)
-            await self._shelf.rewrap(key_id, wrapped)
+            await self._key_store.rewrap(key_id, wrapped)
             self._wrapped[key_id] = wrapped
         return len(others)
 
@@ -293,7 +293,7 @@ class Vault:
 
     async def _make(self, key_id: int, kek: bytes) -> None:
         wrapped = self._wrap(key_id, AESGCM.generate_key(KEY_BYTES * 8), kek)
-        self._admit(key_id, await self._shelf.add(key_id, wrapped))
+        self._admit(key_id, await self._key_store.add(key_id, wrapped))
 
     def _wrap(self, key_id: int, key: bytes, kek: bytes) -> bytes:
         wrapper = self.keyring.key(kek)
@@ -356,7 +356,7 @@ class Vault:
         )
 
 
-async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> Vault:
+async def open_vault(keyring: Keyring, key_store: KeyStore | Keys, clock: Clock) -> Vault:
     """
     Open the vault of this cluster: load its data keys and make today's.
 
@@ -364,8 +364,8 @@ async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> 
 
     Raises: ConfigError: no key, no such key, or not the one that the store's data were sealed with.
     """
-    await keyring.read(make=not await shelf.keys())
-    vault = Vault(keyring, shelf, clock)
+    await keyring.read(make=not await key_store.keys())
+    vault = Vault(keyring, key_store, clock)
     await vault.load()
     await vault.ready()
     return vault
