@@ -117,7 +117,7 @@ async def open_tokens(
     clock: Clock,
     call: Call,
     *,
-    exchange: TokenEndpoint | None = None,
+    endpoint: TokenEndpoint | None = None,
     dice: Random | None = None,
     environ: Mapping[str, str] | None = None,
     confirm_s: float = failures.CONFIRM_S,
@@ -151,7 +151,7 @@ async def open_tokens(
         key_store = KeyStore(call, config.cluster.name)
         peers = Peers(config, mac, members, key_store.address_of)
         closing.push_async_callback(peers.close)
-        endpoint = exchange or TokenEndpoint(clock=clock)
+        endpoint = endpoint or TokenEndpoint(clock=clock)
         closing.push_async_callback(endpoint.close)
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)

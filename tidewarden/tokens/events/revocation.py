@@ -81,7 +81,7 @@ class Revoker:
         queues: Queues,
         accounts: AccountStore,
         vault: Vault,
-        exchange: TokenEndpoint,
+        endpoint: TokenEndpoint,
         clock: Clock,
         done: Counter[tuple[str, str]],
     ) -> None:
@@ -90,9 +90,9 @@ class Revoker:
         self._queues = queues
         self._accounts = accounts
         self._vault = vault
-        self._exchange = exchange
-        self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
-        self._session = self._errands.session
+        self._endpoint = endpoint
+        self._worker = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
+        self._session = self._worker.session
         self._done = done
         self.change(providers)
 
@@ -101,7 +101,7 @@ class Revoker:
         wanted = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
         longest_s = max((2 * one.timeout_s for one in wanted.values()), default=0.0) + LEASE_SLACK_S
         self._providers = wanted
-        self._errands.resize(AT_ONCE * len(wanted), int(longest_s * 1000))
+        self._worker.resize(AT_ONCE * len(wanted), int(longest_s * 1000))
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
         """
@@ -146,7 +146,7 @@ class Revoker:
 
     async def run(self) -> None:
         """Revoke what is queued, for ever, while any provider wants it."""
-        await self._errands.run(self._settle)
+        await self._worker.run(self._settle)
 
     async def _settle(self, task: Taken) -> None:
         wanted = msgspec.msgpack.decode(task.payload, type=Revocation)
@@ -191,4 +191,4 @@ class Revoker:
             return Revoked("unsupported", str(error))
         except Unsealable as error:
             return Revoked("unsupported", f"it cannot be read any more: {error}")
-        return await self._exchange.revoke(its, token)
+        return await self._endpoint.revoke(its, token)

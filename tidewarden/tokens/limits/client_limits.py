@@ -165,7 +165,7 @@ class ClientLimits:
 
     async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
-        Acquire leave for at most ``wanted`` requests.
+        Acquire a permit for at most ``wanted`` requests.
 
         It comes out of the client's rate and, unless ``host`` is False, the host's. Raises what the
         store raises.
@@ -173,17 +173,17 @@ class ClientLimits:
         if not host:
             return await self._acquire(wanted)
         granted, wait_s = await self._shared.hosts.ask(self.provider, wanted)
-        leave = await self._acquire(granted) if granted else Permit(0, wait_s)
-        await self._shared.hosts.give_back(self.provider, granted - leave.requests)
-        return leave
+        permit = await self._acquire(granted) if granted else Permit(0, wait_s)
+        await self._shared.hosts.give_back(self.provider, granted - permit.requests)
+        return permit
 
     async def acquire_host(self) -> bool:
-        """Leave for one request of the host's rate alone. Raises what the store raises."""
+        """Acquire one request of the host's rate alone. Raises what the store raises."""
         return bool((await self._shared.hosts.ask(self.provider, 1))[0])
 
     def acquire_alone(self, under_way: int) -> bool:
         """
-        Acquire leave for one request while the store is away; return whether it was granted.
+        Acquire one request while the store is away; return whether it was granted.
 
         It comes out of this node's part of every rate, and is counted if granted.
         """

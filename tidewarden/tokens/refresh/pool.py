@@ -41,7 +41,7 @@ STOP_S = 5.0
 # So much longer for an answer without which the account is lost; a node ends within 25 s in all
 # (process.END_S).
 STOP_TIMES = 2.5
-LEAVE_S = 2.0  # Longest sleep before leave is asked for again: another node may have opened.
+PERMIT_S = 2.0  # Longest sleep before a permit is asked for again: another node may have opened.
 
 
 class Pool:
@@ -209,15 +209,17 @@ class Pool:
         """Take at most ``free`` tasks, as many as the limits let begin; empty after a wait else."""
         if self.limits.rated and not self._eager:
             return await self._take_first()
-        leave = await self.limits.acquire(free)
-        if leave.probe:
+        permit = await self.limits.acquire(free)
+        if permit.probe:
             return await self._take_probe()
-        if leave.requests == 0:
-            await self._wait_for_leave(leave.wait_s)
+        if permit.requests == 0:
+            await self._wait_for_permit(permit.wait_s)
             return ()
-        taken = await self._take_or_close(leave.requests, 0 if self.limits.rated else self._wait_ms)
-        self._eager = len(taken) == leave.requests
-        rest = leave.requests - len(taken)
+        taken = await self._take_or_close(
+            permit.requests, 0 if self.limits.rated else self._wait_ms
+        )
+        self._eager = len(taken) == permit.requests
+        rest = permit.requests - len(taken)
         await self.limits.give_back(rest, rest)
         return taken
 
@@ -227,11 +229,11 @@ class Pool:
 
         While it waits it holds no part of the host's rate, which other providers there may need.
         """
-        leave = await self.limits.acquire(1, host=False)
-        if leave.probe:
+        permit = await self.limits.acquire(1, host=False)
+        if permit.probe:
             return await self._take_probe()
-        if not leave.requests:
-            await self._wait_for_leave(leave.wait_s)
+        if not permit.requests:
+            await self._wait_for_permit(permit.wait_s)
             return ()
         taken = await self._take_or_close(1, self._wait_ms)
         self._eager = bool(taken)
@@ -247,8 +249,8 @@ class Pool:
         await self.limits.give_back(1, 0)
         return ()
 
-    async def _wait_for_leave(self, wait_s: float) -> None:
-        await sleep(self._clock, min(max(wait_s, 0.01), LEAVE_S))
+    async def _wait_for_permit(self, wait_s: float) -> None:
+        await sleep(self._clock, min(max(wait_s, 0.01), PERMIT_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """

@@ -148,9 +148,9 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
     assert other.held
     assert (await other.acquire(3)).requests == 0
     await bench.pass_s(3)
-    leaves = [await node.acquire(3) for node in (first, other)]
-    assert sorted((leave.requests, leave.probe) for leave in leaves) == [(0, False), (1, True)]
-    prober = (first, other)[leaves.index(max(leaves, key=lambda leave: leave.requests))]
+    permits = [await node.acquire(3) for node in (first, other)]
+    assert sorted((permit.requests, permit.probe) for permit in permits) == [(0, False), (1, True)]
+    prober = (first, other)[permits.index(max(permits, key=lambda permit: permit.requests))]
     probing_of(prober).add("b")
     prober.begin("b")
     prober.release(Ended("b", OK))
