@@ -37,7 +37,7 @@ OWED_S = 0.05  # until it is looked again, where all of these have sent what is 
 CHUNK_BYTES = 1024  # read of such a peer at a time
 ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
-LOGIN_S = 0.003  # what it costs at most to come in, a TLS handshake too
+LOGIN_COST_S = 0.003  # what it costs at most to come in, a TLS handshake too
 HOLD_EVERY_S = 0.01
 READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
 
@@ -117,7 +117,7 @@ class UnauthenticatedPeer:
 
         Such a peer may end what it has begun before others begin.
         """
-        return self.spent_s < LOGIN_S and now - self.since < GRACE_S
+        return self.spent_s < LOGIN_COST_S and now - self.since < GRACE_S
 
     def hold(self, now: float) -> None:
         """Read nothing of it until there is budget for it."""
