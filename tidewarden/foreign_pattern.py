@@ -1,5 +1,5 @@
 """
-Matches texts against regular expressions that somebody else wrote: a file, a user, a stored record.
+Matches texts against regular expressions that others wrote: a file, a user, a stored record.
 
 The time that a match takes grows with the text alone, whatever the pattern: RE2 does not backtrack.
 Python's own ``re`` does, and a pattern such as ``(a+)+b`` stops a whole process for years there.

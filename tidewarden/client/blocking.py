@@ -184,7 +184,7 @@ class Queue:
         """
         Acknowledge many tasks (or ``(id, lease)`` pairs) of this queue in few pieces.
 
-        Returns: for each whether it was ours; one that was not has somebody else.
+        Returns: for each whether it was ours; another client has one that was not.
         """
         given = [task.inner if isinstance(task, Task) else task for task in tasks]
         return self.bridge.run(self.inner.ack_many(given))

@@ -136,7 +136,7 @@ class Endpoints:
         await self._learn(connection, address)
 
     async def _learn(self, connection: ClientConnection, address: Address) -> None:
-        """Ask which other nodes there are; they let in whom this one does."""
+        """Ask which other nodes there are; they know the same users."""
         now = self._clock.monotonic()
         if not self._learns or (self._learned_at is not None and now - self._learned_at < LEARN_S):
             return

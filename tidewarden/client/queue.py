@@ -212,7 +212,7 @@ class AsyncQueue:
         """
         Acknowledge many tasks (or ``(id, lease)`` pairs) of this queue in few pieces.
 
-        Returns: for each whether it was ours; one that was not has somebody else.
+        Returns: for each whether it was ours; another client has one that was not.
         """
         given = list(tasks)
         answers: list[bool] = []

@@ -27,7 +27,7 @@ RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExi
 
 
 class Loss:
-    """Notes that a lease is lost, and wakes those who wait for that."""
+    """Notes that a lease is lost, and wakes the tasks that wait for that."""
 
     __slots__ = ("_event", "known")
 
@@ -157,7 +157,7 @@ class AsyncTask:
         """
         Acknowledge the task: it is done, and removed.
 
-        ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
+        ``result`` (bytes, text, or what JSON can say) is kept for callers that wait for its end.
 
         Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the
         task: it is held still, and can be acknowledged without, or later; Unreachable.
@@ -185,7 +185,7 @@ class AsyncTask:
         await self._settle("Q.FAIL", words(delay=delay_ms, reason=shortened(reason)))
 
     async def bury(self, reason: str | None = None) -> None:
-        """Bury the task until somebody kicks it. Raises: NotHeld, Unreachable."""
+        """Bury the task until it is kicked. Raises: NotHeld, Unreachable."""
         await self._settle("Q.BURY", words(reason=shortened(reason)))
 
     async def touch(self, lease_ms: int | None = None) -> int:

@@ -26,7 +26,7 @@ class Observer:
     """
     Follows the leadership from outside, as a node that is no member of the Raft group.
 
-    It is never elected and votes for nobody.
+    It is never elected and has no vote.
 
     A :class:`tidewarden.raft.elector.ClusterState`. The leader is the node that the store's fence
     names, as long as that is alive at the store; :meth:`watch` keeps it known.

@@ -88,7 +88,7 @@ def hash_generated(text: str) -> str:
     """
     Hash a generated secret once.
 
-    Only for secrets of at least 128 random bits, which nobody can guess anyway.
+    Only for secrets of at least 128 random bits, which cannot be guessed anyway.
     """
     return "sha256$" + hashlib.sha256(_bytes(text)).hexdigest()
 

@@ -463,7 +463,7 @@ class Daemon:
         """
         Let another store be primary, and another member lead, before anything is drained.
 
-        Nobody would sweep, or take writes, for as long as that takes.
+        No node would sweep, or take writes, for as long as that takes.
         """
         if rooms.access.replication is not None:
             await rooms.access.replication.hand_over()

@@ -16,9 +16,9 @@ class RaftSignal:
         self._listener: Callable[[], None] = lambda: None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` at each change from now on, and who listened before no more."""
+        """Call ``listener`` at each change from now on, in the place of the former listener."""
         self._listener = listener
 
     def ring(self) -> None:
-        """Tell who listens."""
+        """Call the listener."""
         self._listener()

@@ -224,7 +224,7 @@ class _OneOfSeveral:
 async def _alone(
     config: Config, secret: str, clock: Clock, stopping: asyncio.Event, duties: Duties
 ) -> AsyncIterator[str]:
-    """Yield the URL of a store that nobody else has; it is started, watched, and stopped last."""
+    """Yield the URL of a store of this node alone; it is started, watched, and stopped last."""
     folder = Path(config.node.data_dir) / "store"
     password = StoreCredentials.of(secret).client
     embedded = EmbeddedStore(folder, config.store, config.cluster.name, password, clock)

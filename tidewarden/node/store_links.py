@@ -73,7 +73,7 @@ class StoreLinks:
         return by_probing(self._url)
 
     def note_fault(self, fault: str) -> None:
-        """Note why no server can take the writes before somebody acts; empty: one may."""
+        """Note why no server can take the writes before an operator acts; empty: one may."""
         if self._finder is not None:
             self._finder.fault = fault
 

@@ -181,13 +181,13 @@ class QueueAdmin:
         return await shard.run(name, args)
 
     async def pause(self, queue: str, ms: int | None = None) -> None:
-        """Takes stop, for ``ms`` or until :meth:`resume`; puts go on."""
+        """Stop takes, for ``ms`` or until :meth:`resume`; puts go on."""
         if ms is not None:
             check_range(ms, "MS", 1, TIME_MAX_MS // 2)
         await self._each(queue, "queue.pause", (-1 if ms is None else ms,))
 
     async def resume(self, queue: str) -> None:
-        """Takes go on."""
+        """Let takes go on."""
         await self._each(queue, "queue.pause", (0,))
 
     async def _each(self, queue: str, name: str, args: Sequence[Arg]) -> list[Any]:
@@ -310,11 +310,10 @@ class QueueAdmin:
         self, queue: str, raw: bytes, old: QueueSettings, new: QueueSettings, cut: Sequence[str]
     ) -> None:
         """
-        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them
-        are empty, and give the new ones their order: once anybody knows of them it is too late for
-        that.
+        Close the shards of a queue, if all are empty, to nodes that know it only as it is cut now.
 
-        From then until the new settings are stored the queue answers nobody; where they never come,
+        Give the new shards their order: once a node knows of them it is too late for that. From
+        then until the new settings are stored the queue answers no caller; where they never come,
         :meth:`Catalog.keep_layout` ends it.
         """
         same = list(cut) == ["order"]

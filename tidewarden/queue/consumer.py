@@ -173,7 +173,7 @@ class Consumer:
             raise
 
     def give_back(self, session: Session, tasks: Sequence[Taken]) -> None:
-        """Hand back what nobody has received; no attempt is counted."""
+        """Hand back tasks that no consumer has received; no attempt is counted."""
         for task in tasks:
             session.drop(task.queue, task.id, task.lease)
         give_back(tasks, [shard_for(self._catalog.shards[task.queue], task.id) for task in tasks])

@@ -30,7 +30,7 @@ class FastAck:
     """
     Receives the reply to the ack of a task that the session held.
 
-    When nobody knows the ack's outcome, the session goes on holding the task.
+    When the ack's outcome is unknown, the session goes on holding the task.
     """
 
     __slots__ = ("_consumer", "_entry", "_place", "_receiver", "_session", "done", "set_result")

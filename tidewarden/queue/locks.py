@@ -1,7 +1,7 @@
 """
 Named locks are held under a lease and carry a fence number.
 
-Those who wait for a lock get it in the order in which they came to this node.
+Callers that wait for a lock get it in the order in which they came to this node.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Locks:
     """
     Grants and releases the locks of one node.
 
-    A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold.
+    A lock is a task of ``_locks`` that is there while the lock is held; its lease is the hold.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Locks:
 
     async def release(self, session: Session, name: str, fence: int) -> None:
         """
-        Free the lock, which the next of those who wait for it gets.
+        Free the lock, which goes to the next caller that waits for it.
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """

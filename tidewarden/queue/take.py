@@ -1,4 +1,6 @@
-"""A take: asks its shards in turn, waits parked at all of them, gives back what nobody wants."""
+"""
+Takes tasks: asks shards in turn, waits parked at all of them, gives back what no consumer wants.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ class Take:
         self._ask_all()
 
     def wait_behind(self, shard: Shard) -> None:
-        """Wait behind those who wait already: the shard is known to hold nothing."""
+        """Wait behind the takes that wait already: the shard is known to hold nothing."""
         self._wakes = shard.wakes
         if self._may_wait(None):
             self._asked_all()

@@ -68,7 +68,7 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
     """
-    Keeps term and vote beside the journal, on the disk before anybody hears of them.
+    Keeps term and vote beside the journal, on the disk before any member hears of them.
 
     Garbage is not taken for nothing.
     """

@@ -310,7 +310,7 @@ class RaftMember:
         return "" if view is None else state.not_member_because(view, self._config)
 
     def quorum_fault(self) -> str:
-        """Return who is missing for a majority, for people; empty: one can be heard."""
+        """Say to people which members a majority lacks; empty: one can be heard."""
         view, now = self._view(), self._clock.monotonic()
         if view is None:
             return ""
@@ -438,7 +438,7 @@ class RaftMember:
         """
         Return who votes, by the newest version of the members that this node has.
 
-        Nobody while the cluster is not founded, as far as it knows.
+        None while the cluster is not founded, as far as it knows.
         """
         return frozenset() if self._running is None else self._running.stores.voters
 
@@ -535,7 +535,7 @@ class RaftMember:
         self._on_change()
 
     def _time_election(self, view: state.RaftView) -> None:
-        """Count for how long nobody led, once somebody does who is not the one before."""
+        """Count for how long no member led, once another does than before."""
         leader, now = self.leader(), self._clock.monotonic()
         if leader is None:
             return

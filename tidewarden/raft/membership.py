@@ -57,7 +57,7 @@ class Members:
 
     @property
     def voters(self) -> frozenset[str]:
-        """Return the names of those that count."""
+        """Return the names of the members that count for a majority."""
         return frozenset(name for name, seat in self.seats.items() if seat.votes)
 
     def addresses(self) -> dict[str, str]:

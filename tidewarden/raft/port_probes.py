@@ -51,12 +51,12 @@ class PortProbes:
         self._close(node)
 
     def close(self) -> None:
-        """Stop probing anybody."""
+        """Stop probing."""
         for node in list(self._due):
             self.end(node)
 
     def tick(self, now: float) -> None:
-        """Try those that are due."""
+        """Try the probes that are due."""
         for node, due in list(self._due.items()):
             if due[0] > now:
                 continue

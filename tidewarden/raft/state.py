@@ -287,7 +287,7 @@ def apart_because(view: RaftView, now: float, times: Times) -> str:
 
 def quorum_fault(view: RaftView, now: float, unix_ms: int, times: Times, own: str) -> str:
     """
-    Say who is missing for a majority; empty: one can be heard, or could until just now.
+    Say which members a majority lacks; empty: one can be heard, or could until just now.
 
     ``unix_ms``: the time of day at ``now``.
     """

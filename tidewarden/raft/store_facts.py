@@ -139,7 +139,7 @@ class StoreFacts:
         in_sync: frozenset[StoreMember],
     ) -> StoreFacts:
         """
-        Change the set, as the primary's node asks, who knows ``view`` and ``version``.
+        Change the set, as the primary's node asks, which knows ``view`` and ``version``.
 
         The set may be below a majority of ``voters`` only if it was, and then only grow.
         """
@@ -186,7 +186,7 @@ class StoreFacts:
         )
 
     def confirm(self, version: int) -> StoreFacts:
-        """Note that somebody knows of the loss."""
+        """Note that an operator knows of the loss."""
         if version != self.version or not self.loss:
             return self
         return replace(self, loss="", version=version + 1)
@@ -251,7 +251,7 @@ def set_text(members: Collection[StoreMember]) -> str:
 
 
 def read_set(text: str) -> frozenset[StoreMember]:
-    """Return what :func:`set_text` made; a word without a point names nobody and is left out."""
+    """Return what :func:`set_text` made; a word without a point names no member and is left out."""
     parts = (word.rpartition(".") for word in text.split())
     return frozenset(StoreMember(node, word) for node, point, word in parts if node and point)
 

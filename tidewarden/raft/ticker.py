@@ -165,8 +165,9 @@ class Ticker:
 
     def _leave(self, voter: Voter) -> None:
         """
-        Hand leadership over, and tick on until somebody has it: a planned end costs the cluster no
-        election.
+        Hand leadership over, and tick on until another member has it.
+
+        So a planned end costs the cluster no election.
         """
         if not voter.leads() or not voter.otherNodes:
             return

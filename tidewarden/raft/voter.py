@@ -267,7 +267,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         Return the word of this member's cluster, once it is known to be committed; empty: not yet.
 
-        What was not committed may yet be founded otherwise, by those with whom this one belongs.
+        What was not committed may yet be founded otherwise, by the members that this one belongs
+        to.
         """
         commit = self.raftCommitIndex
         versions = self._SyncObj__raftLog.versions
@@ -306,7 +307,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         Add to a message what our rules need.
 
-        Before anybody hears anything, the log is on the disk.
+        Before any member hears anything, the log is on the disk.
         """
         self._SyncObj__raftLog.sync()
         kind = message["type"]
@@ -374,7 +375,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._follow_log()
 
     def no_member(self, why: str) -> Message:
-        """Make the message that tells somebody that it is no member, by a committed version."""
+        """Make the message that tells a peer that it is no member, by a committed version."""
         return {"type": "no_member", "why": why, "version": self._committed_version()}
 
     def _committed_version(self) -> int:
@@ -672,7 +673,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def retire(self, term: int) -> None:
         """
-        Follow nobody yet in ``term``, if it is newer.
+        Follow no leader yet in ``term``, if it is newer.
 
         A vote of the same term is never forgotten.
         """
@@ -683,7 +684,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftElectionDeadline = library_now() + self._SyncObj__generateRaftTimeout()
 
     def step_down(self) -> None:
-        """Be a follower of nobody yet, keeping term and vote."""
+        """Be a follower without a leader yet, keeping term and vote."""
         self._SyncObj__setState(FOLLOWER)
         self._SyncObj__raftLeader = None
         self.hold_off()
@@ -754,7 +755,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # The members, as the newest version in the log names them.
 
     def _follow_log(self) -> None:
-        """Make the library count whom the newest version of the log names."""
+        """Make the library count the members that the newest version of the log names."""
         versions = self._SyncObj__raftLog.versions
         newest = versions[-1][1] if versions else None
         if newest is self._adopted:
@@ -832,7 +833,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # What a leader does for the members.
 
     def _tend(self) -> None:
-        """Found the cluster, note the marks of members heard first, and seat who has caught up."""
+        """Found the cluster, note the marks of members heard first, and seat those caught up."""
         if self._passing_on:
             self._passing_on = False
             self.give_up()
@@ -854,9 +855,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self.propose(new)
 
     def _seatable(self, members: Members) -> list[str]:
-        """
-        Return who may vote: who has caught up, if enough would have a whole copy of the data then.
-        """
+        """Return which members may vote: those caught up, if enough stores would be whole then."""
         caught_up = self._caught_up()
         faults = {
             name: self.stores.membership_fault("", members.voters | {name}) for name in caught_up

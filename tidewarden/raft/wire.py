@@ -188,7 +188,7 @@ def _peer_of(sock: socket.socket | None) -> str:
 
 
 class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
-    """Lets nobody but members in: no utility messages, no read-only nodes."""
+    """Lets only members in: no utility messages, no read-only nodes."""
 
     def __init__(self, voter: LinkOwner, own: TCPNode, others: set[TCPNode]) -> None:
         self._clock, self._times = voter.clock, voter.times
@@ -340,7 +340,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
             self._hang_up(old)
 
     def _receive(self, conn: RaftConnection, address: Any) -> bool:
-        """Let somebody in who has the secret, says where it is, and is no member here."""
+        """Let a peer in that has the secret, says where it is, and is no member here."""
         if not _is_address(address) or len(self._guests) >= GUESTS_MAX:
             conn.refuse(
                 "it does not say which member it is"

@@ -1,4 +1,4 @@
-"""The connections of a door, and the sessions that those leave which have gone."""
+"""Keeps the connections of a door, and the sessions that gone ones leave behind."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _stamp_of(path: Path) -> str:
 
 def _said(error: Exception, by_path: bool) -> str:
     """
-    Describe how an attempt to connect failed, ``by_path`` over a Unix socket, and who has to act.
+    Describe how an attempt to connect failed, and who has to act; ``by_path``: over a Unix socket.
     """
     if isinstance(error, TimeoutError):
         return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"

@@ -109,7 +109,7 @@ class CopyAge:
     """
     Knows since when, at most, a copy lacks something of the primary.
 
-    It asks beside the readers, and only while somebody wants to know; none of them waits for it.
+    It asks beside the readers, and only while a reader wants to know; none of them waits for it.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class CopyAge:
 
     def start(self) -> None:
         """
-        Look now and then though nobody asks, until :meth:`stop`.
+        Look now and then though no reader asks, until :meth:`stop`.
 
         When the primary is lost, it is known how old the copy is from then on.
         """

@@ -214,7 +214,7 @@ async def _counts_views(link: StoreClient, cluster: str) -> bool:
     """
     Tell whether each start of the store gets a view of its own: of an embedded one it does.
 
-    Data that were copied from one to a store of one's own keep the number, which nobody raises
+    Data that were copied from one to a store of one's own keep the number, which is not raised
     there. It is dropped: leases are numbered by the clock then, above all that were given.
 
     Raises: ConfigError: they would not be above them. StoreDown.

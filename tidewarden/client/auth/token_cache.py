@@ -117,7 +117,7 @@ class TokenCache:
             raise
 
     def _look(self, account: str) -> None:
-        """Ask the cluster, beside those who use the kept token."""
+        """Ask the cluster, while others use the kept token."""
         if len(self._flights) < LOOKS_MAX:
             self._fly(account, 0).add_done_callback(lambda done: self._looked(account, done))
 

@@ -118,7 +118,7 @@ def highest_view(stores: Stores, chosen: StoreReport) -> int:
     """
     Return the greatest view in data of the chosen store's history.
 
-    A store follows nobody of a lower view than its own data's. One of another history keeps its
+    A store follows no other of a lower view than its own data's. One of another history keeps its
     data until somebody gives them up, or chooses between them.
     """
     return max(one.view for one in stores.reports.values() if one.founding == chosen.founding)
@@ -178,7 +178,7 @@ def _names(nodes: frozenset[str] | set[str] | list[str]) -> str:
 
 @dataclass(slots=True)
 class Election:
-    """Remembers, during one term of the Raft leader, since when who cannot take over."""
+    """Remembers, during one term of the Raft leader, since when each store cannot take over."""
 
     began_s: float
     """When this node began to lead; a node that was never heard is silent since then."""

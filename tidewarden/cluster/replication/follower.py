@@ -133,7 +133,7 @@ class Follower:
         return look
 
     def _say_kept(self, place: Path, missed: bool) -> None:
-        """Say what was set aside: a warning only where somebody may miss it."""
+        """Say what was set aside: a warning only where it may be missed."""
         said = f"data that {self._member.name}'s store alone had were set aside in {place}"
         if missed:
             self._on_event(

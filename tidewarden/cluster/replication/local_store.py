@@ -90,8 +90,8 @@ class LocalStore:
         """
         Make it the primary of ``view``, and let clients in.
 
-        The scripts are there before anybody comes: each link of each node would send them. Nobody
-        needs them, so a store that refuses them is opened all the same.
+        The scripts are there before any client comes: each link of each node would send them.
+        Nobody needs them, so a store that refuses them is opened all the same.
 
         Raises: StoreDown: it refused, or did not answer; look again before anything else.
         """
@@ -118,7 +118,11 @@ class LocalStore:
         await self._order(LET_IN)
 
     async def demote(self) -> None:
-        """Make a replica of nobody of it, and end its clients' connections. Raises: StoreDown."""
+        """
+        Demote the store to a replica of nobody, and end its clients' connections.
+
+        Raises: StoreDown.
+        """
         await self._order(
             ("REPLICAOF", *NOBODY),
             ("ACL", "SETUSER", "default", "off"),
@@ -126,7 +130,7 @@ class LocalStore:
         )
 
     async def detach(self) -> None:
-        """Have it follow nobody. Raises: StoreDown."""
+        """Have the store follow nobody. Raises: StoreDown."""
         await self._order(("REPLICAOF", *NOBODY))
 
     async def follow(self, host: str, port: int) -> None:

@@ -1,7 +1,7 @@
 """
 Leads the links of a member to the store that takes the writes.
 
-By the facts of Raft and the nodes' reports, so nobody has to be asked.
+It goes by the facts of Raft and the nodes' reports, so no node has to be asked.
 """
 
 from __future__ import annotations

@@ -377,7 +377,11 @@ class Replication:
         return await self._last_resort.recover(node, begin_empty)
 
     async def confirm(self) -> str:
-        """Note that somebody knows of the loss; return what it was. Raises: NoLeader, Timeout."""
+        """
+        Note that an operator knows of the loss; return what it was.
+
+        Raises: NoLeader, Timeout.
+        """
         return await self._last_resort.confirm()
 
     async def discarded(self) -> list[dict[str, Any]]:

@@ -171,7 +171,7 @@ class SetKeeper:
 
     def unanswered(self, command: tuple[Any, ...]) -> None:
         """
-        Note that nobody will say what became of a proposal: Raft has no leader, or another.
+        Note that no answer to a proposal will come: Raft has no leader, or another.
 
         The next round makes it again, for it is the same; it may be committed yet.
         """
@@ -224,9 +224,9 @@ class SetKeeper:
         offset: int,
     ) -> frozenset[StoreMember]:
         """
-        Note who acknowledged this round, and return the members that are to be taken out.
+        Note which members acknowledged this round, and return the members that are to be taken out.
 
-        Silence counts from the last success, but a pause of the rounds themselves is nobody's
+        Silence counts from the last success, but a pause of the rounds themselves is no member's
         silence: at the first miss at most the time of a quick round has passed. Who was attached
         and is not is silent at once: its end of the link was closed, as that of a process that died
         is, and that of one which is stopped, slow or cut off is not.

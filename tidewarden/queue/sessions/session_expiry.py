@@ -25,8 +25,8 @@ class SessionExpiry:
     """
     Ends shared sessions.
 
-    A session's end is three steps, each safe to repeat: the record says that it has ended, so
-    that nobody joins it any more; its leases end, shard by shard; the record goes.
+    A session's end is three steps, each safe to repeat: the record says that it has ended, so that
+    no connection joins it any more; its leases end, shard by shard; the record goes.
     """
 
     def __init__(

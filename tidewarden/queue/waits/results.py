@@ -65,7 +65,7 @@ class Results:
         """
         Set it no more.
 
-        ``noted``: this node may be noted; when nobody here is left to be told, it is so no longer.
+        ``noted``: this node may be noted; when no wait is left here, it is so no longer.
         """
         waiters = self.awaited[place]
         waiters.discard(nudge)

@@ -72,7 +72,9 @@ class WaitLines(Generic[Place]):
 
     @contextlib.contextmanager
     def join(self, place: Place) -> Iterator[Turn]:
-        """Stand at the end of the line of ``place``; who leaves as the first wakes the next."""
+        """
+        Stand at the end of the line of ``place``; a caller that leaves as the first wakes the next.
+        """
         turn = Turn(self._drain)
         line = self.by_place.setdefault(place, OrderedDict())
         line[turn] = None

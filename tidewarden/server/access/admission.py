@@ -1,5 +1,5 @@
 """
-The peers at a node's doors whom nobody has let in yet: what they may use up, each and all together.
+Bounds what peers that are not let in yet may use up at a node's doors, each and together.
 
 Their processor time is measured where their bytes are read and charged to two budgets, a peer's own
 and that of all. Who has used up his is not read for a while, whatever it was that he sent. What a
@@ -266,7 +266,7 @@ class AdmissionControl:
 
     def wait_s(self) -> float:
         """
-        Return for how many seconds nobody should be accepted; 0 means that there is room.
+        Return for how many seconds no peer should be accepted; 0 means that there is room.
 
         It is 0, too, after a peer was closed to make room.
 
@@ -330,8 +330,8 @@ class AdmissionControl:
         """
         Read no stranger for now: the budget is used up.
 
-        A thousand who were quiet and ask all at once would else be read once each before one of
-        them is held back, and use up what is there for minutes, for which nobody could come in.
+        A thousand peers that were quiet and ask all at once would else be read once each before one
+        of them is held back, and use up what is there for minutes, for which no user could come in.
         """
         if now - self._held_all_at < HOLD_EVERY_S:
             return
@@ -368,7 +368,7 @@ class AdmissionControl:
 
     def _release(self) -> None:
         """
-        Read again as many of those who wait as the budget is likely to bear, the first ones first.
+        Read again as many peers that wait as the budget is likely to bear, the first ones first.
         """
         self._timer = None
         left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S

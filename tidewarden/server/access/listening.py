@@ -120,7 +120,7 @@ class Listener:
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more. Who was accepted already stays."""
+        """Listen no more. A peer that was accepted already stays."""
         self._pause()
         if self._again is not None:
             self._again.cancel()
@@ -173,7 +173,7 @@ class Listener:
 
     def _keep_few(self, besieged: bool) -> None:
         """
-        Let the kernel keep few of those who come, or as many as usual.
+        Let the kernel keep few peers that come, or as many as usual.
 
         Four thousand strangers are taken in within twelve seconds: a user behind them would have
         given up.

@@ -128,7 +128,7 @@ class Users:
         return found
 
     def written(self, name: str) -> tuple[str, ...]:
-        """Return a user's rights as the configuration has them; of nobody: none."""
+        """Return a user's rights as the configuration has them; of no user: none."""
         return tuple(self._written.get(name, ()))
 
     def secret_hash(self, name: str) -> str:

@@ -307,7 +307,7 @@ class JobConnection(asyncio.Protocol):
         """
         Leave the peer's socket alone while much of what it sent is not done.
 
-        One that waits for a job has to be read, or nobody sees it go: it is sent away.
+        One that waits for a job has to be read, or its going is not noticed: it is sent away.
         """
         bound = UNAUTHENTICATED_BYTES if self.peer.may is UNAUTHENTICATED else AHEAD_BYTES
         busy = self._work is not None or self._turn is not None or self._flow.paused

@@ -93,7 +93,7 @@ class Jobs:
         return self.queues.take(session, queues, wait_ms=wait_ms)
 
     def take_named(self, session: Session, job: Job) -> asyncio.Future[list[Taken]]:
-        """Take this job unless somebody has it: also a buried one, and of a paused tube."""
+        """Take this job unless it is reserved: also a buried one, and of a paused tube."""
         return self.queues.take(session, [job.queue], task_id=job.task_id, anyhow=True)
 
     async def kick(self, queue: str, count: int) -> int:
@@ -146,7 +146,7 @@ class Jobs:
         return bool(done)
 
     async def delete(self, job: Job) -> bool:
-        """Delete a job that nobody has reserved; whether it was there."""
+        """Delete a job unless it is reserved; returns whether it was there."""
         try:
             return bool(await self.queues.admin.delete(job.queue, job.task_id))
         except (NotHeld, BadArg):

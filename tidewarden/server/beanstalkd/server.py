@@ -100,7 +100,7 @@ class BeanstalkdServer:
         """
         Admit no new peer, hand out no job, and close the connections.
 
-        Who has reserved a job may delete it for ``grace_s`` seconds; then it is another's.
+        A peer that has reserved a job may delete it for ``grace_s`` seconds; then it is another's.
         """
         peers = self.context.peers
         peers.draining = True

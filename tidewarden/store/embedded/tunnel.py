@@ -240,7 +240,7 @@ class Guest:
         """
         Look at what the store answers; returns whether it has let the guest in.
 
-        To who has not logged in it answers errors alone.
+        It answers errors alone before a login.
         """
         if all(line.startswith(b"-") for line in data.splitlines()):
             return False
@@ -260,7 +260,7 @@ class Guest:
 
 class Door:
     """
-    Listens, and has ``meet`` serve each who comes, in a task of its own.
+    Listens, and has ``meet`` serve each guest in a task of its own.
 
     Args:
         name: what it is called in the log.
@@ -305,7 +305,7 @@ class Door:
         self._accepting = [loop.create_task(self._accept(one)) for one in self._sockets]
 
     async def close(self) -> None:
-        """Listen no more, and close who is there."""
+        """Listen no more, and close the guests' connections."""
         jobs = [*self._accepting, *self.guests.values()]
         for job in jobs:
             job.cancel()

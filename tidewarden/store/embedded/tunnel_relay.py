@@ -18,7 +18,7 @@ SILENT_S = 10
 
 class Relay:
     """
-    Joins the connection of who ``came`` with the one to where it is ``going``.
+    Joins the connection that ``came`` with the one to where it is ``going``.
 
     TLS knows no half of a connection: when a side ends, what it has sent still goes to the other,
     which is then closed.

@@ -317,7 +317,7 @@ class Owner:
 
 
 def _trouble(facts: dict[str, str]) -> str:
-    """Say why a cluster whose state is not ok serves nobody."""
+    """Say why a cluster whose state is not ok serves no call."""
     missing = SLOTS - int(facts.get("cluster_slots_ok", "0"))
     return f"CLUSTERDOWN the cluster's state is {facts.get('cluster_state', '?')}" + (
         f"; {missing} of its slots are served by nobody" if missing else ""

@@ -63,7 +63,7 @@ class Cache:
         """
         Remember the token of ``row`` as of ``now_ms`` of the store's clock, and nothing older.
 
-        ``read``: somebody asked for it; one that was only refreshed takes nobody's place.
+        ``read``: a reader asked for it; one that was only refreshed takes no other's place.
         """
         left_ms = row.expires_at_ms - now_ms
         whole = self._is_whole(account)

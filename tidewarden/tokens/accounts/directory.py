@@ -16,8 +16,8 @@ class Directory:
     """
     Holds the configured providers, and the queue in which the accounts of each lie.
 
-    ``known`` and ``queues`` have those, too, that were removed since the start: something of theirs
-    may be under way.
+    ``known`` and ``queues`` have the providers, too, that were removed since the start: something
+    of theirs may be under way.
     """
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:

@@ -112,7 +112,7 @@ _FIELDS = frozenset(GrantFields.__struct_fields__).difference((*_BROUGHT, "clien
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Holds a grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
+    """Holds a grant that a user hands in, checked. Secrets stay out of its ``repr``."""
 
     refresh_token: str = field(default="", repr=False)
     subject_token: str = field(default="", repr=False)

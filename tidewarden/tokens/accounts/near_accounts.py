@@ -14,7 +14,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 class NearAccounts:
     """
-    Tells what the node's own copy has of an account, also while nobody else answers.
+    Tells what the node's own copy has of an account, also while the primary does not answer.
 
     Args:
         copy: reads there alone.

@@ -204,7 +204,7 @@ def _account_in(plain: bytes, number: int) -> tuple[str, dict[str, Any]]:
     """
     Return the account of an opened line, and its fields, not looked at yet.
 
-    Who has the key of a file may have sealed anything. Raises: BadArg: it is no account.
+    A holder of the file's key may have sealed anything. Raises: BadArg: it is no account.
     """
     try:
         fields = msgspec.json.decode(plain)

@@ -61,7 +61,7 @@ class UnreadableAnswers:
 
     async def drop_former(self) -> None:
         """
-        Drop those that are known to be of a former account.
+        Drop the answers that are known to be of a former account.
 
         Never raises: what is not known now is looked at again.
         """

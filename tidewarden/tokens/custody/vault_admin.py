@@ -66,9 +66,9 @@ class VaultAdmin:
 
     async def stop(self) -> None:
         """
-        Hand on what is under way; nobody waits for this node, unless it has answers to store.
+        Hand on what is under way; let no rotation wait for this node, unless answers are left.
 
-        After the jobs.
+        Call it after the jobs have ended.
         """
         await self.rotator.stop()
         # Else its answers are sealed under keys that must not be dropped.
@@ -110,7 +110,7 @@ class VaultAdmin:
         told: Told = ignored,
     ) -> Results:
         """
-        Put accounts from the lines of a sealed file, those that may be ``written``.
+        Put accounts from the lines of a sealed file, as far as they may be ``written``.
 
         See :func:`tidewarden.tokens.custody.export.put_lines`.
         """

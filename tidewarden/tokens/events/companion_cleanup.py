@@ -79,7 +79,11 @@ class CompanionCleanup:
             await sleep(self._clock, BEAT_S)
 
     async def look(self) -> None:
-        """Count what this node has, and end what nobody has. Raises: what the store raises."""
+        """
+        Count the companions that this node has, and end those that no node has.
+
+        Raises: what the store raises.
+        """
         await asyncio.gather(*(self._count(mark) for mark in sorted(self._own)))
         found = {
             name.decode(): int(number)
@@ -102,7 +106,7 @@ class CompanionCleanup:
 
     async def _end(self, mark: str, number: int) -> None:
         """
-        Remove its tasks, but for those that somebody holds, for as long as nobody else counts.
+        Remove the companion's tasks that are not leased, for as long as no other node counts it.
         """
         name, queue, provider = mark.split("\t")
         removed = held = 0

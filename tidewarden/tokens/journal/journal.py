@@ -208,7 +208,7 @@ class Journal:
 
     def forget(self, raws: Iterable[RawAnswer]) -> None:
         """
-        Drop unreadable answers that belong to nobody any more.
+        Drop unreadable answers that belong to no account any more.
 
         With the next commit they are gone from the file, too.
         """
@@ -244,7 +244,7 @@ class Journal:
         """
         Replace records by their resealed versions, and begin the file anew with these keys.
 
-        Those that are gone by now stay gone; a key that came since, for an answer that did, stays
+        Records that are gone by now stay gone; a key that came since, for an answer that did, stays
         too.
 
         Raises: OSError: the file is not written; the next commit tries again.

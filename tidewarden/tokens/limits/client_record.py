@@ -82,7 +82,7 @@ class Hold(msgspec.Struct, array_like=True):
 
 
 class Quarantine(msgspec.Struct, array_like=True):
-    """Says that nobody is given up: accounts that were well fail by more than a few."""
+    """Says that no account is given up: accounts that were well fail by more than a few."""
 
     since_ms: int = 0
     refused: int = 0
@@ -307,7 +307,7 @@ class SharedRecord:
             await self.ask()
 
     async def change(self, change: Change) -> None:
-        """Read, change, compare and swap, until nobody was between."""
+        """Read, change, compare and swap, until no other node was between."""
         async with self._changing:
             for swap in range(SWAPS_MAX):
                 if swap >= CROWDED:  # Many tell at once: apart they all get through.
@@ -457,7 +457,7 @@ class SharedRecord:
             )
 
     async def _sample(self) -> None:
-        """Have those that a quarantine is for asked, one at a time, by whichever node claims it."""
+        """Have a quarantine's accounts asked, one at a time, by whichever node claims it."""
         while self.record.quarantine is not None:
             try:
                 if self.record.sample_due(self.clock_ms):

@@ -142,7 +142,7 @@ def judged(buckets: list[Bucket], opened_ms: int, clock_ms: int) -> tuple[Bucket
     """
     Return the sum of the answers that incidents are judged by, and when the first of them came.
 
-    Those are an hour's, or the last :data:`ANSWERS` of witnesses, whichever are more.
+    They are an hour's answers, or the last :data:`ANSWERS` of witnesses, whichever are more.
     ``opened_ms``: what came before it counts for nothing.
     """
     since_ms = max(opened_ms, clock_ms - HOUR_MS)
@@ -161,7 +161,8 @@ def still_failing(
     """
     Return how many witnesses that failed by these counts are not well again, as far as is known.
 
-    In order of time: who is well again after an earlier incident takes nothing off a later one.
+    In order of time: an account that is well again after an earlier incident takes nothing off a
+    later one.
     """
     found = 0
     for bucket in buckets:

@@ -261,7 +261,7 @@ def _usual_trust() -> ssl.SSLContext:
     """
     Return the context of all providers that name no certificates.
 
-    To read those of everybody takes a process 20 ms and a megabyte each time.
+    To read the usual certificates takes a process 20 ms and a megabyte each time.
     """
     return httpx.create_ssl_context(trust_env=False)
 

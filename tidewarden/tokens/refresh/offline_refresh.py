@@ -47,7 +47,7 @@ class OfflineRefresher:
     """
     Refreshes accounts of one node while the store is away.
 
-    ``clients``: those that may be refreshed so, by their providers' names.
+    ``clients``: the clients whose accounts may be refreshed so, by their providers' names.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class OfflineRefresher:
         log.info("%s, without the store: %s %s", account, verdict.outcome, verdict.message)
 
     async def _ask(self, provider: Provider, name: str, kept: CachedToken) -> Verdict:
-        """Asks for a pair, which is in the journal and the cache when this returns."""
+        """Ask for a pair, which is in the journal and the cache when this returns."""
         client, began_ms = self._clients[provider.name], self._cache.now_ms(kept)
         token = await client.request.unseal(name, kept.row)
         _, verdict = await client.request.ask(name, kept.row, token)

@@ -18,7 +18,7 @@ AGE_S = 60.0
 
 class Figures:
     """
-    Reads figures for one node. ``one`` puts those of a provider together.
+    Reads figures for one node. ``one`` puts the figures of a provider together.
 
     Each caller gets figures that were read after it asked, and shares them with all who have asked
     by then: to read thousands of providers takes a while, and many callers together would give the

@@ -186,7 +186,7 @@ class Reader:
         self, provider: Provider, queue: str, name: str, newer: int, until: float
     ) -> AccountReading:
         """
-        Has the account refreshed for a reader to whom its token is of no use, and waits for that.
+        Have the account refreshed for a reader to whom its token is of no use, and wait for that.
 
         Raises: Timeout: no later generation than ``newer`` was there in time.
         """
@@ -335,7 +335,7 @@ class Reader:
         """
         Wait until the account's generation moved or a try of it ended.
 
-        One watcher for all who wait on this node.
+        All readers that wait on this node share one watcher.
         """
         account = f"{provider.name}/{name}"
         watcher = self._watchers.get(account)
