@@ -87,9 +87,7 @@ def _verbs(group: TyperInfo) -> list[CommandInfo]:
 
 
 def flowing(text: str) -> str:
-    """
-    Paragraphs of one line each, to be broken where the terminal ends and not where the source does.
-    """
+    """Join each paragraph to one line, to be broken by the terminal and not by the source."""
     return "\n\n".join(" ".join(one.split()) for one in text.strip().split("\n\n"))
 
 

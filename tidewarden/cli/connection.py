@@ -239,7 +239,7 @@ def said(error: redis.RedisError) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Byte strings as text wherever they are UTF-8."""
+    """Turn byte strings into text wherever they are UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode()

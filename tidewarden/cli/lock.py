@@ -292,8 +292,9 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
     """
-    Signals that would end us end the command, and with it us; a terminal's Ctrl-C reaches it by
-    itself.
+    Pass signals that would end us to the command, whose end ends us.
+
+    A terminal's Ctrl-C reaches the command by itself.
     """
     former = {
         number: signal.signal(number, lambda number, _: child.send_signal(number))

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 def parse_address(text: str, port_max: int = PORT_MAX) -> tuple[str, int] | None:
     """
-    Host, without brackets, and port of ``host:port`` or ``[host]:port``.
+    Parse ``host:port`` or ``[host]:port`` into host, without brackets, and port.
 
     Returns: None: it has no host, or no port from 1 to ``port_max``.
     """

@@ -40,7 +40,7 @@ def key_faults(vault: Vault) -> list[tuple[str, str]]:
 
 
 def wrapping_key_id(key: bytes) -> bytes:
-    """Four bytes that tell one key-encryption key from another without telling the key."""
+    """Return four bytes that tell a key-encryption key from others without telling the key."""
     return hashlib.sha256(b"tidewarden key-encryption key" + key).digest()[:4]
 
 

@@ -416,7 +416,7 @@ def line_at(path: str, lines: dict[str, int], *names: str) -> str:
 
 def lines_of(text: str) -> dict[str, int]:
     """
-    Line of each section and key, by dotted name; ``[[users]]`` are numbered.
+    Return the line of each section and key, by dotted name; ``[[users]]`` are numbered.
 
     ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line,
     nothing else.

@@ -65,7 +65,7 @@ class QueueAdmin:
         age_ms: int = 0,
     ) -> int:
         """
-        Buried tasks become ready; how many did.
+        Make buried tasks ready; returns how many.
 
         One by id, or at most ``count`` of those whose reason begins with the prefix and that were
         buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that

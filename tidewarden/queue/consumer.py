@@ -338,11 +338,11 @@ class Consumer:
         return end_ms
 
     def waiting(self) -> int:
-        """Takes under way or waiting on this node."""
+        """Return how many takes are under way or wait on this node."""
         return len(self.under_way)
 
     def arrived(self) -> Iterator[tuple[str, str, int]]:
-        """Queue, id and lease of what takes have got while they go on asking."""
+        """Return queue, id and lease of what takes have got while they go on asking."""
         for take in self.under_way.takes:
             yield from take.arrived
 

@@ -256,7 +256,7 @@ class Locks:
 
     async def renew(self, session: Session, name: str, fence: int, lease_ms: int) -> int:
         """
-        Hold the lock on for ``lease_ms`` from now; the end, in unix ms of the store.
+        Hold the lock on for ``lease_ms`` from now; returns its end, in unix ms of the store.
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """

@@ -212,7 +212,7 @@ def prefix_of(cluster: str, queue: str, shard: int) -> str:
 
 
 def split_prefix(prefix: str) -> tuple[str, str, int]:
-    """Cluster, queue and shard number of a prefix."""
+    """Return cluster, queue and shard number of a prefix."""
     inner = prefix[1:-1]
     cluster, _, rest = inner.partition(":")
     queue, _, index = rest.rpartition(":")

@@ -124,7 +124,7 @@ class Take:
 
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
-        """Queue, id and lease of what it has got while it goes on asking."""
+        """Return queue, id and lease of what it has got while it goes on asking."""
         return [] if self._over else [(task.queue, task.id, task.lease) for task in self._got]
 
     # --- asking

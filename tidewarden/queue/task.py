@@ -53,7 +53,7 @@ def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
 
 
 def check_reachable(name: str, what: str) -> None:
-    """Raises BadArg, of what is called ``what``: the name is of :data:`UNREACHABLE`."""
+    """Raise BadArg, which calls it ``what``, if the name is of :data:`UNREACHABLE`."""
     if name in UNREACHABLE:
         raise BadArg(
             f"the {what} {name!r} cannot be: HTTP clients take . and .. out of a path before they"

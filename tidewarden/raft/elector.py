@@ -13,7 +13,7 @@ class Elector(Protocol):
 
     @property
     def term(self) -> int:
-        """Raft's current term here; grows with every election that this node hears of."""
+        """Return Raft's current term here; it grows with every election that this node hears of."""
 
     def is_leader(self) -> bool:
         """Return whether this node believes that it leads."""

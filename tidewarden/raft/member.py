@@ -213,7 +213,7 @@ class RaftMember:
 
     @property
     def term(self) -> int:
-        """Raft's current term here; grows with every election that this node hears of."""
+        """Return Raft's current term here; it grows with every election that this node hears of."""
         view = self._view()
         return 0 if view is None else view.term
 

@@ -189,7 +189,11 @@ class Sandbox:
     def _refresh(
         self, headers: Mapping[str, str], content_type: str, body: str
     ) -> dict[str, object]:
-        """RFC 6749, 6. Raises: Refused: and nothing was used up, except that a reuse revokes."""
+        """
+        Refresh a token (RFC 6749, 6).
+
+        Raises: Refused: and nothing was used up, except that a reuse revokes.
+        """
         if content_type != "application/x-www-form-urlencoded":
             raise SandboxRefusal(
                 "invalid_request", "the body must be application/x-www-form-urlencoded"
@@ -287,7 +291,11 @@ class Sandbox:
 
 
 def _authenticate(authorization: str, form: Mapping[str, str]) -> None:
-    """RFC 6749, 2.3. Raises: Refused: it is no client of ours, or it proved itself twice."""
+    """
+    Authenticate the client (RFC 6749, 2.3).
+
+    Raises: Refused: it is no client of ours, or it proved itself twice.
+    """
     client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
     if authorization:
         kind, _, text = authorization.partition(" ")

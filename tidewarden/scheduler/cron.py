@@ -138,7 +138,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def _numbers(values: frozenset[int], full: int) -> str:
-    """APScheduler's spelling of a set."""
+    """Spell a set of numbers as APScheduler does."""
     return "*" if len(values) == full else ",".join(map(str, sorted(values)))
 
 

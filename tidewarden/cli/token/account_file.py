@@ -233,7 +233,7 @@ def _in_map(column: str) -> bool:
 
 
 def _nested(cells: dict[str, str]) -> dict[str, Any]:
-    """Columns ``parameters.NAME`` become the entries of ``parameters``; an empty cell is none."""
+    """Make columns ``parameters.NAME`` the entries of ``parameters``; an empty cell is none."""
     found: dict[str, Any] = {}
     for column, cell in cells.items():
         name, _, entry = column.partition(".")

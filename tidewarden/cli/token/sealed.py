@@ -106,7 +106,7 @@ def _write(
     out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str
 ) -> tuple[int, list[str]]:
     """
-    Page by page; how many accounts, and the names of those that do not open.
+    Write page by page; returns the count of accounts, and the names of those that do not open.
 
     Raises: OSError: not all is written.
     """

@@ -92,7 +92,7 @@ class FolderPlan:
         return self.config.node.base_port + max(90, 10 * self.node_total)
 
     def base_port(self, name: str) -> int:
-        """First port of a node."""
+        """Return the first port of a node."""
         return self.config.node.base_port + 10 * self.names.index(name)
 
     def address(self, name: str, above: int = 0) -> str:
@@ -283,7 +283,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def to_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
-    """TOML of what ``tomllib`` reads: tables, lists of tables, and values that JSON has, too."""
+    """
+    Write TOML of what ``tomllib`` reads: tables, lists of tables, and values that JSON has, too.
+    """
     lines, below = [], []
     for name, value in table.items():
         here = (*path, name)

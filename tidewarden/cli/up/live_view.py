@@ -152,9 +152,7 @@ def primary_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
 
 
 def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
-    """
-    Counts by the life left, shortest first; 0 is that of an account which has no access token yet.
-    """
+    """Return counts by the life left, shortest first; 0: an account has no access token yet."""
     counts = dict.fromkeys((*LEFT_S, LEFT_MORE, LEFT_NONE), 0)
     for at_ms in expires_at_ms:
         left_s = (at_ms - now_ms) / 1000

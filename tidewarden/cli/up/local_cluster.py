@@ -193,8 +193,9 @@ class LocalCluster:
 
     async def _stop(self) -> None:
         """
-        Nodes first, so that what they have under way can still be stored; then the sandbox, then
-        the stores.
+        Stop the nodes, then the sandbox, then the stores.
+
+        Nodes come first, so that what they have under way can still be stored.
         """
         if self.nodes:
             self.tell("up", "stopping the nodes")

@@ -62,7 +62,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """Return the process id while it runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self) -> None:

@@ -310,7 +310,7 @@ class Replication:
         self._woken.set()
 
     def _on_stores(self) -> None:
-        """Facts, voters or a report changed."""
+        """Take in that facts, voters or a report changed."""
         self.seen.look()
         self._tell_finder()
         reports = self._chooser.reports()

@@ -42,7 +42,7 @@ class SessionExpiry:
 
     @property
     def running(self) -> int:
-        """Graces that run here."""
+        """Return how many graces run here."""
         return len(self._graces)
 
     def end_in(self, left_ms: int, uuid: str, number: int) -> None:

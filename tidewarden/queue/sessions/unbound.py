@@ -104,10 +104,10 @@ class UnboundSessions:
     @asynccontextmanager
     async def named(self, user: str, uuid: str) -> AsyncIterator[Session]:
         """
-        Be in the shared session ``uuid`` meanwhile.
+        Join the shared session ``uuid`` within the block.
 
-        Its grace runs from the last request on, or up to :data:`LINGER_S` later. Raises: BadArg:
-        no uuid; NotFound: it has ended, never was, or is another user's; Full; Stale; StoreDown.
+        Its grace runs from the last request on, or up to :data:`LINGER_S` later. Raises: BadArg: no
+        uuid; NotFound: it has ended, never was, or is another user's; Full; Stale; StoreDown.
         """
         place = (user, _digits(uuid))
         attachment = self._named.get(place)

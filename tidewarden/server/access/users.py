@@ -237,7 +237,11 @@ class Users:
         return None
 
     def _named(self, name: str) -> str:
-        """Stock clients call themselves ``default`` when they were given a password alone."""
+        """
+        Return the user that a login names.
+
+        Stock clients call themselves ``default`` when they were given a password alone.
+        """
         if (
             name in ("", DEFAULT_NAME)
             and DEFAULT_NAME not in self._hashes

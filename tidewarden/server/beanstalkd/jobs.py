@@ -164,7 +164,7 @@ class Jobs:
         return True
 
     async def bury(self, session: Session, held: Reserved, priority: int) -> bool:
-        """Bury a job; whether the session had it."""
+        """Bury a job; returns whether the session had it."""
         try:
             await self._set_priority(held, priority)
             await self.queues.bury(session, held.job.queue, held.job.task_id, held.lease)

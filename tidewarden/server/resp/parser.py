@@ -100,7 +100,7 @@ class RequestReader:
         return self._read(data)
 
     def go_on(self) -> list[Request]:
-        """Further requests of what was fed."""
+        """Return further requests of what was fed."""
         data = b"".join(self._chunks)
         self._chunks.clear()
         self.more = False

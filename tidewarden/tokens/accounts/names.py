@@ -164,7 +164,7 @@ def split(account: str) -> tuple[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Raises BadArg unless ``name`` may name an account within its provider."""
+    """Raise BadArg unless ``name`` may name an account within its provider."""
     if not name:
         raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
     check_reachable(name, "account name")
@@ -184,7 +184,7 @@ def check_name(name: str) -> None:
 
 def _may_stand(char: str) -> bool:
     """
-    Tells whether an account's name may hold the character.
+    Return whether an account's name may hold the character.
 
     Letters, their marks and digits of every script.
     """

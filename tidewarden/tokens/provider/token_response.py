@@ -396,8 +396,9 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
 
 def _scope(value: object) -> str | None:
     """
-    Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place. None:
-    there is none.
+    Read a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place.
+
+    None: there is none.
     """
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = " ".join(value)

@@ -99,7 +99,7 @@ class Pool:
 
     @property
     def in_flight(self) -> int:
-        """Refreshes under way."""
+        """Return how many refreshes are under way."""
         return len(self._work)
 
     def unsent(self, account: str) -> bool:

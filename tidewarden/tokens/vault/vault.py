@@ -271,7 +271,7 @@ class Vault:
 
     async def wrap_by(self, kek: bytes) -> int:
         """
-        Wrap every data key by the key-encryption key of that id; how many were wrapped otherwise.
+        Wrap every data key by the key-encryption key of that id; returns how many changed.
 
         Whenever it ends, each is wrapped by one key or the other. The fingerprints' key is the
         last: from then on new data keys are wrapped by it, too.
@@ -326,7 +326,7 @@ class Vault:
 
     def _displace(self, key_id: int, cipher: AESGCM) -> None:
         """
-        Keeps a key whose id has become another's in the store, to open what was sealed under it.
+        Keep a key whose id has become another's in the store, to open what was sealed under it.
         """
         log.error(
             "data key %d of the store is another than the one this node knew under that id: the"

@@ -253,8 +253,7 @@ class Grants:
         self, reading: AccountReading, row: AccountRow, grant: names.Grant, place: Place
     ) -> bool:
         """
-        Tells a new consent from an old file, when a put brings the refresh token that the account
-        has.
+        Tell a new consent from an old file, when a put brings the account's own refresh token.
 
         A consent brings another access token, which outlasts the stored one or is for a wider
         scope: some providers keep the refresh token when the user allows more (Google calls it

@@ -429,7 +429,7 @@ def _of(troubles: RefreshTroubles) -> str:
 
 
 def _failing(reading: AccountReading) -> str:
-    """Says that the refresh fails and how, behind another sentence; empty: it does not."""
+    """Say that the refresh fails and how, behind another sentence; empty: it does not."""
     troubles = reading.troubles
     return (
         f"; its refresh fails: {troubles.outcome} ({troubles.message})"
