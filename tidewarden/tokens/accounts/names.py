@@ -51,7 +51,7 @@ Secret: TypeAlias = Annotated[
 
 class GrantFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
-    Holds the tokens of a consent, named as in RFC 6749, and what belongs to it.
+    The tokens of a consent, by the names that RFC 6749 has for them, and what belongs to it.
 
     Of ``refresh_token``, ``subject_token`` and ``client_secret`` an account has those that its
     provider's grant needs, and no other. What is null or an empty text counts as absent.
