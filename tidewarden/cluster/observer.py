@@ -93,7 +93,7 @@ class Observer:
         }
 
     def peer_heard_s(self, name: str) -> float:
-        """Return 0 for this node itself: a worker hears no other."""
+        """Return 0 for this node itself, else infinity: a worker hears no other."""
         return 0.0 if name == self.name else math.inf
 
     def not_member_because(self) -> str:

@@ -81,7 +81,7 @@ class Results:
 
     def _unnoted(self, place: tuple[str, str], done: asyncio.Future[Any]) -> None:
         """
-        Let waits that listen again ask: the store may have noted them before this.
+        Let new waits ask again: their note in the store may have gone with the former one.
 
         A script that the store did not know comes later than it was sent.
         """
