@@ -8,18 +8,45 @@ with :attr:`Error.http_status` (HTTP). What a caller should do about each word i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """
+    Stands in an error's message for a field of the request.
+
+    Args:
+        name: as Python and JSON call it.
+        word: as RESP calls it; empty: the name in capitals, without its unit.
+    """
+
+    name: str
+    word: str = ""
+
+    def __str__(self) -> str:
+        return self.word or self.name.removesuffix("_ms").upper()
 
 
 class Error(Exception):
     """
     Base of every error a caller may handle.
 
-    ``str(error)`` is the message, a whole sentence without the code.
+    Its arguments are the pieces of the message, texts and fields. ``str(error)`` is the message as
+    RESP has it, a whole sentence without the code.
     """
 
     code: ClassVar[str] = "ERR"
     http_status: ClassVar[int] = 500
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.args))
+
+    @property
+    def http_message(self) -> str:
+        """The message as HTTP has it: fields have their names in JSON."""
+        return "".join(one.name if isinstance(one, Field) else str(one) for one in self.args)
 
 
 class BadArg(Error):

@@ -322,7 +322,7 @@ GUARDS = (
     Guard(
         "shard-order",
         (
-            ("queue/shards/shard.py", "if link is None and flight is not None and not flight.boards:", "if False:"),
+            ("queue/shards/shard.py", "held = flight is not None and not flight.boards", "held = False"),
             ("queue/shards/shard.py", "link = flight or self._link", "link = flight if flight and flight.boards else self._link"),
         ),
         ("unit/queues/test_shard_order",),
@@ -346,6 +346,21 @@ GUARDS = (
     Guard(
         "again-in-order",
         (("queue/shards/call_sequence.py", "if len(self._again) < len(self._under) or not self._shard.idle:", "if not self._shard.idle:"),),
+        ("unit/queues/test_call_sequence",),
+    ),
+    Guard(
+        "number-floor",
+        (("queue/lua/reap.lua", "set('floor', math.max(S.floor or 0, stream))", ""),),
+        ("scripts/tasks/test_sequence",),
+    ),
+    Guard(
+        "behind-again",
+        (("queue/shards/shard.py", "if link is None and (held or (self._repeats and not again)):", "if link is None and held:"),),
+        ("unit/queues/test_call_sequence",),
+    ),
+    Guard(
+        "ends-known",
+        (("queue/shards/call_sequence.py", "            yield from call.ends()\n", ""),),
         ("unit/queues/test_call_sequence",),
     ),
     Guard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidewarden import errors
-from tidewarden.errors import BY_CODE, ConfigError, Error, NotHeld, from_wire
+from tidewarden.errors import BY_CODE, BadArg, ConfigError, Error, Field, NotHeld, from_wire
 
 
 @pytest.mark.parametrize("code", sorted(BY_CODE))
@@ -25,6 +25,14 @@ def test_every_error_is_in_the_table_under_a_word_of_its_own() -> None:
         if isinstance(value, type) and issubclass(value, Error)
     ]
     assert sorted(cls.code for cls in classes) == sorted(BY_CODE)
+
+
+def test_fields_have_the_names_of_the_door() -> None:
+    error = BadArg(Field("ttl_ms"), " is 5 in ", Field("zone", "TZ"), " and TTL, {} %s")
+    assert str(error) == "TTL is 5 in TZ and TTL, {} %s"
+    assert error.http_message == "ttl_ms is 5 in zone and TTL, {} %s"
+    assert BadArg("TTL").http_message == str(BadArg("TTL")) == "TTL", "no word is looked for"
+    assert str(Error()) == Error().http_message == ""
 
 
 def test_an_error_line_becomes_its_error() -> None:

@@ -71,7 +71,7 @@ class Reaper:
         """
         for node in list(self._nodes.seen):
             if former.get(node.node, 0) < node.boot - 1:
-                await self._reap(epoch, node.node, node.boot - 1)
+                await self._reap(epoch, node.node, node.boot - 1, gone=False)
                 former[node.node] = node.boot - 1
 
     async def _bury_dead(self, epoch: int) -> None:
@@ -81,7 +81,7 @@ class Reaper:
             log.warning(
                 "node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead)
             )
-            ended = await self._reap(epoch, dead.node, dead.boot)
+            ended = await self._reap(epoch, dead.node, dead.boot, gone=True)
             await self._nodes.forget(dead)
             # A beat may have seen it meanwhile, silent for longer.
             self._nodes.seen = [
@@ -94,7 +94,7 @@ class Reaper:
     def _dead(self) -> list[NodeRecord]:
         return dead_nodes(self._nodes.seen, self._node, self._heard_s)
 
-    async def _reap(self, epoch: int, node: str, boot: int) -> int:
+    async def _reap(self, epoch: int, node: str, boot: int, *, gone: bool) -> int:
         ended = 0
         away: StoreDown | None = None
         for queue in await self._queues.catalog.names():
@@ -107,7 +107,7 @@ class Reaper:
                 if away is not None and not self._queues.catalog.reachable(queue, shard):
                     continue
                 try:
-                    ended += await self._reap_shard(queue, shard, epoch, node, boot)
+                    ended += await self._reap_shard(queue, shard, epoch, node, boot, gone)
                 except Stale:
                     raise
                 except StoreDown as error:
@@ -126,11 +126,13 @@ class Reaper:
         await self._queues.session_expiry.bury(epoch, node, boot, self.duty.step)
         return ended
 
-    async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:
+    async def _reap_shard(
+        self, queue: str, shard: int, epoch: int, node: str, boot: int, gone: bool
+    ) -> int:
         ended, more = 0, 1
         while more:
             n, more = await self._queues.scripts.run(
-                "queue.reap", queue, shard, [epoch, node, boot, BATCH]
+                "queue.reap", queue, shard, [epoch, node, boot, BATCH, int(gone)]
             )
             self.duty.step()
             ended += n

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.clock import in_turns
-from tidewarden.errors import BadArg, Error, NotFound, NotHeld, Stale
+from tidewarden.errors import BadArg, Error, Field, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
@@ -77,8 +77,8 @@ class QueueAdmin:
                 "queue.kick", (1, task_id, "", 0)
             )
             return int(moved)
-        check_range(count, "COUNT", 1, ALL)
-        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
+        check_range(count, "count", 1, ALL)
+        check_range(age_ms, "age_ms", 0, TIME_MAX_MS // 2)
         total = 0
         for shard in shards:
             rank = till_ms = 0
@@ -101,9 +101,8 @@ class QueueAdmin:
         if reply == b"NOTFOUND":
             raise NotFound(f"there is no task {task_id} in {queue}")
         if reply == b"NOTHELD":
-            raise NotHeld(
-                f"the task {task_id} of {queue} is leased; LEASE has to be its current number"
-            )
+            leased = f"the task {task_id} of {queue} is leased; "
+            raise NotHeld(leased, Field("lease"), " has to be its current number")
 
     async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
         """
@@ -116,9 +115,8 @@ class QueueAdmin:
             "queue.delete", (task_id, lease, int(force))
         )
         if reply == b"NOTHELD":
-            raise NotHeld(
-                f"the task {task_id} of {queue} is leased; give its LEASE number, or FORCE"
-            )
+            leased = f"the task {task_id} of {queue} is leased; give its "
+            raise NotHeld(leased, Field("lease"), " number, or ", Field("force"))
         return int(reply)
 
     async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
@@ -148,14 +146,14 @@ class QueueAdmin:
         at most so long ago.
         """
         if state not in STATES:
-            raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
-        check_range(count, "COUNT", 1, COUNT_MAX)
+            raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        check_range(count, "count", 1, COUNT_MAX)
         shards = await self._catalog.open(check_name(queue))
         number, _, cursor = after.partition(":")
         if after and (
             not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
         ):
-            raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of {queue}")
+            raise BadArg(Field("after"), f" is {after[:60]!r}, which is no cursor of {queue}")
         at = int(number) if after else 0
         tasks: list[dict[str, Any]] = []
         while at < len(shards):
@@ -183,7 +181,7 @@ class QueueAdmin:
     async def pause(self, queue: str, ms: int | None = None) -> None:
         """Stop takes, for ``ms`` or until :meth:`resume`; puts go on."""
         if ms is not None:
-            check_range(ms, "MS", 1, TIME_MAX_MS // 2)
+            check_range(ms, "ms", 1, TIME_MAX_MS // 2)
         await self._each(queue, "queue.pause", (-1 if ms is None else ms,))
 
     async def resume(self, queue: str) -> None:

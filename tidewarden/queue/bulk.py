@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidewarden.errors import BadArg, Full
+from tidewarden.errors import BadArg, Field, Full
 
 from .admin import ALL
 from .catalog import Catalog
@@ -33,7 +33,7 @@ class Bulk:
         Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg.
         """
         if state and state not in STATES:
-            raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
+            raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
         total = 0
         # Against the way that tasks take, so that none slips past; those of lanes before what would
         # bring them up.
@@ -82,8 +82,8 @@ class Bulk:
         same call again finishes. One whose id another task has there stays. Raises: BadArg; Full:
         the target has no room for more; StoreDown.
         """
-        check_range(count, "COUNT", 1, ALL)
-        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
+        check_range(count, "count", 1, ALL)
+        check_range(age_ms, "age_ms", 0, TIME_MAX_MS // 2)
         if check_name(queue) == check_name(target):
             raise BadArg(f"a move goes to another queue; both are {queue}")
         targets = await self._catalog.open(target)

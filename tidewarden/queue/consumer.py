@@ -79,16 +79,16 @@ class Consumer:
         back. Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many
         tasks; StoreDown, Stale (in the future).
         """
-        check_range(count, "COUNT", 1, COUNT_MAX)
+        check_range(count, "count", 1, COUNT_MAX)
         # the system's own takes wait whatever users' may
         if queues and not queues[0].startswith("_"):
-            check_range(wait_ms, "WAIT", 0, self._limits.wait_ms)
+            check_range(wait_ms, "wait_ms", 0, self._limits.wait_ms)
             if wait_ms and len(self.under_way) >= self._limits.waiting_max:
                 raise Full(
                     f"{len(self.under_way)} takes wait on this node; that is its limit"
                     " (limits.waiting_max)"
                 )
-        check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
+        check_range(lease_ms, "lease_ms", 0, LEASE_MAX_MS)
         if task_id:
             check_id(task_id)
         if not queues:
@@ -193,10 +193,11 @@ class Consumer:
         than its task: nothing was done, it goes without; StoreDown.
         """
         pairs = list(pairs)
-        check_range(len(pairs), "the number of tasks", 1, self._limits.batch_max)
+        many = "the number of tasks"
+        check_range(len(pairs), many, 1, self._limits.batch_max, many)
         # here, for in the script it would fail those of others that came along
         for _, lease in pairs:
-            check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+            check_range(lease, "lease", 0, LEASE_NUMBER_MAX, "the lease number")
         check_payload(result, "the result", self._limits.payload_bytes)
 
         def act(shards: list[Shard]) -> asyncio.Future[Any]:
@@ -268,8 +269,8 @@ class Consumer:
         reason: str,
     ) -> None:
         if delay_ms != -1:
-            check_range(delay_ms, "DELAY", 0, TIME_MAX_MS // 2)
-        check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+            check_range(delay_ms, "delay_ms", 0, TIME_MAX_MS // 2)
+        check_range(lease, "lease", 0, LEASE_NUMBER_MAX, "the lease number")
         shards = await self._catalog.open(check_name(queue))
         ended = await shard_for(shards, task_id).end(
             task_id, lease, how, delay_ms, reason[:REASON_MAX]
@@ -327,8 +328,8 @@ class Consumer:
 
         Raises: NotHeld.
         """
-        check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
-        check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+        check_range(lease_ms, "lease_ms", 0, LEASE_MAX_MS)
+        check_range(lease, "lease", 0, LEASE_NUMBER_MAX, "the lease number")
         shards = await self._catalog.open(check_name(queue))
         end_ms: int = await shard_for(shards, task_id).touch(task_id, lease, lease_ms)
         if not end_ms:

@@ -13,7 +13,17 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from tidewarden.errors import BadArg, Error, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.errors import (
+    BadArg,
+    Error,
+    Field,
+    Full,
+    NoQuorum,
+    NotFound,
+    NotHeld,
+    Stale,
+    StoreDown,
+)
 
 from .admin import QueueAdmin
 from .catalog import Catalog
@@ -149,10 +159,10 @@ class Locks:
         ``key`` the lock may be held by nobody until its lease ends).
         """
         _check_name(name)
-        check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
-        check_range(wait_ms, "WAIT", 0, self._wait_max_ms)
+        check_range(lease_ms, "lease_ms", 1, LEASE_MAX_MS, "the lease (ms)")
+        check_range(wait_ms, "wait_ms", 0, self._wait_max_ms)
         if len(key) > KEY_MAX:
-            raise BadArg(f"KEY has {len(key)} bytes; allowed are 1 to {KEY_MAX}")
+            raise BadArg(Field("key"), f" has {len(key)} bytes; allowed are 1 to {KEY_MAX}")
         if wait_ms and self.waiting >= self._waiting_max:
             raise Full(
                 f"{self.waiting} wait for locks on this node; that is its limit"
@@ -260,7 +270,7 @@ class Locks:
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """
-        check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
+        check_range(lease_ms, "lease_ms", 1, LEASE_MAX_MS, "the lease (ms)")
         shard = await self._shard(name, fence)
         lease, end_ms = await shard.batched("queue.lock_renew", name, fence, lease_ms)
         if not lease:
@@ -283,7 +293,7 @@ class Locks:
 
     async def _shard(self, name: str, fence: int) -> Shard:
         _check_name(name)
-        check_range(fence, "the fence", 0, LEASE_NUMBER_MAX)
+        check_range(fence, "fence", 0, LEASE_NUMBER_MAX, "the fence")
         return await self._catalog.shard(QUEUE, name)
 
     async def peek(self, name: str) -> dict[str, Any]:

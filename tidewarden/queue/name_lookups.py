@@ -66,10 +66,12 @@ class NameLookups:
                 if future.done():  # whoever put it has gone
                     continue
                 try:
-                    if name not in self._catalog.shards and name not in self._catalog.topics:
+                    links = self._catalog.topics.get(name)
+                    if links is None and name not in self._catalog.shards:
                         found = self._catalog.links_of(name)
-                        await self._loop.create_task(found, context=context)
-                    context.run(begin, self._catalog.topics.get(name))
+                        links = await self._loop.create_task(found, context=context)
+                    if not future.done():
+                        context.run(begin, links)
                 except Exception as error:
                     fail_reply(future, error)
                     if isinstance(error, StoreDown):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.errors import BY_CODE, Error, Exists, Full, Internal, NotHeld
+from tidewarden.errors import BY_CODE, Error, Exists, Field, Full, Internal, NotHeld
 from tidewarden.store.reply_sink import fail_reply
 
 from .catalog import Catalog
@@ -25,7 +25,8 @@ def put_error(word: bytes, queue: str, task_id: str) -> Error:
     if word == b"NOTHELD":
         return NotHeld(f"the task {task_id} is leased; it cannot be replaced now")
     if word == b"FULL":
-        return Full(f"the queue {queue} is at its capacity; take and acknowledge, or put with WAIT")
+        full = f"the queue {queue} is at its capacity; take and acknowledge, or put with "
+        return Full(full, Field("wait_ms"))
     return Internal(f"put.lua answered {word!r}")
 
 
@@ -124,7 +125,9 @@ class Producer:
             raise BY_CODE[refused[0]](
                 f"{len(refused)} of the {len(queues)} queues of the topic {topic} refused the task"
                 f" ({', '.join(dict.fromkeys(refused))}){rest}. Q.STATS {topic} names them to"
-                f" whoever may see them. A put with ID {copy.id} may be repeated"
+                " whoever may see them. A put with ",
+                Field("id"),
+                f" {copy.id} may be repeated",
             )
         return copy.id
 

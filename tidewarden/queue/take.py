@@ -52,7 +52,7 @@ class Take:
     time is over. When its session has closed meanwhile, what arrives goes back without counting as
     an attempt. One that waits outlives the store's absence: it asks again, and fails only when its
     time is over and the store still does not answer. What missed its durability goes back, and the
-    take fails.
+    take fails, or asks again where calls are sent again.
     """
 
     # Most takes find a task at their first question: what only others need is not set for each.
@@ -262,8 +262,9 @@ class Take:
     def _failed(self, shard: Shard, error: BaseException) -> None:
         """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
-            self._trouble = error
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
+        if isinstance(error, Unconfirmed) and error.item and not shard.holding.flies:
+            self._trouble = error
             self._end(error=error)
         elif isinstance(error, Resharded) and self._waits:
             # these shards are the queue's no longer: whoever waits here asks again
@@ -293,6 +294,8 @@ class Take:
             return False
         if self._waits and not self._time_is_over:
             return True
+        if self.task_id:  # it may be this take that has it
+            return False
         if self._session.closed or self._under_way.drain.started:
             return False
         if not self._asked.holding.flies:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidewarden.errors import BadArg, TooBig
+from tidewarden.errors import BadArg, Field, TooBig
 
 TIME_MAX_MS = 2**42 - 1  # every time on the wire, unix milliseconds
 LEASE_MAX_MS = 30 * 86_400_000
@@ -81,14 +81,15 @@ def check_id(task_id: str, what: str = "id") -> str:
     return task_id
 
 
-def check_range(value: int, what: str, low: int, high: int) -> int:
+def check_range(value: int, field: str, low: int, high: int, word: str = "") -> int:
     """
     Return the value, if it lies between ``low`` and ``high``.
 
-    Raises: BadArg: it does not; names ``what``, the value and what is allowed.
+    Raises: BadArg: it does not; names the field (by ``word``, see :class:`Field`), the value and
+    what is allowed.
     """
     if not low <= value <= high:
-        raise BadArg(f"{what} is {value}; allowed is {low} to {high}")
+        raise BadArg(Field(field, word), f" is {value}; allowed is {low} to {high}")
     return value
 
 
@@ -112,7 +113,8 @@ def check_lane(lane: str) -> str:
     if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any(
         "\ud800" <= c <= "\udfff" for c in lane
     ):
-        raise BadArg(f"LANE is {lane[:60]!r}; allowed are 1 to {LANE_MAX} bytes of UTF-8 text")
+        allowed = f"allowed are 1 to {LANE_MAX} bytes of UTF-8 text"
+        raise BadArg(Field("lane"), f" is {lane[:60]!r}; {allowed}")
     return lane
 
 
@@ -125,8 +127,9 @@ def trace_digits(traceparent: str) -> str:
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or not int(found[1], 16) or not int(found[2], 16):
         raise BadArg(
-            f"TRACE is {traceparent[:60]!r}; allowed is a W3C traceparent: 00, 32 digits, 16 digits"
-            " and 2 digits, hexadecimal in lower case, with - between them"
+            Field("traceparent", "TRACE"),
+            f" is {traceparent[:60]!r}; allowed is a W3C traceparent: 00, 32 digits, 16 digits"
+            " and 2 digits, hexadecimal in lower case, with - between them",
         )
     return found[1] + found[2] + found[3]
 
@@ -174,32 +177,37 @@ class TaskSpec:
             check_id(self.id)
         if self.delay_ms is not None:
             if self.at_ms is not None:
-                raise BadArg("DELAY and AT exclude each other")
-            check_range(self.delay_ms, "DELAY", 0, TIME_MAX_MS // 2)
+                raise BadArg(Field("delay_ms"), " and ", Field("at_ms"), " exclude each other")
+            check_range(self.delay_ms, "delay_ms", 0, TIME_MAX_MS // 2)
         if self.at_ms is not None:
-            check_range(self.at_ms, "AT", 0, TIME_MAX_MS)
+            check_range(self.at_ms, "at_ms", 0, TIME_MAX_MS)
         if self.deadline_ms is not None:
             if self.within_ms is not None:
-                raise BadArg("DEADLINE and WITHIN exclude each other")
-            check_range(self.deadline_ms, "DEADLINE", 0, TIME_MAX_MS)
+                raise BadArg(
+                    Field("deadline_ms"), " and ", Field("within_ms"), " exclude each other"
+                )
+            check_range(self.deadline_ms, "deadline_ms", 0, TIME_MAX_MS)
         if self.within_ms is not None:
-            check_range(self.within_ms, "WITHIN", 0, TIME_MAX_MS // 2)
-        check_range(self.priority, "PRIORITY", 0, PRIORITY_MAX)
-        check_range(self.lease_ms, "LEASE", 0, LEASE_MAX_MS)
-        check_range(self.attempts, "ATTEMPTS", 0, 65_535)
-        check_range(self.backoff_ms, "BACKOFF", 0, LEASE_MAX_MS)
-        check_range(self.ttl_ms, "TTL", 0, TIME_MAX_MS // 2)
+            check_range(self.within_ms, "within_ms", 0, TIME_MAX_MS // 2)
+        check_range(self.priority, "priority", 0, PRIORITY_MAX)
+        check_range(self.lease_ms, "lease_ms", 0, LEASE_MAX_MS)
+        check_range(self.attempts, "attempts", 0, 65_535)
+        check_range(self.backoff_ms, "backoff_ms", 0, LEASE_MAX_MS)
+        check_range(self.ttl_ms, "ttl_ms", 0, TIME_MAX_MS // 2)
         if 0 < self.ttl_ms <= (self.delay_ms or 0):
             raise BadArg(
-                f"TTL is {self.ttl_ms} and DELAY {self.delay_ms}; both count from the put, so"
-                " nobody could take it"
+                Field("ttl_ms"),
+                f" is {self.ttl_ms} and ",
+                Field("delay_ms"),
+                f" {self.delay_ms}; both count from the put, so nobody could take it",
             )
         if self.lane is not None:
             check_lane(self.lane)
         if self.trace:
             trace_digits(self.trace)
         if self.if_exists not in ("keep", "fail", "replace"):
-            raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
+            allowed = f" is {self.if_exists!r}; allowed are keep, fail, replace"
+            raise BadArg(Field("if_exists", "IFEXISTS"), allowed)
 
     def options(self, own: bool, waits: bool = False) -> str:
         """

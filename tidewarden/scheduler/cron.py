@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from apscheduler.triggers.cron import CronTrigger
 
-from tidewarden.errors import BadArg
+from tidewarden.errors import BadArg, Field
 
 ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -30,6 +30,7 @@ ALIASES = {
     "@hourly": "0 * * * *",
 }
 EXPR_CHARS_MAX = 256
+CRON = Field("cron")
 HORIZON_DAYS = 9 * 366  # 29 February is at most eight years away (1896–1904, 2096–2104)
 
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -89,20 +90,21 @@ def parse(expr: str) -> Cron:
     Raises: BadArg: names the field, what was found and what is allowed.
     """
     if len(expr) > EXPR_CHARS_MAX:
-        raise BadArg(f"CRON has {len(expr)} characters; at most {EXPR_CHARS_MAX} are allowed")
+        raise BadArg(CRON, f" has {len(expr)} characters; at most {EXPR_CHARS_MAX} are allowed")
     text = expr.strip()
     if text.startswith("@"):
         alias = ALIASES.get(text.lower())
         if alias is None:
             raise BadArg(
-                f"CRON {text!r} is not known; allowed are five fields or {' '.join(ALIASES)}"
+                CRON, f" {text!r} is not known; allowed are five fields or {' '.join(ALIASES)}"
             )
         text = alias
     words = text.split()
     if len(words) != len(_FIELDS):
         raise BadArg(
-            f"CRON {expr!r} has {len(words)} fields; five are needed (minute, hour, day of month,"
-            f" month, weekday), or one of {' '.join(ALIASES)}"
+            CRON,
+            f" {expr!r} has {len(words)} fields; five are needed (minute, hour, day of month,"
+            f" month, weekday), or one of {' '.join(ALIASES)}",
         )
     minutes, hours, days, months, weekdays = (
         _field(word, *field) for word, field in zip(words, _FIELDS, strict=True)
@@ -132,8 +134,9 @@ def zone(name: str) -> ZoneInfo:
     # ways.
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise BadArg(
-            f"TZ {name!r} is not a known time zone; allowed are the IANA database's names, such as"
-            " Europe/Berlin"
+            Field("zone", "TZ"),
+            f" {name!r} is not a known time zone; allowed are the IANA database's names, such as"
+            " Europe/Berlin",
         ) from None
 
 
@@ -159,7 +162,7 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
     step = 1
     if slash:
         if not (step_text.isascii() and step_text.isdigit() and 1 <= int(step_text[:4]) <= high):
-            raise BadArg(f"CRON {what} {part!r} has a step that is not a number from 1 to {high}")
+            raise BadArg(CRON, f" {what} {part!r} has a step that is not a number from 1 to {high}")
         step = int(step_text)
     # an open range ends on Saturday: 7 would name Sunday twice
     end = 6 if names is _WEEKDAYS else high
@@ -176,8 +179,9 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
         start = first % 7  # 7-2 is 0-2
         return [day % 7 for day in range(start, last + (1 if start <= last else 8), step)]
     raise BadArg(
-        f"CRON {what} {part!r} runs backwards; write it as two ranges, such as"
-        f" {first}-{high},{low}-{last}"
+        CRON,
+        f" {what} {part!r} runs backwards; write it as two ranges, such as"
+        f" {first}-{high},{low}-{last}",
     )
 
 
@@ -190,6 +194,7 @@ def _value(text: str, part: str, what: str, low: int, high: int, names: dict[str
         return int(text)
     allowed = f"{low}-{high}" + (f", {' '.join(names)}" if names else "")
     raise BadArg(
-        f"CRON {what} {part!r} is not understood; allowed are * and {allowed}, with lists, ranges"
-        " and steps"
+        CRON,
+        f" {what} {part!r} is not understood; allowed are * and {allowed}, with lists, ranges"
+        " and steps",
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, Exists, Full, NotFound
+from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import TaskSpec, check_name
 
@@ -79,8 +79,9 @@ class Schedules:
         options = task_of(task, self._payload_max)
         if task.lane and await self._queues.catalog.shard_count(queue) > 1:
             raise BadArg(
-                f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has"
-                " chosen one"
+                Field("lane"),
+                f" in a schedule needs a queue of one shard; {queue} has more, and the name has"
+                " chosen one",
             )
         shard = await self._shard(queue, name)
         now_ms, _ = await self._queues.scripts.run("scheduler.find", queue, shard, [name])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
-from tidewarden.errors import BadArg
+from tidewarden.errors import BadArg, Field
 
 from . import cron
 
@@ -75,8 +75,8 @@ class Spec:
         """
         if not EVERY_MS_MIN <= every_ms <= EVERY_MS_MAX:
             raise BadArg(
-                f"EVERY is {every_ms}; milliseconds from {EVERY_MS_MIN} to {EVERY_MS_MAX} are"
-                " allowed"
+                Field("every_ms"),
+                f" is {every_ms}; milliseconds from {EVERY_MS_MIN} to {EVERY_MS_MAX} are allowed",
             )
         return cls("every", every_ms=every_ms, catchup=_catchup(catchup))
 
@@ -84,7 +84,8 @@ class Spec:
     def at(cls, at_ms: int, catchup: str = "one") -> Spec:
         """Make a spec that ticks once, at ``at_ms`` (unix), and is gone then. Raises: BadArg."""
         if not 0 <= at_ms <= TIME_MS_MAX:
-            raise BadArg(f"AT is {at_ms}; unix milliseconds from 0 to {TIME_MS_MAX} are allowed")
+            allowed = f"unix milliseconds from 0 to {TIME_MS_MAX} are allowed"
+            raise BadArg(Field("at_ms"), f" is {at_ms}; {allowed}")
         return cls("at", at_ms=at_ms, catchup=_catchup(catchup))
 
     def anchored(self, anchor_ms: int) -> Spec:
@@ -149,9 +150,11 @@ def first_tick(spec: Spec, now_ms: int) -> int:
     """
     tick_ms = next_tick(spec, now_ms)
     if tick_ms is None and spec.kind == "at":
-        raise BadArg(f"AT {spec.at_ms} has passed; the store's clock says {now_ms}")
+        passed = f" {spec.at_ms} has passed; the store's clock says {now_ms}"
+        raise BadArg(Field("at_ms"), passed)
     if tick_ms is None:
-        raise BadArg(f"CRON {spec.expr!r} never comes: the next nine years have no such day")
+        never = f" {spec.expr!r} never comes: the next nine years have no such day"
+        raise BadArg(cron.CRON, never)
     return tick_ms
 
 
@@ -256,7 +259,7 @@ def _unix_ms(local: datetime) -> int:
 
 def _catchup(text: str) -> Catchup:
     if text.lower() not in CATCHUPS:
-        raise BadArg(f"CATCHUP is {text!r}; allowed are {', '.join(CATCHUPS)}")
+        raise BadArg(Field("catchup"), f" is {text!r}; allowed are {', '.join(CATCHUPS)}")
     return cast(Catchup, text.lower())
 
 

@@ -247,8 +247,8 @@ class Tokens:
         known here.
         """
         provider, queue, name = self._directory.account(account)
-        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
-        check_range(newer, "NEWER", 0, GENERATION_MAX)
+        check_range(wait_ms, "wait_ms", 0, self._config.limits.wait_ms)
+        check_range(newer, "newer", 0, GENERATION_MAX)
         try:
             return await self._reader.get(
                 provider, queue, name, min_ttl_ms, wait_ms, newer, max_stale_ms
@@ -298,7 +298,7 @@ class Tokens:
         another.
         """
         _, queue, name = self._directory.account(account)
-        check_range(generation, "GENERATION", 0, GENERATION_MAX)
+        check_range(generation, "generation", 0, GENERATION_MAX)
         word = await self._accounts.refresh(
             queue, name, force_ms=self._forced_ms, seen=(0, generation)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ COMMIT_S = 2.0
 class Traffic:
     """Producers without ids of their own, and consumers, at the nodes that live."""
 
+    mark: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Begins the payloads: those of another time may be left in the queue."""
     put: dict[str, str] = field(default_factory=dict)
     acked: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Traffic:
             for n in range(1_000_000):
                 if not self.produces:
                     return
-                payload = f"{node.name} {number} {n}"
+                payload = f"{self.mark} {node.name} {number} {n}"
                 self.put[payload] = (await self.ask(one, "Q.PUT", QUEUE, payload) or b"").decode()
 
     async def consume(self, node: Node, *, waits: bool) -> None:

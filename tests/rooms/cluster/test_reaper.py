@@ -117,6 +117,21 @@ async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) 
     assert len(await scene.other.take(scene.other.open_session(), ["q"], count=5)) == 5
 
 
+@pytest.mark.parametrize("dead", [False, True])
+async def test_the_numbers_of_a_nodes_calls_go_when_it_dies_and_not_with_each_leader(
+    scene: Scene, *, dead: bool
+) -> None:
+    """A node that lives may have calls under way that are sent again."""
+    await scene.link.call("HSET", "{tw}:nodes", "n1", "6 1")
+    await scene.link.call("HSET", "{tw:q:0}:shard", "by:n1", 7, "at:n1", 4)
+    scene.nodes.seen = [NodeRecord("n1", 6, DEAD_MS if dead else 0)]
+    scene.start()
+    reaped = scene.reaper.reaped
+    await rounds(scene, lambda: scene.reaper.reaped > reaped and (not dead or not scene.nodes.seen))
+    left = await scene.link.call("HMGET", "{tw:q:0}:shard", "by:n1", "floor")
+    assert left == ([None, b"7"] if dead else [b"7", None])
+
+
 async def test_it_ends_when_another_leads(scene: Scene) -> None:
     await scene.queues.scripts.run("queue.sweep", "q", 0, [9, 10])
     scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]

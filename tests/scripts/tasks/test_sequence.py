@@ -121,11 +121,41 @@ def test_what_changes_nothing_uses_its_number(desk: Any) -> None:
     assert put(desk, "7.2", "b") == [1]
 
 
-def test_a_dead_nodes_numbers_go_with_it(desk: Any) -> None:
+def test_what_a_dead_node_sent_does_not_run_when_it_sends_it_again(desk: Any) -> None:
+    """It may only have been cut off. Its numbers go, and a floor stays."""
     assert put(desk, "7.1", "a") == [1]
-    assert desk.record("by:n0") == "7"
-    desk.run("queue.reap", 1, "n0", 1, 100, holder="n1.1")
+    desk.ack(desk.take_one())
+    desk.run("queue.reap", 1, "n0", 1, 100, 1, holder="n1.1")
     assert (desk.record("by:n0"), desk.record("at:n0")) == ("", "")
-    with pytest.raises(Error, match=r"^GAP 0"):
-        put(desk, "7.2", "b")
+    desk.holder = "n0.2"
+    for late in ("7.1", "7.2", "6.1", "9.2"):
+        with pytest.raises(Error, match=r"^GAP 8"):  # none is taken for a stream that ran nothing
+            put(desk, late, "a")
+    assert put(desk, "9.1", "b") == [1]
+    assert desk.ids() == ["b"]
     desk.audit()
+
+
+def test_a_node_that_came_back_keeps_the_numbers_of_its_former_boots(desk: Any) -> None:
+    """Each leader ends those of all nodes once, whatever they have under way."""
+    assert put(desk, "7.1", "a") == [1]
+    desk.ack(desk.take_one())
+    desk.run("queue.reap", 1, "n0", 0, 100, 0, holder="n1.1")
+    with pytest.raises(Error, match=r"^APPLIED 0"):
+        put(desk, "7.1", "a")
+    assert desk.ids() == []
+
+
+@pytest.mark.parametrize(("new", "lease", "said"), [(0, 1, 1), (1, 0, 2), (0, 0, 3), (1, 1, 0)])
+def test_of_a_batch_it_says_which_part_had_another_answer(
+    desk: Any, new: int, lease: int, said: int
+) -> None:
+    desk.put("a")
+    desk.put("there")
+    row = desk.take_one()
+    kept = "0 0 0 0 50 0 0 0 0 keep"
+    args = ("put", 3, "new" if new else "there", kept, b"1")
+    args += ("ack", 3, row.id, row.lease if lease else row.lease + 9, b"")
+    assert desk.run("queue.batch", *args, holder="n0.1#7.1") == [[new], [lease]]
+    with pytest.raises(Error, match=rf"^APPLIED {said}"):
+        desk.run("queue.batch", *args, holder="n0.1#7.1")

@@ -12,6 +12,8 @@ from support.store.lanes import HandLink
 
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.queue.shards import call_sequence
+from tidewarden.queue.shards.reply_durability import Unconfirmed
+from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.store.durability.set_commit import ANSWERS
 from tidewarden.store.reply_errors import error_of
 
@@ -269,3 +271,127 @@ def test_streams_grow_also_where_the_clock_does_not(monkeypatch: pytest.MonkeyPa
     streams = call_sequence.Streams()
     first, second, third = streams.begin(0), streams.begin(0), streams.begin(1000)
     assert first < second < 1000 < third
+
+
+async def test_an_answer_of_a_server_that_is_gone_is_not_told_of_what_ran_elsewhere(
+    seat: Seat,
+) -> None:
+    """Where it ran next it may have been refused, and that answer was lost as well."""
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.lane.answer(NOTHING)
+    await turn()
+    moved(seat)
+    await settle(seat)
+    owing(seat).lose()
+    await settle(seat)
+    owing(seat).answer(error_of("APPLIED 1"))
+    await settle(seat)
+    with pytest.raises(StoreDown):
+        await put
+
+
+async def test_once_a_part_was_told_the_call_is_sent_no_more(seat: Seat) -> None:
+    put, ack = seat.shard.put("a", "", b"1"), seat.shard.ack("b", 5)
+    await turn()
+    seat.lane.lose()
+    await turn()
+    owing(seat).answer(error_of("APPLIED 1"))
+    with pytest.raises(StoreDown):
+        await put
+    sent = sum(len(link.sent) for link in [seat.data, *seat.lanes.links])
+    moved(seat)
+    await settle(seat)
+    with pytest.raises(Unconfirmed):
+        await ack
+    assert not serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent][sent:])
+
+
+async def test_tasks_of_an_answer_that_cannot_be_had_again_are_given_back(seat: Seat) -> None:
+    put, taken = seat.shard.put("a", "", b"1"), asyncio.get_running_loop().create_future()
+    seat.shard.take(taken, 1, 0, 0)
+    await turn()
+    row = [b"a", 5, b"1", 1, 0, 0, 0]
+    seat.lane.answer([7, -1, 0, [[1], [[row]]]])
+    await turn()
+    moved(seat)
+    await settle(seat)
+    owing(seat).answer(error_of("GAP 9"))
+    await settle(seat)
+    for asked, item in ((put, 1), (taken, [row])):
+        with pytest.raises(Unconfirmed) as told:
+            await asked
+        assert told.value.item == item
+
+
+async def test_a_call_has_its_number_whatever_the_durability_is_now(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    first = serials(seat.lane.sent)
+    lane = seat.lane
+    seat.shard.holding.commit = None
+    lane.lose()
+    await turn()
+    assert serials(seat.data.sent[-1:]) == first
+    seat.data.answer(NOTHING)
+    assert await put == 1
+
+
+async def test_what_never_ran_is_repeated_in_a_new_cut(seat: Seat) -> None:
+    put = seat.shard.put("a", "", b"1")
+    await turn()
+    seat.shard.retire()
+    seat.lane.answer(error_of("GAP 9"))
+    await settle(seat)
+    owing(seat).answer(error_of("RECUT 2 the queue was cut anew"))
+    await settle(seat)
+    with pytest.raises(Resharded):
+        await put
+
+
+async def test_a_script_by_itself_stays_behind_what_is_sent_again(seat: Seat) -> None:
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    lane = seat.lane
+    held = seat.shard.put("b", "", b"1")
+    lane.answer(NOTHING)
+    await turn()
+    (other,) = (link for link in seat.lanes.under_way if link is not lane)
+    other.lose()
+    await turn()
+    later, peek = seat.shard.put("c", "", b"1"), seat.shard.run("queue.delete", ("c",))
+    await turn()
+
+    def sent(what: bytes) -> int:
+        links = [seat.data, *seat.lanes.links]
+        return sum(one.count(what) for link in links for one in link.sent)
+
+    assert (sent(b"queue_delete"), sent(b"\r\nc\r\n")) == (0, 0)
+    lane.confirm()
+    await turn()
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert [await first, await held] == [1, 1]
+    assert sent(b"queue_delete") == 1
+    links = [link for link in [seat.data, *seat.lanes.links] if link.waiting]
+    for link in links:
+        link.answer(*[NOTHING] * (len(link.waiting) % ANSWERS))
+    await settle(seat)
+    assert [await later, await peek] == [1, [1]]
+
+
+async def test_leases_whose_end_is_sent_again_are_no_strays(seat: Seat) -> None:
+    first = seat.shard.ack("a", 5)
+    await turn()
+    lane = seat.lane
+    lane.lose()
+    await turn()
+    second = seat.shard.end("b", 6, "release")
+    await turn()
+    assert sorted(seat.shard.leases()) == [("a", 5), ("b", 6)]
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    owing(seat).answer(NOTHING)
+    await settle(seat)
+    assert [await first, await second] == [1, 1]
+    assert not list(seat.shard.leases())

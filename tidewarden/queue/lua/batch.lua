@@ -25,6 +25,7 @@ joined = true
 local reply = {}
 for i = 1, #parts do
   local verb, from, n = unpack(parts[i])
+  effect = nil
   ARGV = { all[1], CALLER, unpack(all, from, from + math.min(n, 4000) - 1) }
   for j = 4000, n - 1 do
     ARGV[3 + j] = all[from + j]

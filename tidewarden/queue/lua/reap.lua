@@ -4,6 +4,7 @@
 -- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch  4 dead node  5 its highest dead boot  6 tasks at most
+--         7 "1": the node is gone; else it came back under a later boot
 -- RETURNS {ended, more 0|1}; error STALE unless the caller is the fence's leader or newer
 open()
 -- A node whose boot is forgotten here, for others died since, is refused by the nodes' register:
@@ -20,8 +21,11 @@ if dead_boot(node) < boot then
   rest[#rest + 1] = node .. '.' .. text(boot)
   set('dead', table.concat(rest, ' ', math.max(1, #rest - DEAD_MAX + 1)))
 end
--- It sends no call again. What it sent under a later boot begins a new stream.
-if S['by:' .. node] then
+-- Whoever is gone is forgotten, but not what it has sent: see `sequence`. One that lives after all
+-- may send that again.
+local stream = S['by:' .. node]
+if ARGV[7] == '1' and stream then
+  set('floor', math.max(S.floor or 0, stream))
   redis.call('HDEL', key('shard'), 'by:' .. node, 'at:' .. node)
   S['by:' .. node], S['at:' .. node] = nil, nil
 end

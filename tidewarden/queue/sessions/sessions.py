@@ -137,7 +137,7 @@ class Sessions:
         """
         wanted = _hex(uuid) if uuid else ""
         if grace_ms is not None:
-            check_range(grace_ms, "GRACE", 0, GRACE_MAX_MS)
+            check_range(grace_ms, "grace_ms", 0, GRACE_MAX_MS)
         if session.joining is None:
             session.joining = asyncio.Lock()
         async with session.joining:

@@ -72,7 +72,7 @@ class UnboundSessions:
 
         Raises: BadArg, Full, StoreDown, Stale.
         """
-        check_range(grace_ms, "GRACE", GRACE_MIN_MS, GRACE_MAX_MS)
+        check_range(grace_ms, "grace_ms", GRACE_MIN_MS, GRACE_MAX_MS)
         session = self._sessions.open(user)
         try:
             return await self._sessions.join(session, user, "", grace_ms)
@@ -97,7 +97,7 @@ class UnboundSessions:
 
     async def renew(self, user: str, uuid: str, grace_ms: int) -> None:
         """Give the session this grace, from now on. Raises: BadArg, NotFound, StoreDown, Stale."""
-        check_range(grace_ms, "GRACE", GRACE_MIN_MS, GRACE_MAX_MS)
+        check_range(grace_ms, "grace_ms", GRACE_MIN_MS, GRACE_MAX_MS)
         async with self.named(user, uuid) as session:
             await self._sessions.join(session, user, uuid, grace_ms)
 

@@ -12,8 +12,11 @@ from tidewarden.store.connection import Arg, ReplyError, ReplySink, StoreConnect
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.scripts.loader import ScriptRun
 
-from .call_sequence import END_REFUSED, PUT_REFUSED, applied
+from .call_sequence import END_REFUSED, OVER, PUT_REFUSED, applied
 from .reply_durability import PendingReply, Unconfirmed
+
+WIDTH_OF_END = {"ack": 3, "end": 5}
+"""Of the verbs that end leases: arguments an item, the first two of which are id and lease."""
 
 
 class Batch:
@@ -50,6 +53,12 @@ class Batch:
         sure = self.verb == "put" and not said & PUT_REFUSED
         sure = sure or (self.verb in ("ack", "end") and not said & END_REFUSED)
         return [1] * len(self.receivers) if sure else None
+
+    def ends(self) -> Iterator[tuple[str, int]]:
+        """List ids and numbers of the leases that it is to end."""
+        width = WIDTH_OF_END.get(self.verb, 0)
+        for at in range(0, len(self.args), width) if width else ():
+            yield str(self.args[at]), int(self.args[at + 1])
 
     def answer(self, items: Any) -> None:
         """The script's answer for each item, or its refusal of them all."""
@@ -167,6 +176,11 @@ class BatchCall:
                 for rows in part:
                     yield from ((row[0].decode("utf-8", "surrogateescape"), row[1]) for row in rows)
 
+    def ends(self) -> Iterator[tuple[str, int]]:
+        """List ids and numbers of the leases that it is to end."""
+        for batch in self._batches:
+            yield from batch.ends()
+
     def deliver(self, parts: Sequence[Any], /) -> None:
         """Hand out the answers."""
         if self.order:
@@ -181,13 +195,17 @@ class BatchCall:
         """The answers missed their durability."""
         told = self._shard.takes_back(self, error, parts)
         if told is not None:
-            for batch, part in zip(self._batches, parts, strict=True):
-                if isinstance(part, ReplyError):
-                    batch.fail(told)
-                    continue
-                for receiver, item in zip(batch.receivers, part, strict=True):
-                    fail_reply(receiver, Unconfirmed(str(told), item))
+            self._tell(told, parts)
         self._shard.send_next()
+
+    def _tell(self, told: BaseException, parts: Sequence[Any]) -> None:
+        """Tell why it is not known whether these answers last."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):
+                batch.fail(told)
+                continue
+            for receiver, item in zip(batch.receivers, part, strict=True):
+                fail_reply(receiver, Unconfirmed(str(told), item))
 
     def set_exception(self, exception: BaseException, /) -> None:
         if self.run is not None and self.run.again(exception, self):
@@ -204,9 +222,13 @@ class BatchCall:
         self._shard.send_next()
 
     def _failed(self, error: BaseException) -> None:
+        parts = self.parts
         told = self._shard.takes_back(self, error)
         if told is None:
             self._shard.on_error((), error)
+        elif parts is not None and told is self.doubt:
+            self._shard.on_error((), told)
+            self._tell(told, parts)
         else:
             self._shard.refused(told)
             self._shard.on_error(self._batches, told)
@@ -221,6 +243,8 @@ class BatchCall:
             self._batches = [one for one in self._batches if one not in lost]
             self.parts = [part for part in parts if part is not None]
         parts_known, self.parts = self.parts, None
+        if lost:  # its arguments are those of all
+            self.until = OVER
         self._shard.on_error(lost, self.doubt)
         if pending is not None:
             pending.hold(parts_known)
@@ -236,6 +260,7 @@ class SingleCall:
     """
 
     __slots__ = ("_final", "_item", "_receiver", "_shard", "done", "in_order", "pending", "run")
+    order = 0  # it is never sent again as batches are
 
     def __init__(
         self, shard: CallOwner, receiver: ReplySink, *, item: bool, final: bool = False

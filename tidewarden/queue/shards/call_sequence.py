@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import Error
+from tidewarden.errors import Error, NoQuorum
 from tidewarden.store.durability.held_answers import Moved
 from tidewarden.store.reply_errors import (
     NotRun,
@@ -27,6 +27,9 @@ from tidewarden.store.reply_errors import (
 
 AGAIN_S = 5.0
 """A call is sent again for so long after its first trouble, as it would wait for a connection."""
+OVER = -1.0
+""":attr:`SequencedCall.until` of a call that is sent no more."""
+NOT_REACHED = "calls before it are not known to have run; nothing was done"
 PAUSE_S = 0.05
 """Before a call is sent again that a server refused for now."""
 NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
@@ -55,6 +58,9 @@ class SequencedCall(Protocol):
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
         """List ids and lease numbers of the tasks taken."""
+
+    def ends(self) -> Iterator[tuple[str, int]]:
+        """List ids and numbers of the leases that it is to end."""
 
 
 class Sender(Protocol):
@@ -98,8 +104,9 @@ class CallSequence:
         return bool(self._again)
 
     def leases(self) -> Iterator[tuple[str, int]]:
-        """List ids and lease numbers of tasks that may be handed out once it is sent again."""
+        """List ids and numbers of leases that are to end, or may be handed out yet."""
         for call in self._under:
+            yield from call.ends()
             if call.parts is not None:
                 yield from call.leases(call.parts)
 
@@ -152,21 +159,22 @@ class CallSequence:
         if not call.order:
             return error
         call.until = call.until or now + AGAIN_S
-        again = now < call.until and not self._shard.retired
+        again = now < call.until
         if is_gap(error):
-            again = again and self._gap(call, error)
+            again = self._gap(call, error) and again
         elif unanswered(error) or isinstance(error, Moved):
             again = again and call.name in NUMBERED | REPEATABLE
-            call.doubt, call.parts = error, call.parts if parts is None else parts
+            call.doubt, call.parts = error, parts  # where it runs next, its answers may be others
         elif not self._refused_for_now(error):
             again = False  # it has used no number: what was sent behind it finds a gap
-        if again:
+        # A retired shard can say no more whether it ran; what did not is repeated in the new cut.
+        if again and not (self._shard.retired and call.doubt is not None):
             self._again.append(call)
             return None
         self._under.pop(call, None)
         if not self._under:
             self._stream = 0
-        return call.doubt or error
+        return call.doubt or (NoQuorum(NOT_REACHED) if is_gap(error) else error)
 
     def _gap(self, call: SequencedCall, error: BaseException) -> bool:
         """

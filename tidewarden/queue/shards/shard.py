@@ -252,7 +252,7 @@ class Shard:
     @property
     def _may_send(self) -> bool:
         """Whether a batch need not wait for the answer of one before it."""
-        if self._sequence is not None and self._sequence.repeats:
+        if self._repeats:
             return False
         if self._flying == 0:
             return True
@@ -341,15 +341,23 @@ class Shard:
                 self._waiters.wake()
         if self._sequence is not None and self._sequence.repeats:
             self._sequence.go_on()
-        elif self._batches and self._may_send:
+            return
+        self._send_behind()
+        if self._batches and self._may_send:
             self._send_all()
 
     # --- calls that are sent again
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is under way."""
-        return self._flying == 0
+        """Whether no batch is under way, but for those that wait for the ones that are not idle."""
+        waiting = [one for _, _, one, _ in self._behind if type(one) is BatchCall and not one.order]
+        return self._flying == len(waiting)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether calls are to be sent again, which whatever comes waits for."""
+        return self._sequence is not None and self._sequence.repeats
 
     @property
     def retired(self) -> bool:
@@ -375,13 +383,18 @@ class Shard:
 
     def leases(self) -> Iterator[tuple[str, int]]:
         """
-        List ids and lease numbers of tasks in answers that are not handed out yet.
+        List ids and numbers of leases that are in answers not handed out yet, or are to end.
 
         Only here is it known whose they are.
         """
         yield from self.holding.leases()
         if self._sequence is not None:
             yield from self._sequence.leases()
+        for batch in self._batches.values():
+            yield from batch.ends()
+        for _, _, landing, _ in self._behind:
+            if type(landing) is BatchCall:
+                yield from landing.ends()
 
     # --- the order of calls
 
@@ -403,7 +416,13 @@ class Shard:
         self._unanswered -= 1
         if self._unanswered == 0:
             self._flight = None
+        self._send_behind()
+
+    def _send_behind(self) -> None:
+        """Send what had to stay behind other calls, as far as it has not to any more."""
         while self._behind and (self._flight is None or self._flight.boards):
+            if self._repeats and not self._behind[0][2].order:
+                return
             self._call(*self._behind.pop(0))
 
     def _call(
@@ -415,8 +434,10 @@ class Shard:
         link: CallSender | None = None,
     ) -> None:
         flight = self._flight
-        if link is None and flight is not None and not flight.boards:
-            self._behind.append((name, args, landing, now_ms))
+        again = landing.order > 0
+        held = flight is not None and not flight.boards
+        if link is None and (held or (self._repeats and not again)):
+            self._behind.insert(0 if again else len(self._behind), (name, args, landing, now_ms))
             return
         try:
             script = self._scripts[name]
@@ -429,7 +450,7 @@ class Shard:
                 link = flight or self._link
                 landing.in_order = True
             holder = self.holder()
-            if self.holding.flies and type(landing) is BatchCall:
+            if type(landing) is BatchCall and (self.holding.flies or again):
                 if self._sequence is None:
                     self._sequence = CallSequence(self)
                 holder += self._sequence.begun(landing)

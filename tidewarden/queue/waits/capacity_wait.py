@@ -38,7 +38,7 @@ class CapacityWait:
         Raises: what a put does; Full: there was no room in time, or too many wait on this node;
         Draining.
         """
-        check_range(wait_ms, "WAIT", 0, self._wait_max_ms)
+        check_range(wait_ms, "wait_ms", 0, self._wait_max_ms)
         task.check(self._producer.payload_max)
         links = await self._producer.lookups.links_of(check_name(queue))
         if links is not None:

@@ -35,7 +35,7 @@ class Results:
         BadArg; Full: too many wait on this node; StoreDown: the time is over, and the store still
         away.
         """
-        check_range(wait_ms, "the time to wait (ms)", 0, self._wait_max_ms)
+        check_range(wait_ms, "wait_ms", 0, self._wait_max_ms, "the time to wait (ms)")
         await self._catalog.open(check_name(queue))
         check_id(task_id)
         if wait_ms and len(self.awaited) >= self._waiting_max:

@@ -12,7 +12,7 @@ from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Error, NoAuth, NotFound, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.task import check_name
-from tidewarden.server.http.params import check_path, query_of
+from tidewarden.server.http.params import NoOptions, check_path, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 from tidewarden.tokens import Tokens
@@ -62,18 +62,18 @@ class DataRoutes:
 
     async def overview(self, request: web.Request) -> web.Response:
         """Return whether the cluster is healthy, what is wrong, since when, what can be done."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         return respond(await self._page.of(self._rights(request)))
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Return the alerts of the alert rules that fire."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         found = alerts_of(self._recorder.alerts.firing, self._rights(request))
         return respond(AlertList(self._clock.unix_ms(), found))
 
     async def history(self, request: web.Request) -> web.Response:
         """Return the last hour: all queues that the asker may see, and this node."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         self._recorder.watched()
         rights, recorder = self._rights(request), self._recorder
         if recorder.slot != self._sums_slot:
@@ -109,7 +109,7 @@ class DataRoutes:
     async def queue_history(self, request: web.Request) -> web.Response:
         """Return the last hour of one queue; where many are, from when it was asked for."""
         check_path(request)
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         queue = check_name(request.match_info["queue"])
         self._recorder.watched()
         history = self._recorder.queues.get(queue)
@@ -122,7 +122,7 @@ class DataRoutes:
 
     async def forecast(self, request: web.Request) -> web.Response:
         """Return how many accounts fall due within each quarter of the next six hours."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         whole = await self._forecast_now()
         seen = self._rights(request).accounts(*LOOK)
         shown = {name: due for name, due in whole.providers.items() if seen.allow(name)}

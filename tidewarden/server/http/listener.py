@@ -409,7 +409,7 @@ def fault_of(error: HttpProcessingError) -> str:
 
 def refused(error: Error, status: str, *headers: str) -> bytes:
     """Return an answer to what is no request that could be answered otherwise."""
-    body = msgspec.json.encode({"error": error.code, "message": str(error)})
+    body = msgspec.json.encode({"error": error.code, "message": error.http_message})
     lines = (
         f"HTTP/1.1 {status}",
         "Content-Type: application/json",

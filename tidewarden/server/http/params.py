@@ -13,12 +13,15 @@ import msgspec
 from aiohttp import web
 
 from tidewarden.errors import BadArg, TooBig
-from tidewarden.server.verbs.json_values import check_values, has_many_values
+from tidewarden.server.verbs.json_values import has_many_values
 
 from .field_faults import fault_of
 
-WORDS = {"true": True, "false": False}
 Kind = TypeVar("Kind")
+
+
+class NoOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Nothing."""
 
 
 def check_path(request: web.Request) -> None:
@@ -59,7 +62,16 @@ def parameters_of(request: web.Request, kind: type[Kind]) -> Kind:
 
     Raises: BadArg: names the parameter, what was found and what is allowed.
     """
-    given = query_of(request, fields_of(kind))
+    allowed = fields_of(kind)
+    for name in request.query:
+        if name not in allowed:
+            raise BadArg(
+                f"There is no parameter {name[:40]!r} here; there are"
+                f" {', '.join(allowed) or 'none'}."
+            )
+        if len(request.query.getall(name)) > 1:
+            raise BadArg(f"{name} is given twice.")
+    given = dict(request.query)
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -69,59 +81,6 @@ def parameters_of(request: web.Request, kind: type[Kind]) -> Kind:
 def fields_of(kind: type[Any]) -> tuple[str, ...]:
     """The names that a struct's fields have where they are sent."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind))
-
-
-def query_of(request: web.Request, allowed: tuple[str, ...]) -> dict[str, str]:
-    """The parameters. Raises: BadArg: one that is not there, or is given twice."""
-    for name in request.query:
-        if name not in allowed:
-            raise BadArg(
-                f"There is no parameter {name[:40]!r} here; there are"
-                f" {', '.join(allowed) or 'none'}."
-            )
-        if len(request.query.getall(name)) > 1:
-            raise BadArg(f"{name} is given twice.")
-    return dict(request.query)
-
-
-def flag(query: dict[str, str], name: str) -> bool:
-    """A parameter that is ``true`` or ``false``; absent: false. Raises: BadArg."""
-    text = query.get(name, "false")
-    if text not in WORDS:
-        raise BadArg(f"{name} must be true or false: found {text[:40]!r}.")
-    return WORDS[text]
-
-
-def object_of(document: bytes, what: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """
-    The fields of a JSON object; ``what`` it is, for people. Raises: BadArg, which quotes no value.
-    """
-    check_values(document)
-    try:
-        found = msgspec.json.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadArg(f"{what} is a JSON object; what was sent cannot be read as JSON.") from None
-    if not isinstance(found, dict):
-        raise BadArg(f"{what} is a JSON object; a JSON {type(found).__name__} was sent.")
-    if unknown := sorted(found.keys() - set(allowed)):
-        raise BadArg(f"There is no field {unknown[0][:40]!r} here; there are {', '.join(allowed)}.")
-    return found
-
-
-def text_field(fields: dict[str, Any], name: str, default: str = "") -> str:
-    """A field that is text. Raises: BadArg."""
-    value = fields.get(name, default)
-    if not isinstance(value, str):
-        raise BadArg(f"{name} must be text: found a JSON {type(value).__name__}.")
-    return value
-
-
-def integer_field(fields: dict[str, Any], name: str) -> int:
-    """A field that is an integer. Raises: BadArg."""
-    value = fields[name]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadArg(f"{name} must be an integer: found a JSON {type(value).__name__}.")
-    return value
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:

@@ -37,7 +37,7 @@ def problem(
     code = status or error.http_status
     if code == 401:
         extra["WWW-Authenticate"] = "Bearer"
-    answer = respond({"error": error.code, "message": str(error)}, code, extra)
+    answer = respond({"error": error.code, "message": error.http_message}, code, extra)
     answer[FAILED] = error.code
     return answer
 

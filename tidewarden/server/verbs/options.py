@@ -98,10 +98,6 @@ class Options:
             entry = (word, option.field, option.read, option.rival)
             self._table[word.encode()] = self._table[word.lower().encode()] = entry
 
-    def fields(self) -> dict[str, str]:
-        """Return the field that each word fills."""
-        return {word: field for word, field, _, _ in self._table.values()}
-
     def parse(self, arguments: Sequence[bytes], start: int) -> dict[str, Any]:
         """Return the fields that ``arguments[start:]`` give. Raises BadArg, naming the word."""
         return self.parse_until(arguments, start)[0]

@@ -20,6 +20,7 @@ from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
+from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
 from tidewarden.tokens.accounts.account_store import AccountStore, Pairs
 from tidewarden.tokens.accounts.details import consent_of
@@ -81,8 +82,7 @@ class Export:
         none.
         """
         _check(sealing)
-        if not 1 <= count <= PAGE_MAX:
-            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        check_range(count, "count", 1, PAGE_MAX)
         key, file_id, number = sealing
         lines: list[bytes] = []
         unreadable: list[str] = []

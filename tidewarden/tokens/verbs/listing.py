@@ -10,6 +10,7 @@ from tidewarden import errors
 from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
+from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
@@ -60,10 +61,10 @@ class Listing:
         """
         if state and state not in account_state.STATES:
             raise errors.BadArg(
-                f"STATE is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}"
+                errors.Field("state"),
+                f" is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}",
             )
-        if not 1 <= count <= PAGE_MAX:
-            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        check_range(count, "count", 1, PAGE_MAX)
         at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
         chosen = bool(state) or not seen.every
@@ -224,5 +225,6 @@ async def parse_cursor(
     known = provider in names and 0 <= shard < await accounts.shards(queue_of[provider])
     scans = 0 <= scan < 1 << 64 and 0 <= end < 1 << 64 and 0 <= asked <= PAGE_MAX
     if not (known and scans) or (last and not asked):
-        raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
+        fault = f" is {after[:60]!r}, which is no cursor of this list"
+        raise errors.BadArg(errors.Field("after"), fault)
     return Cursor(provider, shard, scan, end, asked, last)

@@ -107,7 +107,7 @@ class SlowTokens(doubles.RecordingTokens):
         super().__init__()
         self.waiting = 0
 
-    async def get(self, *_: Any) -> Any:
+    async def get(self, *_: Any, **__: Any) -> Any:
         self.waiting += 1
         try:
             await asyncio.Event().wait()

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tidewarden.errors import BadArg
-from tidewarden.server.http import params as asked
+from tidewarden.server.http.params import NoOptions, check_path, decoded, parameters_of
 
 
-def test_parameters_are_those_that_are_there_once_each() -> None:
-    assert asked.query_of(make_mocked_request("GET", "/x?a=1&b="), ("a", "b")) == {
-        "a": "1",
-        "b": "",
-    }
-    with pytest.raises(BadArg, match="There is no parameter 'c' here; there are a, b"):
-        asked.query_of(make_mocked_request("GET", "/x?c=1"), ("a", "b"))
-    with pytest.raises(BadArg, match="there are none"):
-        asked.query_of(make_mocked_request("GET", "/x?c=1"), ())
-    with pytest.raises(BadArg, match="a is given twice"):
-        asked.query_of(make_mocked_request("GET", "/x?a=1&a=1"), ("a",))
+class Asked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    a: str = ""
+    n: int = 0
+    keep: bool = False
 
 
-def test_a_flag_is_true_or_false() -> None:
-    assert [asked.flag(query, "keep") for query in ({}, {"keep": "true"}, {"keep": "false"})] == [
-        False,
-        True,
-        False,
-    ]
-    with pytest.raises(BadArg, match="keep must be true or false: found '1'"):
-        asked.flag({"keep": "1"}, "keep")
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", Asked()),
+        ("a=1&n=5", Asked(a="1", n=5)),
+        ("a=&keep=true", Asked(keep=True)),
+        ("keep=false", Asked()),
+    ],
+)
+def test_parameters_are_of_their_kind(query: str, found: Asked) -> None:
+    assert parameters_of(make_mocked_request("GET", f"/x?{query}"), Asked) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "fault"),
+    [
+        ("c=1", "There is no parameter 'c' here; there are a, n, keep."),
+        ("a=1&a=1", "a is given twice."),
+        ("keep=s3cret", "keep must be true or false: found other text."),
+        ("n=s3cret", "n must be an integer: found other text."),
+    ],
+)
+def test_parameters_are_those_that_are_there_once_each(query: str, fault: str) -> None:
+    with pytest.raises(BadArg) as caught:
+        parameters_of(make_mocked_request("GET", f"/x?{query}"), Asked)
+    assert str(caught.value) == fault
+    with pytest.raises(BadArg, match="here; there are none"):
+        parameters_of(make_mocked_request("GET", f"/x?{query}"), NoOptions)
 
 
 def test_a_path_is_utf_8() -> None:
-    asked.check_path(make_mocked_request("GET", "/%C3%A4"))
+    check_path(make_mocked_request("GET", "/%C3%A4"))
     with pytest.raises(BadArg, match="A path must be UTF-8"):
-        asked.check_path(make_mocked_request("GET", "/%FF"))
+        check_path(make_mocked_request("GET", "/%FF"))
 
 
 @pytest.mark.parametrize(
@@ -45,23 +57,17 @@ def test_a_path_is_utf_8() -> None:
     [
         (b"", "cannot be read as JSON"),
         (b'{"a": "s3cret', "cannot be read as JSON"),
-        (b'"s3cret"', "a JSON str was sent"),
-        (b'{"b": "s3cret"}', "There is no field 'b' here; there are a"),
+        (b'"s3cret"', "The body must be an object: found other text."),
+        (b'{"b": "s3cret"}', "There is no field 'b' here; there are a, n, keep."),
+        (b'{"n": "s3cret"}', "n must be an integer: found other text."),
+        (b'{"n": null}', "n must be an integer: found null."),
+        (b'{"n": 1.5}', "n must be an integer: found 1.5."),
+        (b'{"n": true}', "n must be an integer: found true."),
+        (b'{"a": []}', "a must be text: found a list of 0 items."),
     ],
 )
 def test_a_body_is_an_object_of_known_fields(document: bytes, fault: str) -> None:
     with pytest.raises(BadArg, match=fault) as caught:
-        asked.object_of(document, "A thing", ("a",))
+        decoded(document, Asked)
     assert "s3cret" not in str(caught.value)
-    assert asked.object_of(b'{"a": 1}', "A thing", ("a",)) == {"a": 1}
-
-
-@pytest.mark.parametrize("value", [None, 1.5, True, "1", []])
-def test_fields_are_of_their_kind(value: Any) -> None:
-    with pytest.raises(BadArg, match="n must be an integer: found a JSON"):
-        asked.integer_field({"n": value}, "n")
-    if not isinstance(value, str):
-        with pytest.raises(BadArg, match="n must be text: found a JSON"):
-            asked.text_field({"n": value}, "n")
-    assert asked.integer_field({"n": 5}, "n") == 5
-    assert asked.text_field({}, "n", "x") == "x"
+    assert decoded(b'{"a": "1", "n": 5}', Asked) == Asked(a="1", n=5)

@@ -279,7 +279,7 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
     """
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def waits(*_args: Any) -> None:
+    async def waits(*_args: Any, **_more: Any) -> None:
         began.set()
         try:
             await asyncio.get_running_loop().create_future()

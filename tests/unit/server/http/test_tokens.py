@@ -62,6 +62,7 @@ async def answered(
     [
         ("GET /v1/tokens/p/a?min_ttl=60&wait=1.5", ("get", "p/a", 60_000, 1500), 200, None),
         ("GET /v1/tokens/p/a?max_stale=0.3", ("get", "p/a", 0, 0, 0, 300), 200, None),
+        ("GET /v1/tokens/p/a?min_ttl=1e9", ("get", "p/a", 10**12, 0), 200, None),
         ("GET /v1/tokens/p/a%2Fb%40c%3Ad", ("get", "p/a/b@c:d", 0, 0), 200, None),
         (
             "GET /v1/tokens/p/auth0%7Co%27b%C3%BC%3F%23%25",
@@ -184,6 +185,8 @@ async def test_many_tokens_at_once() -> None:
         b'{"accounts": ["p/a"], "ttl": 1}',
         b'{"accounts": ["p/a"], "wait": -1}',
         b'{"accounts": ["p/a"], "wait": true}',
+        b'{"accounts": ["p/a"], "wait": "1"}',
+        b'{"accounts": ["p/a"], "wait": 1e300}',
         b'{"accounts": [' + b'"p/a",' * 1000 + b'"p/a"]}',
     ):
         status, answer = await ask(doubles.RecordingTokens(), "POST", "/v1/tokens:read", wrong)
@@ -203,7 +206,7 @@ async def test_put() -> None:
         ("put", "p/a", {"refresh_token": "r"}, "keep"),
         ("put", "p/a", {"refresh_token": "r"}),
     ]
-    for wrong in ("keep=1", "keep", "KEEP=true"):
+    for wrong in ("keep=yes", "keep", "KEEP=true"):
         status, answer = await ask(
             tokens, "PUT", f"/v1/tokens/p/a?{wrong}", b'{"refresh_token": "r"}'
         )
@@ -216,7 +219,8 @@ async def test_put() -> None:
         ("GET /v1/tokens/p/nobody", 404, "NOTFOUND"),
         ("DELETE /v1/tokens/p/nobody", 404, "NOTFOUND"),
         ("GET /v1/tokens/p/a?min_ttl=-5", 400, "BADARG"),
-        ("GET /v1/tokens/p/a?min_ttl=1e9", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?min_ttl=1e10", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?min_ttl=inf", 400, "BADARG"),
         ("GET /v1/tokens/p/a?min_ttl=nan", 400, "BADARG"),
         ("GET /v1/tokens/p/a?min_ttl=5&min_ttl=6", 400, "BADARG"),
         ("GET /v1/tokens/p/a?minttl=5", 400, "BADARG"),

@@ -65,9 +65,10 @@ local function finish(items)
   for i = 1, sequence and #items or 0 do -- which answers besides 1 there were
     local answer = items[i]
     local kind = type(answer)
-    local refused = kind == 'table' and answer.err
-    if refused or kind == 'string' then sequence[4] = true end
-    if refused or kind == 'number' and answer ~= 1 then sequence[5] = true end
+    local refused, other = kind == 'table' and answer.err, kind == 'number' and answer ~= 1
+    local of_put = effect == 'grows'
+    if refused or kind == 'string' or other and of_put then sequence[4] = true end
+    if refused or other and not of_put then sequence[5] = true end
   end
   if effect == 'reads' then
     if next(changed) ~= nil or counted then discard() end

@@ -16,7 +16,8 @@ local P, CALLER
 -- the stream and the number of the call; nil: it has none. A numbered call is run once, and only
 -- behind the one before it in its stream; a stream begins with 1. Of each node the record has the
 -- latest: `by:NODE` is its stream, `at:NODE` four times its number, and what its answers were
--- besides 1 (1: some put was refused, 2: some end of a lease).
+-- besides 1 (1: some put's, 2: some end's of a lease). `floor` is the highest stream of the nodes
+-- that were forgotten: no stream of one that the record does not name may be as low.
 local sequence
 local now, now_us
 local clock_us -- the store's TIME, whatever the caller says
@@ -363,7 +364,9 @@ local function open(mending)
   end
   if sequence then
     local node, stream, number = unpack(sequence)
-    local by, at = S['by:' .. node] or 0, S['at:' .. node] or 0
+    local by, at = S['by:' .. node], S['at:' .. node] or 0
+    -- Above the floor, so that nobody takes it for his own stream, of which nothing has run.
+    if not by then by, at = S.floor and S.floor + 1 or 0, 0 end
     local before = math.floor(at / 4)
     if stream == by and number <= before then
       S = nil -- no other part of a batch may run either

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.server.audit.audit_log import COUNT_MAX, CURSOR, NOTHING, AuditEntry, AuditLog
-from tidewarden.server.http.params import query_of
+from tidewarden.server.http.params import parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route
 
 COUNT = 100
-DIGITS_MAX = 4
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,13 +52,8 @@ class AuditRoutes:
         """Return who read, put, exported or deleted which account, and who changed what."""
         if self._audit is None:
             raise Error(NOTHING)
-        query: dict[str, Any] = dict(query_of(request, ("after", "count", "user")))
-        text = query.get("count", str(COUNT))
-        if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
-            raise BadArg(f"count must be an integer of 1 to {COUNT_MAX}: found {text[:40]!r}.")
-        entries, after = await self._audit.page(
-            query.get("after", ""), int(text), query.get("user")
-        )
+        asked = parameters_of(request, AuditQuery)
+        entries, after = await self._audit.page(asked.after, asked.count, asked.user)
         return respond({"entries": entries, "after": after})
 
 

@@ -12,7 +12,6 @@ from tidewarden.errors import BadArg, Full, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.server.http.caller import queue_in_path
-from tidewarden.server.http.field_names import in_fields
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, Route, whole
@@ -94,24 +93,22 @@ class BuriedRoutes:
             fields = {"task_id": asked.id}
         else:
             raise BadArg("id names the task, and stands alone.")
-        with in_fields():
-            return respond(Kicked(await whole(self._queues.admin.kick(queue, **fields))))
+        return respond(Kicked(await whole(self._queues.admin.kick(queue, **fields))))
 
     async def move(self, request: web.Request) -> web.Response:
         """Put buried tasks into another queue under their ids, as new tasks."""
         queue, asked = queue_in_path(request), await body_of(request, Move)
         target = queue_name(asked.to.encode("utf-8", "surrogatepass"))
         self._check(request, f"POST {QUEUE}/buried/move", (("admin",), target))
-        with in_fields():
-            moved = await whole(
-                self._queues.bulk.move(
-                    queue,
-                    target,
-                    count=asked.many(),
-                    reason_prefix=asked.reason_prefix,
-                    age_ms=asked.age_ms,
-                )
+        moved = await whole(
+            self._queues.bulk.move(
+                queue,
+                target,
+                count=asked.many(),
+                reason_prefix=asked.reason_prefix,
+                age_ms=asked.age_ms,
             )
+        )
         return respond(Moved(moved))
 
 

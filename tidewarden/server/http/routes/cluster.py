@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.errors import BadArg, Exists, Full, NoLeader, NotFound, StoreDown, Timeout
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route, whole
 from tidewarden.server.services import Services
@@ -20,7 +20,7 @@ from tidewarden.server.verbs.cluster import (
 )
 from tidewarden.server.verbs.options import DIGITS_MAX
 
-from .tasks import BYTES, Done, NoOptions
+from .tasks import BYTES, Done
 
 NodeName = Annotated[str, Meta(min_length=1, max_length=200, examples=["n2"])]
 

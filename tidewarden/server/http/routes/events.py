@@ -18,7 +18,7 @@ from tidewarden.config.load import EVENT_KINDS, means, no_kinds
 from tidewarden.config.rights import ACCOUNT_LOOK, ALL, AccountRights, Rights
 from tidewarden.errors import BadArg, Error
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import fields_of, query_of
+from tidewarden.server.http.params import parameters_of
 from tidewarden.server.http.route import STORE, Route
 from tidewarden.tokens.events.events import CURSOR, START, Event, Events
 
@@ -97,18 +97,18 @@ class EventRoutes:
         ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest;
         ``provider`` one provider.
         """
-        query = query_of(request, fields_of(EventOptions))
-        after = request.headers.get("Last-Event-ID", query.get("after", ""))
+        query = parameters_of(request, EventOptions)
+        after = request.headers.get("Last-Event-ID", query.after)
         if after not in ("", "0") and not CURSOR.fullmatch(after):
             raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")
-        kinds = tuple(part for part in query.get("types", "*").split(",") if part)
+        kinds = tuple(part for part in query.types.split(",") if part)
         if nowhere := no_kinds(kinds):
             raise BadArg(
                 f"types has {nowhere[0][:40]!r}, which no event is; there are"
                 f" {', '.join(EVENT_KINDS)}."
             )
         with self._polls.streaming(request, self._polls.limits.streams):
-            return await self._tell(request, after, kinds, query.get("provider", ""))
+            return await self._tell(request, after, kinds, query.provider)
 
     async def _tell(
         self, request: web.Request, after: str, kinds: tuple[str, ...], provider: str

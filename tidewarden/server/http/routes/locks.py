@@ -23,15 +23,14 @@ from tidewarden.queue.locks import KEY_MAX, Locks
 from tidewarden.queue.task import LEASE_MAX_MS
 from tidewarden.server.http.caller import SessionHeader, name_in_path, session_of
 from tidewarden.server.http.delivery import delivered
-from tidewarden.server.http.field_names import in_fields
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, LeaseNumber, WaitMs
 from tidewarden.server.verbs.lock import seen_locks
 
-from .tasks import Done, NoOptions
+from .tasks import Done
 
 HoldMs = Annotated[int, Meta(ge=1, le=LEASE_MAX_MS, description="Milliseconds.", examples=[30_000])]
 
@@ -108,10 +107,9 @@ class LockRoutes:
     async def listing(self, request: web.Request) -> web.Response:
         """A page of the locks that are held and that whoever asks may see."""
         asked = parameters_of(request, LockPageOptions)
-        with in_fields():
-            found, after = await seen_locks(
-                self._locks, self._rights(request), asked.count, asked.after
-            )
+        found, after = await seen_locks(
+            self._locks, self._rights(request), asked.count, asked.after
+        )
         return respond(LockPage([_seen(one) for one in found], after))
 
     async def get(self, request: web.Request) -> web.Response:
@@ -131,7 +129,7 @@ class LockRoutes:
         key = b"" if asked.key is UNSET else asked.key.encode()
         if self._queues.drain.started:
             raise Draining("This node is going down and hands out nothing new. Ask another.")
-        with in_fields(), self._long_polls.of(request, asked.wait_ms):
+        with self._long_polls.of(request, asked.wait_ms):
             async with session_of(request, self._queues.unbound) as session:
 
                 def undo(fence: int | None) -> None:
@@ -153,18 +151,16 @@ class LockRoutes:
         """Hold a lock on from now."""
         parameters_of(request, NoOptions)
         name, asked = _name(request), await body_of(request, Renew)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                end_ms = await whole(self._locks.renew(session, name, asked.fence, asked.lease_ms))
+        async with session_of(request, self._queues.unbound) as session:
+            end_ms = await whole(self._locks.renew(session, name, asked.fence, asked.lease_ms))
         return respond(HoldEnd(end_ms))
 
     async def release(self, request: web.Request) -> web.Response:
         """Free a lock, which the next one who waits for it gets."""
         parameters_of(request, NoOptions)
         name, asked = _name(request), await body_of(request, Release)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                await whole(self._locks.release(session, name, asked.fence))
+        async with session_of(request, self._queues.unbound) as session:
+            await whole(self._locks.release(session, name, asked.fence))
         return respond(Done())
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from tidewarden.config.rights import Rights
 from tidewarden.errors import Exists, Full, NotFound, TooBig
-from tidewarden.server.http.params import query_of
+from tidewarden.server.http.params import NoOptions, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Route, whole
 from tidewarden.server.verbs.provider import seen_providers
@@ -76,24 +76,24 @@ class ProviderRoutes:
 
         It is in force at once on the node that answers, and within about a second on the others.
         """
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         document = await request.read()
         return respond(await whole(self._stored.put(provider_of(request), document)))
 
     async def get(self, request: web.Request) -> web.Response:
         """Return a provider that was put, without its secrets."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         return respond(await self._stored.one(provider_of(request)))
 
     async def list(self, request: web.Request) -> web.Response:
         """Return every provider that was put and that the user administers."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         found = await seen_providers(self._stored, self._rights(request))
         return respond({"providers": found})
 
     async def delete(self, request: web.Request) -> web.Response:
         """Remove a provider that was put; its accounts are kept, and not refreshed."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         name = provider_of(request)
         if not await whole(self._stored.remove(name)):
             raise NotFound(f"There is no provider {name[:60]!r} that was put.")

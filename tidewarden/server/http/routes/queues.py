@@ -15,13 +15,13 @@ from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
 from tidewarden.queue.task import TIME_MAX_MS
 from tidewarden.server.http.caller import name_in_path, queue_in_path
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, MaxStaleMs
 from tidewarden.server.verbs.queue_admin import seen_names
 
-from .tasks import QUEUE, Done, NoOptions
+from .tasks import QUEUE, Done
 
 QueueChanges: type[msgspec.Struct] = msgspec.defstruct(
     "QueueChanges",

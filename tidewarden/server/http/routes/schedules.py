@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import re
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -15,30 +13,14 @@ from tidewarden.errors import BadArg, Exists, NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
-from tidewarden.server.http.params import (
-    check_path,
-    fields_of,
-    integer_field,
-    object_of,
-    query_of,
-    text_field,
-)
+from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
+from tidewarden.server.http.payloads import bytes_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, RightsOf, Route, whole
 from tidewarden.server.verbs.queue import queue_name
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
-NAMES = {
-    "CRON": "cron",
-    "EVERY": "every_ms",
-    "AT": "at_ms",
-    "TZ": "zone",
-    "CATCHUP": "catchup",
-    "LANE": "lane",
-} | {name.removesuffix("_ms").upper(): name for name in NUMBERS}
-"""What the verbs call the fields, which their errors name."""
-_VERBS_WORD = re.compile(rf"\b({'|'.join(NAMES)})\b")
 
 UnixMs: TypeAlias = Annotated[
     int, Meta(description="Unix time in milliseconds.", examples=[1_795_258_800_000])
@@ -83,6 +65,30 @@ class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     backoff_ms: int | UnsetType = UNSET
     ttl_ms: int | UnsetType = UNSET
     lane: str | UnsetType = UNSET
+
+    def spec(self) -> Spec:
+        """When it ticks. Raises: BadArg: at no time, or it has two triggers."""
+        given = [name for name in TRIGGERS if getattr(self, name) is not UNSET]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise BadArg(f"A schedule has one of {', '.join(TRIGGERS)}: found {found}.")
+        if self.cron is not UNSET:
+            zone = "UTC" if self.zone is UNSET else self.zone
+            return Spec.cron(self.cron, zone, self.catchup)
+        if self.zone is not UNSET:
+            raise BadArg(f"zone belongs to cron, not to {given[0]}.")
+        if self.every_ms is not UNSET:
+            return Spec.every(self.every_ms, self.catchup)
+        assert self.at_ms is not UNSET
+        return Spec.at(self.at_ms, self.catchup)
+
+    def task(self) -> TaskSpec:
+        """What it puts. Raises: BadArg: two payloads."""
+        given = {name: getattr(self, name) for name in (*NUMBERS, "lane")}
+        return TaskSpec(
+            bytes_of("payload", self.payload, self.payload_base64, UNSET) or b"",
+            **{name: value for name, value in given.items() if value is not UNSET},
+        )
 
 
 class ShownSchedule(msgspec.Struct, kw_only=True):
@@ -167,7 +173,7 @@ class ScheduleRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         """The schedules that whoever asks may see."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         rights = self._rights(request)
         found = [
             one for one in await self._schedules.list() if rights.allow("schedule", one["name"])
@@ -186,17 +192,10 @@ class ScheduleRoutes:
         """
         Store or replace a schedule (its trigger, its queue and its task), and return the next tick.
         """
-        name = _name(request)
-        fields = object_of(await request.read(), "A schedule", fields_of(PutSchedule))
-        if "queue" not in fields:
-            raise BadArg("queue is missing: where its tasks are put.")
-        queue = queue_name(text_field(fields, "queue").encode("utf-8", "surrogatepass"))
+        name, asked = _name(request), await body_of(request, PutSchedule)
+        queue = queue_name(asked.queue.encode("utf-8", "surrogatepass"))
         self._check(request, "PUT /v1/schedules/{name}", (("put",), queue))
-        try:
-            spec, task = _spec(fields), _task(fields)
-            next_ms = await whole(self._schedules.put(name, spec, queue, task))
-        except BadArg as error:
-            raise BadArg(_VERBS_WORD.sub(lambda word: NAMES[word[1]], str(error))) from None
+        next_ms = await whole(self._schedules.put(name, asked.spec(), queue, asked.task()))
         return respond({"next_ms": next_ms})
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -218,42 +217,8 @@ class ScheduleRoutes:
 
 def _name(request: web.Request) -> str:
     check_path(request)
-    query_of(request, ())
+    parameters_of(request, NoOptions)
     return request.match_info["name"]
-
-
-def _spec(fields: dict[str, Any]) -> Spec:
-    given = [name for name in TRIGGERS if name in fields]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        raise BadArg(f"A schedule has one of {', '.join(TRIGGERS)}: found {found}.")
-    (kind,) = given
-    if kind != "cron" and "zone" in fields:
-        raise BadArg(f"zone belongs to cron, not to {kind}.")
-    catchup = text_field(fields, "catchup", "one")
-    if kind == "cron":
-        return Spec.cron(text_field(fields, "cron"), text_field(fields, "zone", "UTC"), catchup)
-    number = integer_field(fields, kind)
-    return Spec.every(number, catchup) if kind == "every_ms" else Spec.at(number, catchup)
-
-
-def _task(fields: dict[str, Any]) -> TaskSpec:
-    numbers: dict[str, Any] = {
-        name: integer_field(fields, name) for name in NUMBERS if name in fields
-    }
-    lane = text_field(fields, "lane") if "lane" in fields else None
-    return TaskSpec(_payload(fields), lane=lane, **numbers)
-
-
-def _payload(fields: dict[str, Any]) -> bytes:
-    if "payload_base64" not in fields:
-        return text_field(fields, "payload").encode("utf-8", "surrogatepass")
-    if "payload" in fields:
-        raise BadArg("payload stands beside payload_base64; one of them is allowed.")
-    try:
-        return base64.b64decode(text_field(fields, "payload_base64"), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadArg("payload_base64 must be base64: what was sent is not.") from None
 
 
 def _shown(schedule: dict[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from tidewarden.queue import Queues
 from tidewarden.queue.sessions.sessions import GRACE_MAX_MS, GRACE_MS
 from tidewarden.queue.sessions.unbound import GRACE_MIN_MS
 from tidewarden.server.http.caller import name_in_path, user_of
-from tidewarden.server.http.field_names import in_fields
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import Route, whole
 
-from .tasks import Done, NoOptions
+from .tasks import Done
 
 
 class Grace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -48,15 +47,13 @@ class SessionRoutes:
         grace_ms = (await body_of(request, Grace)).grace_ms
         if self._queues.drain.started:
             raise Draining("This node is going down and lets no session in. Ask another.")
-        with in_fields():
-            uuid = await whole(self._queues.unbound.make(user_of(request), grace_ms))
+        uuid = await whole(self._queues.unbound.make(user_of(request), grace_ms))
         return respond(MadeSession(uuid, grace_ms))
 
     async def renew(self, request: web.Request) -> web.Response:
         """Keep a session alive, with this grace from now on."""
         uuid, grace_ms = _uuid(request), (await body_of(request, Grace)).grace_ms
-        with in_fields():
-            await whole(self._queues.unbound.renew(user_of(request), uuid, grace_ms))
+        await whole(self._queues.unbound.renew(user_of(request), uuid, grace_ms))
         return respond(MadeSession(uuid, grace_ms))
 
     async def end(self, request: web.Request) -> web.Response:

@@ -32,9 +32,8 @@ from tidewarden.server.http.caller import (
     task_in_path,
 )
 from tidewarden.server.http.delivery import delivered
-from tidewarden.server.http.field_names import in_fields, renamed
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.payloads import bytes_of, text_or_base64
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, Route, whole
@@ -63,10 +62,6 @@ QUEUES_MAX = 1000  # that one take names
 BYTES = "application/octet-stream"
 
 Body = TypeVar("Body")
-
-
-class NoOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing."""
 
 
 class PutOutcome(msgspec.Struct):
@@ -281,7 +276,7 @@ class TaskRoutes:
     async def _put_one(
         self, request: web.Request, queue: str, options: TaskOptions, payload: bytes | None
     ) -> web.Response:
-        with in_fields(), self._long_polls.of(request, options.wait_ms):
+        with self._long_polls.of(request, options.wait_ms):
             work = self._put(queue, options, payload)
             task_id = await (work if options.wait_ms else whole(work))
         return respond(PutAnswer(task_id))
@@ -290,7 +285,7 @@ class TaskRoutes:
         try:
             return PutOutcome(await self._put(queue, task, None))
         except Error as error:
-            return PutOutcome(error=error.code, message=str(renamed(error)))
+            return PutOutcome(error=error.code, message=error.http_message)
 
     async def _put(self, queue: str, options: TaskOptions, payload: bytes | None) -> str:
         spec = options.task() if isinstance(options, PutTask) else options.spec(payload or b"")
@@ -328,7 +323,7 @@ class TaskRoutes:
             raise BadArg(f"count is {asked.count}; with Accept: {BYTES} it is 1.")
         if self._queues.drain.started:
             raise Draining("This node is going down and hands out nothing new. Ask another.")
-        with in_fields(), self._long_polls.of(request, asked.wait_ms):
+        with self._long_polls.of(request, asked.wait_ms):
             async with session_of(request, self._queues.unbound) as session:
                 back = self._queues.consumer.give_back
                 taking = self._queues.take(
@@ -360,10 +355,9 @@ class TaskRoutes:
         queue, task_id = task_in_path(request)
         asked = await self._asked(request, Ack)
         result = bytes_of("result", asked.result, asked.result_base64, asked.result_json)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                pairs = ((task_id, asked.lease),)
-                (done,) = await whole(self._queues.ack(session, queue, pairs, result or b""))
+        async with session_of(request, self._queues.unbound) as session:
+            pairs = ((task_id, asked.lease),)
+            (done,) = await whole(self._queues.ack(session, queue, pairs, result or b""))
         if not done:
             raise NotHeld(NotHeld.ENDED)
         return respond(Acked(True))
@@ -372,10 +366,9 @@ class TaskRoutes:
         """Several tasks are done; each is answered by itself."""
         queue = queue_in_path(request)
         asked = await self._asked(request, AckMany)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                pairs = [(one.id, one.lease) for one in asked.tasks]
-                found = await whole(self._queues.ack(session, queue, pairs))
+        async with session_of(request, self._queues.unbound) as session:
+            pairs = [(one.id, one.lease) for one in asked.tasks]
+            found = await whole(self._queues.ack(session, queue, pairs))
         return respond(
             AckAnswers(
                 [
@@ -407,20 +400,18 @@ class TaskRoutes:
         """The lease runs on from now."""
         asked = await self._asked(request, Touch)
         queue, task_id = task_in_path(request)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                end_ms = await whole(
-                    self._queues.touch(session, queue, task_id, asked.lease, asked.lease_ms)
-                )
+        async with session_of(request, self._queues.unbound) as session:
+            end_ms = await whole(
+                self._queues.touch(session, queue, task_id, asked.lease, asked.lease_ms)
+            )
         return respond(LeaseEnd(end_ms))
 
     async def _end(
         self, request: web.Request, how: Callable[..., Awaitable[None]], *fields: Any
     ) -> web.Response:
         queue, task_id = task_in_path(request)
-        with in_fields():
-            async with session_of(request, self._queues.unbound) as session:
-                await whole(how(session, queue, task_id, *fields))
+        async with session_of(request, self._queues.unbound) as session:
+            await whole(how(session, queue, task_id, *fields))
         return respond(Done())
 
     async def _asked(self, request: web.Request, kind: type[Body]) -> Body:
@@ -450,8 +441,7 @@ class TaskRoutes:
                 "Nothing to change; there are payload, delay_ms, at_ms, deadline_ms, within_ms,"
                 " priority."
             )
-        with in_fields():
-            await whole(self._queues.admin.update(queue, task_id, asked.changes(lease)))
+        await whole(self._queues.admin.update(queue, task_id, asked.changes(lease)))
         return respond(Done())
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -460,10 +450,9 @@ class TaskRoutes:
         asked = parameters_of(request, DeleteOptions)
         if asked.lease and asked.force:
             raise BadArg("lease and force exclude each other: give one of them.")
-        with in_fields():
-            found = await whole(
-                self._queues.admin.delete(queue, task_id, lease=asked.lease, force=asked.force)
-            )
+        found = await whole(
+            self._queues.admin.delete(queue, task_id, lease=asked.lease, force=asked.force)
+        )
         if not found:
             raise NotFound(f"there is no task {task_id} in {queue}")
         return respond(Done())
@@ -472,7 +461,7 @@ class TaskRoutes:
         """How a task ended, waiting for it."""
         queue, task_id = task_in_path(request)
         wait_ms = parameters_of(request, ResultOptions).wait_ms
-        with in_fields(), self._long_polls.of(request, wait_ms):
+        with self._long_polls.of(request, wait_ms):
             state, data = await self._queues.wait(queue, task_id, wait_ms)
         text, base64 = text_or_base64(data)
         if state == "buried":
@@ -485,10 +474,9 @@ class TaskRoutes:
 
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
     """A page of the tasks in one state. Raises: BadArg."""
-    with in_fields():
-        found, after = await queues.admin.page(
-            queue, state, asked.count, asked.after, asked.max_stale_ms
-        )
+    found, after = await queues.admin.page(
+        queue, state, asked.count, asked.after, asked.max_stale_ms
+    )
     return TaskPage([seen(one) for one in found], after)
 
 

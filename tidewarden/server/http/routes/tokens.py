@@ -22,9 +22,9 @@ from tidewarden.errors import (
     NotFound,
     Timeout,
 )
+from tidewarden.queue.task import TIME_MAX_MS
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.params import check_path, flag, query_of
-from tidewarden.server.http.params import fields_of as names_of
+from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Route, whole
 from tidewarden.server.verbs.token import (
@@ -43,8 +43,8 @@ from tidewarden.tokens.tokens import GENERATION_MAX
 
 COUNT = 100
 LIST_MAX = 1000
+SECONDS_MAX = TIME_MAX_MS // 1000
 BATCH_MAX = 1000
-DIGITS_MAX = 10
 
 
 AccountName: TypeAlias = Annotated[
@@ -148,12 +148,14 @@ class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a token has to be."""
 
     min_ttl: Annotated[
-        float, Meta(ge=0, description="Seconds that it must have left.", examples=[60])
+        float,
+        Meta(ge=0, le=SECONDS_MAX, description="Seconds that it must have left.", examples=[60]),
     ] = 0
     wait: Annotated[
         float,
         Meta(
             ge=0,
+            le=SECONDS_MAX,
             description="Seconds that its refresh is waited for; at most limits.wait_ms.",
             examples=[5],
         ),
@@ -162,11 +164,20 @@ class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         float,
         Meta(
             ge=0,
+            le=SECONDS_MAX,
             description="It may be what was stored so many seconds ago, and come from the node's"
             " own copy.",
             examples=[1],
         ),
     ] = 0
+
+    def in_ms(self) -> dict[str, int]:
+        """As the tokens take them."""
+        return {
+            "min_ttl_ms": round(self.min_ttl * 1000),
+            "wait_ms": round(self.wait * 1000),
+            "max_stale_ms": round(self.max_stale * 1000),
+        }
 
 
 class OneTokenOptions(TokenOptions, forbid_unknown_fields=True, kw_only=True):
@@ -488,12 +499,10 @@ class TokenRoutes:
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = query_of(request, names_of(OneTokenOptions))
-        min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
-        newer, stale_ms = _whole_number(query, "newer"), _milliseconds(query, "max_stale")
-        with self._polls.of(request, wait_ms):
-            account = _account(request)
-            token = await self._tokens.get(account, min_ttl_ms, wait_ms, newer, stale_ms)
+        asked = parameters_of(request, OneTokenOptions)
+        times = asked.in_ms()
+        with self._polls.of(request, times["wait_ms"]):
+            token = await self._tokens.get(_account(request), newer=asked.newer, **times)
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
             "ETag": f'"{token.grant}.{token.generation}.{token.state}"',
@@ -509,43 +518,27 @@ class TokenRoutes:
 
         The body is ``{"accounts": […], "min_ttl": s, "wait": s, "max_stale": s}``.
         """
-        asked = fields_of(await request.read())
-        names = asked.pop("accounts", None)
-        if (
-            not isinstance(names, list)
-            or not names
-            or not all(isinstance(name, str) for name in names)
-        ):
-            raise BadArg("accounts must be a list of one or more names like provider/account.")
-        if len(names) > self._batch_max:
+        asked = await body_of(request, ReadAccounts)
+        if (many := len(asked.accounts)) > self._batch_max:
             raise BadArg(
-                f"accounts has {len(names)} names; allowed are {self._batch_max}"
-                " (limits.batch_max)."
+                f"accounts has {many} names; allowed are {self._batch_max} (limits.batch_max)."
             )
-        if unknown := sorted(asked.keys() - set(names_of(TokenOptions))):
-            raise BadArg(
-                f"There is no field {unknown[0][:40]!r} here; there are"
-                f" {', '.join(names_of(ReadAccounts))}."
-            )
-        accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
-        query = {name: str(value) for name, value in asked.items()}
-        wait_ms = _milliseconds(query, "wait")
-        with self._polls.of(request, wait_ms):
+        accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in asked.accounts]
+        times = asked.in_ms()
+        with self._polls.of(request, times["wait_ms"]):
             found = await read_many(
                 self._tokens,
                 accounts,
                 self._rights(request),
                 lambda name: self._deny(request, name),
                 self._reader(request),
-                min_ttl_ms=_milliseconds(query, "min_ttl"),
-                wait_ms=wait_ms,
-                max_stale_ms=_milliseconds(query, "max_stale"),
+                **times,
             )
         return respond(
             {
                 "tokens": [
                     (
-                        {"account": name, "error": one.code, "message": str(one)}
+                        {"account": name, "error": one.code, "message": one.http_message}
                         if isinstance(one, Error)
                         else {"account": name, **_shown(one), "keep_ms": one.keep_ms}
                     )
@@ -560,7 +553,7 @@ class TokenRoutes:
 
         With ``keep`` an existing account that is not dead stays as it is.
         """
-        keep = flag(query_of(request, names_of(PutOptions)), "keep")
+        keep = parameters_of(request, PutOptions).keep
         put = await whole(
             self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep)
         )
@@ -572,12 +565,12 @@ class TokenRoutes:
 
     async def why_account(self, request: web.Request) -> web.Response:
         """Tell why an account is as it is, what comes next, and what can be done."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         return respond(await self._tokens.why(_account(request)))
 
     async def why_provider(self, request: web.Request) -> web.Response:
         """Tell why a provider is as it is, what comes next, and what can be done."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         return respond(await self._tokens.why(provider_of(request)))
 
     async def release_provider(self, request: web.Request) -> web.Response:
@@ -598,7 +591,7 @@ class TokenRoutes:
         return await self._steered(request, "quarantine")
 
     async def _steered(self, request: web.Request, action: str) -> web.Response:
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         return respond(await whole(steered(self._tokens, action, provider_of(request))))
 
     async def answers(self, request: web.Request) -> web.Response:
@@ -612,7 +605,7 @@ class TokenRoutes:
 
     async def providers(self, request: web.Request) -> web.Response:
         """Each provider: its accounts by state, and how it stands with us."""
-        query_of(request, ())
+        parameters_of(request, NoOptions)
         found = await seen_stats(self._tokens, self._rights(request))
         return respond(
             {"providers": [{"provider": name, **figures} for name, figures in found.items()]}
@@ -632,18 +625,17 @@ class TokenRoutes:
         Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again
         when five seconds are over), or ``moved`` (it has another).
         """
-        generation = _whole_number(query_of(request, names_of(RefreshOptions)), "generation")
+        generation = parameters_of(request, RefreshOptions).generation
         return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)
 
     async def list(self, request: web.Request) -> web.Response:
         """A page of accounts, without their tokens."""
-        query = query_of(request, names_of(ListOptions))
-        count = _whole_number(query, "count", COUNT)
+        asked = parameters_of(request, ListOptions)
         accounts, after = await self._tokens.list(
-            query.get("provider", ""),
-            query.get("state", "").lower(),
-            count,
-            query.get("after", ""),
+            asked.provider,
+            asked.state.lower(),
+            asked.count,
+            asked.after,
             self._rights(request).accounts(*ACCOUNT_LOOK),
         )
         return respond({"accounts": accounts, "after": after})
@@ -684,23 +676,6 @@ def provider_of(request: web.Request) -> str:
     """The provider that the path names. Raises: BadArg: it is no name."""
     check_path(request)
     return provider_name(request.match_info["provider"].encode("utf-8", "surrogateescape"))
-
-
-def _whole_number(query: dict[str, Any], name: str, absent: int = 0) -> int:
-    text = query.get(name, str(absent))
-    if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
-        raise BadArg(f"{name} must be an integer of 0 or more: found {text[:40]!r}.")
-    return int(text)
-
-
-def _milliseconds(query: dict[str, Any], name: str) -> int:
-    """Seconds, which may have a fraction, as milliseconds."""
-    text = query.get(name, "0")
-    whole, _, fraction = text.partition(".")
-    digits = whole + fraction
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
-        raise BadArg(f"{name} must be a number of seconds of 0 or more: found {text[:40]!r}.")
-    return round(float(text) * 1000)
 
 
 ACCOUNT = "/{provider}/{account}"

@@ -8,12 +8,10 @@ from aiohttp import web
 from tidewarden.errors import BadArg, Full, NotFound, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.server.http.caller import queue_in_path
-from tidewarden.server.http.params import body_of, parameters_of
+from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import RightsOf, Route, whole
 from tidewarden.server.verbs.queue_admin import seen_topics
-
-from .tasks import NoOptions
 
 
 class Topic(msgspec.Struct):
